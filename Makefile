@@ -1,0 +1,40 @@
+# The two commands: make demo, make test. Both set up what they need first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= dev
+
+.PHONY: help setup demo test check format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/ready  ## make .venv with the clozelab command in it
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	touch $@
+
+demo: setup  ## from text to masked blocks, on the embedded corpus
+	$(BIN)/clozelab demo
+
+test: setup  ## the whole suite
+	$(BIN)/pytest -n 2
+
+check: setup  ## lint, format, types, import rules
+	$(BIN)/ruff check src tests benchmarks tools
+	$(BIN)/ruff format --check src tests benchmarks tools
+	$(BIN)/mypy
+	$(BIN)/pytest -q tests/architecture
+
+format: setup  ## format the code
+	$(BIN)/ruff check --fix src tests benchmarks tools
+	$(BIN)/ruff format src tests benchmarks tools
+
+bench: setup  ## measure the text path beside transformers and datasets
+	$(BIN)/pip install --quiet --constraint constraints.txt '.[bench]'
+	$(BIN)/python benchmarks/text.py
+
+clean:  ## remove what was made
+	rm -rf $(VENV) demo

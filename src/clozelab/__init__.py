@@ -1,0 +1,1 @@
+"""clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders."""

@@ -1,0 +1,46 @@
+"""FULL-SENTENCES: whole sentences up to the length, crossing documents (RoBERTa §4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clozelab.blocks.table import Table, singles, tabulate
+from clozelab.blocks.walk import Order, chain, walk
+from clozelab.contracts import Documents, UserError
+from clozelab.packed import offsets
+
+_SPECIALS = 2
+
+
+@dataclass(frozen=True)
+class FullSentences:
+    """`[CLS] sentences [SEP]`, with one more `[SEP]` wherever a block enters a new document.
+
+    Every sentence occurs once; one that no block could hold is split.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    length: int = 512
+    order: Order = "documents"
+
+    def __post_init__(self) -> None:
+        if self.length < _SPECIALS + 1:
+            raise UserError(f"length = {self.length}: a block holds at least 3 tokens")
+
+    def plan(self, documents: Documents, key: int) -> Table:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        room = self.length - _SPECIALS
+        way = walk(documents, key, order=self.order, longest=room)
+        opens = np.zeros(len(way), dtype=np.int64)
+        opens[way.bounds[:-1]] = 1  # entering a document inside a block costs a separator
+        running = offsets(way.sizes + opens)
+        fits = np.searchsorted(running, running[:-1] + opens + room, side="right") - 1
+        first = chain(fits)
+        last = np.append(first[1:], len(way))
+        notes = {"blocks": len(first), "sentences split": way.split}
+        return tabulate(documents, way, singles(first, last), notes=notes)

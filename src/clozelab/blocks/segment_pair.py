@@ -1,0 +1,107 @@
+"""SEGMENT-PAIR + NSP: two stretches of sentences, the second the next one or not (BERT §3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from clozelab.blocks.pairs import (
+    Chunks,
+    Negatives,
+    check_documents,
+    chunks,
+    draw,
+    other_document,
+    run_from,
+    trimmed,
+)
+from clozelab.blocks.table import Table, tabulate
+from clozelab.blocks.walk import Order, Walk, chain, walk
+from clozelab.contracts import Bools, Documents, Ints, UserError
+from clozelab.keys import below, heads, mix
+
+_SPECIALS = 3
+
+
+@dataclass(frozen=True)
+class SegmentPair:
+    """`[CLS] A [SEP] B [SEP]`; label 1 when B comes from elsewhere.
+
+    A chunk of one sentence has no next half: `single = "force"` gives it a random partner,
+    "skip" makes no block of it. `negatives = "same_document"` draws the harder partners from the
+    same document. `compat = "google"` is the published code: one target length for a document,
+    ten redraws of another document, over-long sentences truncated rather than split.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"next"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    length: int = 512
+    short: float = 0.1
+    single: Literal["force", "skip"] = "force"
+    negatives: Negatives = "other_document"
+    order: Order = "documents"
+    compat: Literal["none", "google"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.length < _SPECIALS + 2:
+            raise UserError(f"length = {self.length}: two segments need at least 5 tokens")
+        if not 0 <= self.short <= 1:
+            raise UserError(f"short = {self.short}: a share between 0 and 1")
+
+    def plan(self, documents: Documents, key: int) -> Table:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        google = self.compat == "google"
+        room = self.length - _SPECIALS
+        way = walk(documents, key, order=self.order, longest=None if google else room)
+        if not google:
+            check_documents(way, self.negatives, what="segment_pair")
+        parts = chunks(way, key, room=room, short=self.short, by_document=google)
+        here = np.arange(len(way))
+        single = parts.stop - here == 1
+        random = heads(mix(draw(key, "coin"), here)) | single
+        if self.negatives == "same_document":
+            possible = (here > way.bounds[way.documents]) | (parts.stop < way.ends)
+            random &= possible
+            single &= ~possible | (self.single == "skip")
+            skip = single
+        else:
+            skip = single & (self.single == "skip")
+        met = chain(np.where(random & ~skip, parts.cut, parts.stop))
+        at = met[~skip[met]]
+        two = self._second(way, parts, key, at=at, random=random[at])
+        sides = ((at, parts.cut[at]), two)
+        labels = random[at].astype(np.int64)
+        notes = {
+            "blocks": len(at),
+            "random": float(labels.mean()) if len(at) else 0.0,
+            "forced": float((parts.stop[at] - at == 1).mean()) if len(at) else 0.0,
+            "single sentences skipped": len(met) - len(at),
+            "sentences split": way.split,
+        }
+        laid = trimmed(way, key, at, sides=sides, room=room)
+        return tabulate(documents, way, laid, labels=labels, notes=notes)
+
+    def _second(
+        self, way: Walk, parts: Chunks, key: int, *, at: Ints, random: Bools
+    ) -> tuple[Ints, Ints]:
+        """The second segment of each block: the chunk's rest, or a run from elsewhere."""
+        begin, end = parts.cut[at].copy(), parts.stop[at].copy()
+        mine = at[random]
+        wanted = parts.target[mine] - (way.running[parts.cut[mine]] - way.running[mine])
+        start_key = mix(draw(key, "start"), mine)
+        if self.negatives == "same_document":
+            lowest = way.bounds[way.documents[mine]]
+            before, after = mine - lowest, way.ends[mine] - parts.stop[mine]
+            pick = below(start_key, before + after)
+            first = np.where(pick < before, lowest + pick, parts.stop[mine] + pick - before)
+            limit = np.where(pick < before, mine, way.ends[mine])
+        else:
+            redraws = 10 if self.compat == "google" else None
+            other = other_document(way, key, mine, redraws=redraws)
+            lowest, limit = way.bounds[other], way.bounds[other + 1]
+            first = lowest + below(start_key, limit - lowest)
+        begin[random], end[random] = first, run_from(way, first, wanted, limit=limit)
+        return begin, end

@@ -1,0 +1,77 @@
+"""SOP pairs: two consecutive segments of one document, in order or swapped (ALBERT §3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from clozelab.blocks.pairs import (
+    chunks,
+    draw,
+    other_document,
+    run_from,
+    swapped,
+    trimmed,
+)
+from clozelab.blocks.table import Table, tabulate
+from clozelab.blocks.walk import Order, chain, walk
+from clozelab.contracts import Documents, UserError
+from clozelab.keys import below, heads, mix
+
+_SPECIALS = 3
+
+
+@dataclass(frozen=True)
+class SentenceOrder:
+    """`[CLS] A [SEP] B [SEP]`; label 1 when the two halves were swapped.
+
+    A chunk of one sentence is skipped; `compat = "albert"` is the published code, which gave it
+    a partner from another document and label 1.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"order"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    length: int = 512
+    short: float = 0.1
+    order: Order = "documents"
+    compat: Literal["none", "albert"] = "none"
+
+    def __post_init__(self) -> None:
+        if self.length < _SPECIALS + 2:
+            raise UserError(f"length = {self.length}: two segments need at least 5 tokens")
+        if not 0 <= self.short <= 1:
+            raise UserError(f"short = {self.short}: a share between 0 and 1")
+
+    def plan(self, documents: Documents, key: int) -> Table:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        albert = self.compat == "albert"
+        room = self.length - _SPECIALS
+        way = walk(documents, key, order=self.order, longest=None if albert else room)
+        parts = chunks(way, key, room=room, short=self.short, by_document=albert)
+        met = chain(parts.stop)
+        single = parts.stop[met] - met == 1
+        at = met if albert else met[~single]
+        coin = heads(mix(draw(key, "coin"), at))
+        one, two = (at, parts.cut[at]), (parts.cut[at].copy(), parts.stop[at].copy())
+        if albert and single.any():
+            alone = at[single]
+            other = other_document(way, key, alone, redraws=10)
+            lowest, limit = way.bounds[other], way.bounds[other + 1]
+            first = lowest + below(mix(draw(key, "start"), alone), limit - lowest)
+            wanted = parts.target[alone] - way.sizes[alone]
+            two[0][single] = first
+            two[1][single] = run_from(way, first, wanted, limit=limit)
+            coin[single] = False
+        sides = swapped(coin, one, two)
+        labels = (coin | single if albert else coin).astype(np.int64)
+        notes = {
+            "blocks": len(at),
+            "swapped": float(labels.mean()) if len(at) else 0.0,
+            "single sentences skipped": len(met) - len(at),
+            "sentences split": way.split,
+        }
+        laid = trimmed(way, key, at, sides=sides, room=room)
+        return tabulate(documents, way, laid, labels=labels, notes=notes)

@@ -1,0 +1,139 @@
+"""Words with their characters: sentences of one document, counted in words (ELMo §3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from clozelab.blocks.table import Table, singles, tabulate
+from clozelab.blocks.walk import Walk, chain, entries, walk, word_counts
+from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling, UserError
+from clozelab.keys import fold
+from clozelab.packed import offsets, ranges
+
+UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
+_OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 bytes
+
+
+@dataclass(frozen=True)
+class WordBlocks:
+    """A `Plan` whose blocks carry their words' numbers and characters."""
+
+    table: Table
+    spelling: Spelling
+    characters: int
+
+    @property
+    def notes(self) -> Mapping[str, float]:
+        """What was skipped or split."""
+        return self.table.notes
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def blocks(self, numbers: Ints) -> Blocks:
+        """Gather some blocks and spell their words."""
+        blocks = self.table.blocks(numbers)
+        return replace(blocks, words=spell(blocks, self.spelling, length=self.characters))
+
+
+@dataclass(frozen=True)
+class Words:
+    """`[CLS] sentences [SEP]` of at most `length` words, specials included."""
+
+    provides: ClassVar[frozenset[str]] = frozenset({"words"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    length: int = 128
+    characters: int = 50
+
+    def __post_init__(self) -> None:
+        if self.length < 3 or self.characters < 3:
+            raise UserError("length and characters are at least 3")
+
+    def plan(self, documents: Documents, key: int) -> WordBlocks:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        if documents.spelling is None:
+            raise UserError("blocks words needs a store with a word vocabulary: build it again")
+        room = self.length - 2
+        way = walk(documents, key, order="documents", longest=None)
+        way, words = _by_words(documents, way, room)
+        running = offsets(words)
+        fits = np.searchsorted(running, running[:-1] + room, side="right") - 1
+        first = chain(np.minimum(fits, way.ends))
+        notes = {"blocks": len(first), "sentences split": way.split}
+        table = tabulate(
+            documents, way, singles(first, np.append(first[1:], len(way))), notes=notes
+        )
+        return WordBlocks(table, documents.spelling, self.characters)
+
+
+def _by_words(documents: Documents, way: Walk, room: int) -> tuple[Walk, Ints]:
+    """The walk with sentences of more than `room` words split at words, and words per entry."""
+    sentence = np.searchsorted(documents.sentences, way.starts, side="right") - 1
+    counts = np.diff(word_counts(documents))[sentence]
+    starts, sizes, document, words = [], [], [], []
+    kept = 0
+    long = np.flatnonzero(counts > room)
+    for entry in long.tolist():
+        before = slice(kept, entry)
+        first, size = int(way.starts[entry]), int(way.sizes[entry])
+        marks = documents.marks[first : first + size]
+        begins = np.flatnonzero((marks & Mark.WORD) != 0)[::room]
+        begins[0] = 0
+        starts += [way.starts[before], first + begins]
+        sizes += [way.sizes[before], np.diff(np.append(begins, size))]
+        document += [way.documents[before], np.full(len(begins), way.documents[entry])]
+        rest = counts[entry] - room * np.arange(len(begins))
+        words += [counts[before], np.minimum(rest, room)]
+        kept = entry + 1
+    tail = slice(kept, len(way))
+    joined = [
+        np.concatenate([*parts, last[tail]])
+        for parts, last in (
+            (starts, way.starts),
+            (sizes, way.sizes),
+            (document, way.documents),
+            (words, counts),
+        )
+    ]
+    return entries(joined[0], joined[1], joined[2], split=len(long)), joined[3]
+
+
+def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
+    """The words of some blocks: numbers in the vocabulary, and at most `length` characters each."""
+    first = np.flatnonzero(((blocks.marks & Mark.WORD) != 0) | blocks.fixed)
+    size = np.diff(np.append(first, len(blocks.ids)))
+    rows = blocks.rows[first]
+    starts = offsets(np.bincount(rows, minlength=len(blocks)))
+    special = blocks.fixed[first]
+    opening = special & (blocks.places[first] == 0)
+    numbers = _look_up(spelling, fold(blocks.ids, first))
+    numbers[special] = CLOSE
+    numbers[opening] = OPEN
+    letters = spelling.starts[blocks.ids + 1] - spelling.starts[blocks.ids]
+    letters[blocks.fixed] = 0
+    word = np.repeat(np.repeat(np.arange(len(first)), size), letters)
+    before = np.cumsum(letters) - letters
+    column = 1 + np.arange(len(word)) - before[first][word]
+    kept = column < length - 1
+    characters = np.full((len(first), length), _PAD, dtype=np.uint16)
+    spelled = spelling.letters[ranges(spelling.starts[blocks.ids], letters)]
+    characters[word[kept], column[kept]] = spelled[kept]
+    lengths = np.minimum(np.add.reduceat(letters, first), length - 2)
+    lengths[special] = 1
+    characters[special, 1] = np.where(opening[special], _OPEN, _CLOSE)
+    characters[:, 0] = _BEGIN
+    characters[np.arange(len(first)), lengths + 1] = _END
+    return Spelled(starts, numbers, characters)
+
+
+def _look_up(spelling: Spelling, keys: Keys) -> np.typing.NDArray[np.int32]:
+    """Each word's number; UNKNOWN where the vocabulary has no such word."""
+    if not len(spelling.words):
+        return np.full(len(keys), UNKNOWN, dtype=np.int32)
+    at = np.minimum(np.searchsorted(spelling.words, keys), len(spelling.words) - 1)
+    return np.where(spelling.words[at] == keys, spelling.numbers[at], UNKNOWN).astype(np.int32)

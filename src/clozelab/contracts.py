@@ -1,0 +1,229 @@
+"""The values that travel through clozelab, and what each part promises; imports nothing of ours.
+
+Everything is batched and packed: many documents, or many blocks, lie one after another in flat
+arrays, and an array of offsets says where each begins. Shape letters used throughout:
+N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+Keys = NDArray[np.uint64]
+Ids = NDArray[np.int32]
+Array = NDArray[np.generic]
+
+
+class UserError(ValueError):
+    """Something the user can mend: the message says where, what is wrong, and how to mend it."""
+
+
+class Mark:
+    """Bits of a token's mark: the token begins a unit of that kind (a special begins them all)."""
+
+    WORD = 1
+    SEGMENT = 2  # a word found by a segmenter, for scripts that write no spaces
+    PHRASE = 4
+    ENTITY = 8
+    ALL = 15
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The ids a tokenizer deals in, and which of them play a special role."""
+
+    size: int
+    roles: Mapping[
+        str, int
+    ]  # "cls", "sep", "pad", "mask", "unk", "eod" where the tokenizer has them
+    special: Ids  # sorted; never hidden, never drawn as a replacement
+    counts: Ints | None = None  # [V] how often each id occurs in the training text
+
+    def role(self, name: str) -> int:
+        """The id that plays `name`; the separator stands in for an end-of-document token."""
+        if name in self.roles:
+            return self.roles[name]
+        if name == "eod" and "sep" in self.roles:
+            return self.roles["sep"]
+        raise UserError(
+            f"the tokenizer has no {name!r} token (it has {', '.join(sorted(self.roles)) or 'none'}):"
+            " build the corpus with a tokenizer that has one"
+        )
+
+    @cached_property
+    def ordinary(self) -> Ids:
+        """Every id that is not special, ascending: what a random replacement is drawn from."""
+        keep = np.ones(self.size, dtype=bool)
+        keep[self.special] = False
+        return np.flatnonzero(keep).astype(np.int32)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How tokens spell words: each id's bytes, and the store's vocabulary of whole words."""
+
+    letters: Bytes  # the bytes of every id, one after another
+    starts: Ints  # [V + 1] first byte of each id
+    words: Keys  # sorted keys.fold of the known words' ids
+    numbers: Ids  # each one's number in the word vocabulary
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Tokenised documents, as the store hands them out (arrays may be memory-mapped).
+
+    Promise: a document's ids decode to its normalised text, and marks align with that text.
+    """
+
+    ids: Array  # [N] uint16 or uint32
+    marks: Bytes  # [N] bits of Mark
+    sentences: Ints  # [S + 1] first token of each sentence, then N
+    documents: Ints  # [D + 1] first sentence of each document, then S
+    vocabulary: Vocabulary
+    spelling: Spelling | None = None
+
+    def __len__(self) -> int:
+        return len(self.documents) - 1
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """The words of some blocks spelled out for a model that reads characters."""
+
+    starts: Ints  # [B + 1] first word of each block
+    ids: Ids  # [W] in the store's word vocabulary; 0 is an unknown word
+    characters: NDArray[np.uint16]  # [W, length]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Blocks of text ready to be hidden from, packed one after another.
+
+    Promise: no block is longer than the format's length; no token is lost or doubled beyond what
+    the format says.
+    """
+
+    ids: Ids  # [N]
+    starts: Ints  # [B + 1] first token of each block, then N
+    marks: Bytes  # [N] bits of Mark
+    segments: Bytes  # [N]
+    fixed: Bools  # [N] specials: never hidden
+    numbers: Ints  # [B] which blocks of the plan these are
+    labels: Ints | None = None  # [B] pair label: 0 in order or next, 1 swapped or random
+    reverse: Bools | None = None  # [B] the block is read from its end (XLNet's second direction)
+    words: Spelled | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """Tokens in each block."""
+        return np.diff(self.starts)
+
+    @cached_property
+    def rows(self) -> Ints:
+        """[N] the block each token belongs to."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @cached_property
+    def places(self) -> Ints:
+        """[N] each token's position inside its block."""
+        return np.arange(len(self.ids)) - np.repeat(self.starts[:-1], self.lengths)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What is to be predicted in some blocks.
+
+    Promise: never a fixed position, never over the budget; the same key gives the same choice.
+    """
+
+    spans: Ints  # [·, 2] half-open over the packed tokens: sorted, disjoint, each inside one block
+    order: Ints | None = None  # [N] XLNet: each token's rank in its half's factorisation order
+
+    @cached_property
+    def positions(self) -> Ints:
+        """[K] the chosen positions, ascending."""
+        lengths = self.spans[:, 1] - self.spans[:, 0]
+        first = np.repeat(self.spans[:, 0] - (np.cumsum(lengths) - lengths), lengths)
+        return first + np.arange(lengths.sum())
+
+
+@dataclass(frozen=True)
+class Corrupted:
+    """What the encoder sees in place of the blocks' ids, and why at each chosen position."""
+
+    MASK: ClassVar[int] = 0
+    RANDOM: ClassVar[int] = 1
+    SAME: ClassVar[int] = 2
+
+    ids: Ids  # [N]
+    decisions: Bytes  # [K] MASK, RANDOM or SAME
+
+
+class Plan(Protocol):
+    """Every block of one pass over the documents, by number, without holding their tokens."""
+
+    notes: Mapping[str, float]  # what was skipped, forced, split: counted, so that it can be said
+
+    def __len__(self) -> int: ...
+
+    def blocks(self, numbers: Ints) -> Blocks:
+        """Gather some blocks."""
+        ...
+
+
+class Format(Protocol):
+    """An input format: documents → blocks."""
+
+    provides: ClassVar[frozenset[str]]
+    needs: ClassVar[frozenset[str]]
+
+    @property
+    def length(self) -> int:
+        """The most tokens a block may have."""
+        ...
+
+    def plan(self, documents: Documents, key: int) -> Plan:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        ...
+
+
+class Masking(Protocol):
+    """A masking strategy: blocks → what is hidden, vectorised over the blocks."""
+
+    provides: ClassVar[frozenset[str]]
+    needs: ClassVar[frozenset[str]]
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose; `key` stands for (seed, purpose, copy), the blocks' numbers for the rest."""
+        ...
+
+
+@dataclass
+class Counts:
+    """What a long job skipped, cut or mended, with the first place each happened."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def add(self, what: str, place: str = "", number: int = 1) -> None:
+        """Count `number` more of `what`; remember the first place."""
+        if number:
+            self.numbers[what] = self.numbers.get(what, 0) + number
+            self.places.setdefault(what, place)
+
+    def merge(self, other: Counts) -> None:
+        """Add what another job counted."""
+        for what, number in other.numbers.items():
+            self.add(what, other.places[what], number)

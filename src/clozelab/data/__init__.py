@@ -1,0 +1,50 @@
+"""Text and tasks that come with clozelab; README.md beside this file says where they come from."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+__all__ = ["TASKS", "chinese", "chinese_entities", "corpus", "task"]
+
+_FOLDER = Path(__file__).resolve().parent
+_ENDINGS = {
+    "choices": "jsonl",
+    "definitions": "tsv",
+    "pairs": "tsv",
+    "spans": "json",
+    "tags": "conll",
+}
+_SPLITS = ("train", "dev")
+
+TASKS = tuple(_ENDINGS)
+
+
+def corpus() -> Path:
+    """The English corpus: gzipped JSON lines with ``id`` and ``text``."""
+    return _FOLDER / "corpus.jsonl.gz"
+
+
+def chinese() -> Path:
+    """The Chinese sample, in the same layout as the corpus."""
+    return _FOLDER / "chinese.jsonl.gz"
+
+
+def chinese_entities() -> Path:
+    """The names that occur in the Chinese sample, one on a line."""
+    return _FOLDER / "chinese_entities.txt"
+
+
+def task(name: str, split: str) -> Path:
+    """The file of one split of a task."""
+    _check("task", name, TASKS)
+    _check("split", split, _SPLITS)
+    return _FOLDER / "tasks" / name / f"{split}.{_ENDINGS[name]}"
+
+
+def _check(kind: str, value: str, known: tuple[str, ...]) -> None:
+    if value in known:
+        return
+    near = difflib.get_close_matches(value, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"unknown {kind} {value!r}: there are {', '.join(known)}{hint}")

@@ -1,0 +1,70 @@
+"""The encoder of ELMo (§3.1): words from characters, then LSTMs in both directions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from clozelab.contracts import UserError
+
+
+@dataclass(frozen=True)
+class Lstm:
+    """A character CNN with highway layers, then `layers` LSTM layers each way, with residuals.
+
+    `width` is what every layer puts out, `inner` the cells of an LSTM before its projection to
+    `width`. `filters` lists (characters wide, how many); `alphabet` counts character ids,
+    `character_width` the numbers each is embedded in; `clip` bounds cells and projections.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"two_directions"})
+    needs: ClassVar[frozenset[str]] = frozenset({"words"})
+
+    layers: int
+    width: int
+    inner: int
+    filters: tuple[tuple[int, int], ...]
+    highways: int = 2
+    alphabet: int = 261  # the bytes; block, word and padding marks
+    character_width: int = 16
+    dropout: float = 0.1
+    clip: float = 3.0
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "inner", "alphabet", "character_width"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if self.highways < 0:
+            raise UserError(f"highways = {self.highways}: must be at least 0")
+        if not 0 <= self.dropout < 1:
+            raise UserError(f"dropout = {self.dropout}: must be at least 0 and below 1")
+        if self.clip <= 0:
+            raise UserError(f"clip = {self.clip}: must be above 0, for instance 3")
+        if not self.filters or min(min(pair) for pair in self.filters) < 1:
+            raise UserError("filters: give pairs (characters wide, how many), each at least 1")
+
+    @property
+    def embedding(self) -> int:
+        """Words enter the LSTM, and are predicted, at full width."""
+        return self.width
+
+    def resized(self, layers: int, width: int) -> Lstm:
+        """The same encoder at another size: cells and filters keep their ratio to the width."""
+        filters = tuple((wide, max(1, many * width // self.width)) for wide, many in self.filters)
+        inner = max(1, self.inner * width // self.width)
+        return replace(self, layers=layers, width=width, inner=inner, filters=filters)
+
+    def parameters(self, vocabulary: int) -> dict[str, int]:
+        """Trainable numbers by part; words are spelled out, so a vocabulary costs nothing here."""
+        made = sum(many for _, many in self.filters)
+        weights = sum(wide * many for wide, many in self.filters) * self.character_width
+        gates = 4 * self.inner * (2 * self.width + 1)
+        counts = {
+            "characters.embedding": self.alphabet * self.character_width,
+            "characters.filters": weights + made,
+            "characters.highways": self.highways * 2 * (made * made + made),
+            "characters.projection": made * self.width + self.width,
+            "layers.forward": self.layers * (gates + self.inner * self.width),
+            "layers.backward": self.layers * (gates + self.inner * self.width),
+        }
+        return {part: count for part, count in counts.items() if count}

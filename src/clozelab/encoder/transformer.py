@@ -1,0 +1,102 @@
+"""The Transformer encoder with learned positions (BERT §3, A.2), and ALBERT's two economies:
+
+a smaller embedding and layers that share their weights (ALBERT §3.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from clozelab.contracts import UserError
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A stack of attention and feed-forward layers over the sum of token, position and type.
+
+    `positions` is the longest block; the table has `position_offset` rows more (RoBERTa counts
+    from the padding id). `types = 0` is an encoder without a type table. `embedding` below `width`
+    puts a projection after the embedding's norm. `sharing` says which half of a layer is shared,
+    norm included, within each of `groups` equal runs of layers. The pooler belongs to the pair
+    objectives, which alone train it.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    layers: int
+    heads: int
+    width: int
+    inner: int
+    embedding: int
+    positions: int = 512
+    position_offset: int = 0
+    types: int = 2
+    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    norm: Literal["post", "pre"] = "post"
+    epsilon: float = 1e-12
+    embedding_norm: bool = True
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    sharing: Literal["none", "attention", "ffn", "all"] = "none"
+    groups: int = 1
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "heads", "width", "inner", "embedding", "positions", "groups"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        for name in ("position_offset", "types"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0")
+        for name in ("dropout", "attention_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0 and below 1")
+        if self.width % self.heads:
+            raise UserError(
+                f"heads = {self.heads}: must divide width = {self.width},"
+                f" for instance {max(1, self.width // 64)}"
+            )
+        if self.epsilon <= 0:
+            raise UserError(f"epsilon = {self.epsilon}: must be above 0, for instance 1e-12")
+        if self.embedding > self.width:
+            raise UserError(f"embedding = {self.embedding}: must be at most width = {self.width}")
+        if self.groups > self.layers:
+            raise UserError(f"groups = {self.groups}: must be at most layers = {self.layers}")
+        if self.groups > 1 and self.sharing == "none":
+            raise UserError(
+                f'groups = {self.groups}: has no effect with sharing = "none"; leave it out'
+            )
+
+    def resized(self, layers: int, width: int) -> Transformer:
+        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
+        tied = self.embedding == self.width
+        return replace(
+            self,
+            layers=layers,
+            width=width,
+            heads=width // 64,
+            inner=4 * width,
+            embedding=width if tied else min(self.embedding, width),
+            groups=min(self.groups, layers),
+        )
+
+    def parameters(self, vocabulary: int) -> dict[str, int]:
+        """Trainable numbers by part, for a vocabulary of that size."""
+        width, inner, embedding = self.width, self.inner, self.embedding
+        copies = {"shared": self.groups, "own": self.layers}
+        attention = copies["shared" if self.sharing in ("attention", "all") else "own"]
+        ffn = copies["shared" if self.sharing in ("ffn", "all") else "own"]
+        counts = {
+            "embeddings.words": vocabulary * embedding,
+            "embeddings.positions": (self.positions + self.position_offset) * embedding,
+            "embeddings.types": self.types * embedding,
+            "embeddings.norm": 2 * embedding if self.embedding_norm else 0,
+            "embeddings.projection": embedding * width + width if embedding != width else 0,
+            "layers.attention": attention * (4 * (width * width + width) + 2 * width),
+            "layers.ffn": ffn * (2 * width * inner + inner + width + 2 * width),
+            # Normalising before each half leaves the last sum without a norm: one more follows it.
+            "norm": 2 * width if self.norm == "pre" else 0,
+        }
+        return {part: count for part, count in counts.items() if count}

@@ -1,0 +1,84 @@
+"""Randomness as a key, not a state: every draw is a 64-bit hash of what it is for.
+
+A draw depends on (seed, purpose, copy, block, position, draw) and on nothing else, in wrapping
+64-bit integer arithmetic, so that workers, ranks, batch shapes, resuming and devices cannot
+change it. The mixing function is the finaliser of SplitMix64 over a Weyl sequence.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from clozelab.contracts import Ints, Keys
+
+_WEYL = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+
+
+def mix(key: ArrayLike, counter: ArrayLike) -> Keys:
+    """A new key from a key and a counter (both broadcast); uniform over 64 bits."""
+    with np.errstate(over="ignore"):
+        counts = np.asarray(counter).astype(np.uint64) + np.uint64(1)
+        x = np.asarray(key, dtype=np.uint64) + counts * _WEYL
+        x = (x ^ (x >> np.uint64(30))) * _FIRST
+        x = (x ^ (x >> np.uint64(27))) * _SECOND
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def root(seed: int, purpose: str) -> int:
+    """The key of everything drawn for one purpose under one seed."""
+    digest = blake2b(f"{seed}/{purpose}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def below(keys: Keys, bound: ArrayLike) -> Ints:
+    """Integers uniform in [0, bound): the key's upper 32 bits scaled, so bounds stay under 2³²."""
+    scaled = (keys >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)
+    return (scaled >> np.uint64(32)).astype(np.int64)
+
+
+def unit(keys: Keys) -> np.typing.NDArray[np.float64]:
+    """Numbers uniform in [0, 1): the key's upper 53 bits."""
+    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def heads(keys: Keys) -> np.typing.NDArray[np.bool_]:
+    """Fair coins: the key's top bit."""
+    return (keys >> np.uint64(63)).astype(bool)
+
+
+def weighted(keys: Keys, cumulative: Ints) -> Ints:
+    """Indices drawn in proportion to integer weights, given their running sum."""
+    total = np.uint64(cumulative[-1])
+    return np.searchsorted(cumulative, _scale(keys, total), side="right").astype(np.int64)
+
+
+def fold(values: ArrayLike, starts: Ints) -> Keys:
+    """One key for each run of values (a word's ids, a pair of words), blind to what lies around.
+
+    `starts` holds each run's beginning, ascending; the last run goes to the end.
+    """
+    values = np.asarray(values)
+    if not len(starts):
+        return np.zeros(0, dtype=np.uint64)
+    ends = np.append(starts[1:], len(values))
+    place = np.arange(len(values)) - np.repeat(starts, ends - starts)
+    with np.errstate(over="ignore"):
+        return mix(np.add.reduceat(mix(values, place), starts), ends - starts)
+
+
+def _scale(keys: Keys, total: np.uint64) -> Ints:
+    """keys · total / 2⁶⁴ without leaving 64 bits: totals up to 2⁶³ (a corpus may exceed 2³²)."""
+    low32 = np.uint64(0xFFFFFFFF)
+    shift = np.uint64(32)
+    high, low = keys >> shift, keys & low32
+    total_high, total_low = total >> shift, total & low32
+    middle = high * total_low + ((low * total_low) >> shift)
+    scaled = (
+        high * total_high + (middle >> shift) + ((low * total_high + (middle & low32)) >> shift)
+    )
+    return np.asarray(scaled).astype(np.int64)

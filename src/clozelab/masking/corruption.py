@@ -1,0 +1,94 @@
+"""What the encoder sees at the hidden positions: a mask, a random token, or the token itself.
+
+BERT §3.1 decides for each token, SpanBERT §3.1 once for each span; any shares will do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Ids, Ints, Keys, Mark, UserError
+from clozelab.contracts import Vocabulary as Vocab
+from clozelab.keys import below, unit, weighted
+from clozelab.masking.units import divide, draws
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """Shares of mask, random and same; the unit that shares one decision; how often it is redrawn.
+
+    `replacement` is where random tokens come from: "uniform" over ordinary ids, "unigram" as
+    often as they occur in the corpus (SpanBERT), "any" over the whole vocabulary, specials
+    included, as published code did. `copies = 0` draws fresh masks each epoch (dynamic);
+    `copies = D` repeats D variants (static); `redraw` says whether the pairs of a format are
+    redrawn with the masks, as BERT's duplication did.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    unit: Literal["token", "word", "span"] = "token"
+    mask: float = 0.8
+    same: float = 0.1
+    replacement: Literal["uniform", "unigram", "any"] = "uniform"
+    copies: int = 0
+    redraw: Literal["masks", "pairs_and_masks"] = "masks"
+
+    def __post_init__(self) -> None:
+        if min(self.mask, self.same) < 0 or self.mask + self.same > 1 + 1e-9:
+            raise UserError(
+                f"mask = {self.mask}, same = {self.same}: shares are at least 0 and sum to at"
+                " most 1 (the rest is random)"
+            )
+        if self.copies < 0:
+            raise UserError(f"copies = {self.copies}: 0 for fresh masks, or a number of variants")
+
+    def copy(self, epoch: int) -> int:
+        """Which variant of the masks an epoch uses."""
+        return epoch % self.copies if self.copies else epoch
+
+    def corrupt(self, blocks: Blocks, hidden: Hidden, key: int, *, vocabulary: Vocab) -> Corrupted:
+        """Decide at each chosen position and replace; `key` as in `Masking.hide`."""
+        at = hidden.positions
+        leader = self._leaders(blocks, hidden)
+        share = unit(draws(blocks, key, 0)[leader])
+        decisions = np.full(len(at), Corrupted.RANDOM, dtype=np.uint8)
+        decisions[share < self.mask + self.same] = Corrupted.SAME
+        decisions[share < self.mask] = Corrupted.MASK
+        ids = blocks.ids.copy()
+        masked = decisions == Corrupted.MASK
+        if masked.any():
+            ids[at[masked]] = vocabulary.role("mask")
+        random = at[decisions == Corrupted.RANDOM]
+        ids[random] = self._replacements(draws(blocks, key, 1)[random], vocabulary)
+        return Corrupted(ids, decisions)
+
+    def _leaders(self, blocks: Blocks, hidden: Hidden) -> Ints:
+        """[K] the position whose draw decides for each chosen position."""
+        at = hidden.positions
+        if self.unit == "token":
+            return at
+        if self.unit == "span":
+            return np.repeat(hidden.spans[:, 0], hidden.spans[:, 1] - hidden.spans[:, 0])
+        begins: Bools = (blocks.marks & Mark.WORD) != 0
+        units = divide(blocks, begins)
+        return units.first[units.of[at]]
+
+    def _replacements(self, keys: Keys, vocabulary: Vocab) -> Ids:
+        if self.replacement == "any":
+            return below(keys, vocabulary.size).astype(np.int32)
+        ordinary = vocabulary.ordinary
+        if self.replacement == "uniform":
+            return ordinary[below(keys, len(ordinary))]
+        if vocabulary.counts is None:
+            raise UserError(
+                'corruption.replacement = "unigram" needs how often each token occurs: give it'
+                " a corpus (--corpus DIR)"
+            )
+        counts = vocabulary.counts[ordinary]
+        if not counts.sum():
+            return ordinary[below(keys, len(ordinary))]
+        return ordinary[weighted(keys, np.cumsum(counts))]

@@ -1,0 +1,51 @@
+"""N-gram masking: runs of one to three whole words, short ones more often (ALBERT §3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from clozelab.contracts import Blocks, Hidden, Mark, UserError, Vocabulary
+from clozelab.keys import weighted
+from clozelab.masking.units import Over, budget, check_rate, divide, draws, take, whole
+
+
+@dataclass(frozen=True)
+class Ngram:
+    """Hide runs of n whole words, P(n) ∝ 1/n for n up to `longest`.
+
+    `favour = "long"` reverses the weights. A run stops at a special; `compat = "albert"` lets it
+    straddle separators, as the published code did.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    rate: float = 0.15
+    over: Over = "length"
+    cap: int | None = None
+    longest: int = 3
+    favour: Literal["short", "long"] = "short"
+    compat: Literal["none", "albert"] = "none"
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        if not 1 <= self.longest <= 20:
+            raise UserError(f"longest = {self.longest}: n-grams have 1 to 20 words")
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose n-grams; see `Masking`."""
+        units = divide(blocks, (blocks.marks & Mark.WORD) != 0)
+        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+        lengths = 1 + weighted(draws(blocks, key, 1)[units.first], self._cumulative())
+        order = draws(blocks, key, 0)[units.first]
+        run = take(units, wanted, order, lengths=lengths, straddle=self.compat == "albert")
+        return Hidden(whole(blocks, units, run, wanted=wanted))
+
+    def _cumulative(self) -> np.typing.NDArray[np.int64]:
+        """Running sum of integer weights in the proportions 1/1 : 1/2 : … : 1/longest, exactly."""
+        scale = int(np.lcm.reduce(np.arange(1, self.longest + 1)))
+        weights = scale // np.arange(1, self.longest + 1)
+        return np.cumsum(weights if self.favour == "short" else weights[::-1])

@@ -1,0 +1,146 @@
+"""Partial prediction: short spans, one in each context of K times their length (XLNet §2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, UserError, Vocabulary
+from clozelab.keys import below, mix, weighted
+from clozelab.masking.units import check_rate, smallest, spans
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Choose what a permutation language model predicts; nothing in the input is altered.
+
+    Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a
+    word start inside a context of n · `context` tokens, go on after that context; then single
+    tokens fill up to the goal of rate · length. `unit = "piece"` takes n pieces, as the published
+    code did, "word" n words. Choices that fall on specials are dropped and not replaced.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    rate: float = 0.1667
+    longest: int = 5
+    context: int = 6
+    unit: Literal["word", "piece"] = "word"
+
+    def __post_init__(self) -> None:
+        check_rate(self.rate)
+        if self.longest < 1 or self.context < 1:
+            raise UserError("longest and context are at least 1")
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose targets and a factorisation order; see `Masking`."""
+        halves = _Halves(blocks, key)
+        chosen = self._natural(halves, self._goals(blocks))
+        self._fill(halves, chosen, self._goals(blocks))
+        flat = halves.flat(chosen) & ~blocks.fixed
+        groups = np.where(flat, 0, -1)
+        return Hidden(spans(blocks, groups), order=halves.order())
+
+    def _goals(self, blocks: Blocks) -> Ints:
+        """[2B] how many to choose in each half: the first half gets the odd one."""
+        total = (self.rate * blocks.lengths).astype(np.int64)
+        return np.stack([total - total // 2, total // 2], axis=1).reshape(-1)
+
+    def _natural(self, halves: _Halves, goals: Ints) -> Bools:
+        """Spans at word starts, half by half in step; [2B, width] in text order."""
+        width = halves.begins.shape[1]
+        chosen = np.zeros((len(goals), width), dtype=bool)
+        next_start = _next(halves.begins, halves.sizes)
+        weights = int(np.lcm.reduce(np.arange(1, self.longest + 1)))
+        table = np.cumsum(weights // np.arange(1, self.longest + 1))
+        count, cursor = np.zeros_like(goals), np.zeros_like(goals)
+        active = np.flatnonzero((goals > 0) & (halves.sizes > 0))
+        step = 0
+        while len(active):
+            keys = halves.keys[active]
+            n = 1 + weighted(mix(keys, 2 * step), table)
+            n = np.minimum(n, goals[active] - count[active])
+            room = n * self.context
+            left = below(mix(keys, 2 * step + 1), room)
+            begin = next_start[active, np.minimum(cursor[active] + left, width)]
+            end = self._end(next_start, active, begin, n)
+            fits = end < halves.sizes[active]
+            active, begin, end = active[fits], begin[fits], end[fits]
+            end = np.minimum(end, begin + goals[active] - count[active])
+            for offset in range(int((end - begin).max(initial=0))):
+                inside = begin + offset < end
+                chosen[active[inside], (begin + offset)[inside]] = True
+            count[active] += end - begin
+            cursor[active] = end + (room - left)[fits]
+            more = (count[active] < goals[active]) & (cursor[active] < halves.sizes[active])
+            active = active[more]
+            step += 1
+        return chosen
+
+    def _end(self, next_start: Ints, rows: Ints, begin: Ints, n: Ints) -> Ints:
+        """Where spans of n pieces or words end; past the half where they do not."""
+        if self.unit == "piece":
+            return begin + n
+        end = begin
+        for word in range(self.longest):
+            after = next_start[rows, np.minimum(end + 1, next_start.shape[1] - 1)]
+            end = np.where(word < n, after, end)
+        return end
+
+    def _fill(self, halves: _Halves, chosen: Bools, goals: Ints) -> None:
+        """Add random single positions until each half has its goal."""
+        rows, columns = np.nonzero(halves.inside & ~chosen)
+        keys = mix(halves.keys[rows] ^ np.uint64(0xA5A5A5A5), columns)
+        missing = goals - chosen.sum(axis=1)
+        picked = smallest(keys, rows, columns, counts=missing)
+        chosen[rows[picked], columns[picked]] = True
+
+
+class _Halves:
+    """The halves of all blocks as rows of a rectangle, in text order: reversed rows are flipped."""
+
+    def __init__(self, blocks: Blocks, key: int) -> None:
+        first = (blocks.lengths + 1) // 2
+        self.sizes: Ints = np.stack([first, blocks.lengths - first], axis=1).reshape(-1)
+        half = 2 * blocks.rows + (blocks.places >= first[blocks.rows])
+        begin = np.stack([np.zeros_like(first), first], axis=1).reshape(-1)
+        column = blocks.places - begin[half]
+        begins = (blocks.marks & Mark.WORD) != 0
+        width = int(self.sizes.max(initial=0))
+        reverse = np.zeros(len(blocks), bool) if blocks.reverse is None else blocks.reverse
+        turned = np.repeat(reverse, 2)
+        column = np.where(turned[half], self.sizes[half] - 1 - column, column)
+        # Marks are in reading order; in a turned row the word's first token is the one after
+        # the token that begins the word when read backwards.
+        shifted = np.where(turned[half], column + 1, column)
+        kept = shifted < self.sizes[half]
+        self.begins: Bools = np.zeros((len(self.sizes), width), dtype=bool)
+        self.begins[half[kept], shifted[kept]] = begins[kept]
+        self.begins[turned & (self.sizes > 0), 0] = True
+        self.inside: Bools = np.arange(width) < self.sizes[:, None]
+        self.keys: Keys = mix(np.repeat(mix(key, blocks.numbers), 2), np.tile([0, 1], len(blocks)))
+        self._half, self._column = half, column
+
+    def flat(self, chosen: Bools) -> Bools:
+        """[N] the rectangle's values at the packed tokens."""
+        return np.asarray(chosen[self._half, self._column])
+
+    def order(self) -> Ints:
+        """[N] each token's rank in a fresh permutation of its half."""
+        keys = mix(self.keys ^ np.uint64(0x0DDE5), 0)[:, None]
+        square = mix(keys, np.arange(self.inside.shape[1])[None, :])
+        square = np.where(self.inside, square >> np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
+        rank = np.argsort(np.argsort(square, axis=1, kind="stable"), axis=1, kind="stable")
+        return np.asarray(rank[self._half, self._column])
+
+
+def _next(begins: Bools, sizes: Ints) -> Ints:
+    """[rows, width + 1] the first word start at or after each place; the half's size if none."""
+    rows, width = begins.shape
+    at = np.where(begins, np.arange(width), width + 1)
+    nearest: Ints = np.minimum.accumulate(at[:, ::-1], axis=1)[:, ::-1]
+    out = np.concatenate([nearest, np.full((rows, 1), width + 1)], axis=1)
+    return np.asarray(np.minimum(out, sizes[:, None]))

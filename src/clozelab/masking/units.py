@@ -1,0 +1,210 @@
+"""What the strategies share: draws per block, the budget, units of text, and the greedy choice.
+
+Blocks of different lengths are laid into rectangles (blocks × units), and all blocks take their
+n-th step together: a batch costs as many numpy calls as its slowest block has steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clozelab.contracts import Blocks, Bools, Ints, Keys, UserError
+from clozelab.keys import mix
+from clozelab.packed import sums
+
+Over = Literal["length", "content"]
+T = TypeVar("T", bound=np.generic)
+
+_DRAWS = 8  # draws a strategy may make for one position
+_PLACE_BITS = np.uint64(0xFFFF)  # a rectangle is at most 65 536 wide
+
+
+def draws(blocks: Blocks, key: int, draw: int) -> Keys:
+    """[N] one key per token, for the strategy's draw number `draw`."""
+    return mix(np.repeat(mix(key, blocks.numbers), blocks.lengths), blocks.places * _DRAWS + draw)
+
+
+def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:
+    """[B] one key per block; counters here never meet those of positions."""
+    return mix(mix(key, blocks.numbers) ^ np.uint64(0x5851F42D4C957F2D), counter)
+
+
+def content(blocks: Blocks) -> Ints:
+    """[B] tokens of each block that may be hidden."""
+    return sums(~blocks.fixed, blocks.starts)
+
+
+def budget(blocks: Blocks, rate: float, *, over: Over, cap: int | None) -> Ints:
+    """[B] how many tokens to hide: round(rate · count), halves to even as Python rounds.
+
+    At least one, at most `cap`; `over` says whether specials count, as they do in BERT's code.
+    """
+    count = blocks.lengths if over == "length" else content(blocks)
+    wanted: Ints = np.maximum(1, np.rint(rate * count).astype(np.int64))
+    return wanted if cap is None else np.minimum(cap, wanted)
+
+
+def check_rate(rate: float) -> None:
+    """Refuse a share of tokens outside (0, 1)."""
+    if not 0 < rate < 1:
+        raise UserError(f"rate = {rate}: hide more than none and less than all, for instance 0.15")
+
+
+def grid(
+    rows: Ints, columns: Ints, values: NDArray[T], *, shape: tuple[int, int], fill: object
+) -> NDArray[T]:
+    """A rectangle holding `values` at (rows, columns) and `fill` elsewhere."""
+    out = np.full(shape, fill, dtype=values.dtype)
+    out[rows, columns] = values
+    return out
+
+
+def smallest(keys: Keys, rows: Ints, columns: Ints, *, counts: Ints) -> Bools:
+    """Which of some elements have the counts[row] smallest keys of their row.
+
+    The column takes the key's low bits, so that keys of a row never tie.
+    """
+    keys = (keys & ~_PLACE_BITS) | columns.astype(np.uint64)
+    width = int(columns.max()) + 1 if len(columns) else 0
+    last = np.uint64(0xFFFFFFFFFFFFFFFF)
+    square = grid(rows, columns, keys, shape=(len(counts), width + 1), fill=last)
+    square.sort(axis=1)
+    limit = square[np.arange(len(counts)), np.clip(counts - 1, 0, width)]
+    return np.asarray((keys <= limit[rows]) & (counts[rows] > 0))
+
+
+@dataclass(frozen=True)
+class Units:
+    """Some blocks divided into units: words, phrases, or single tokens.
+
+    `of` gives each token its unit (specials belong to none), `stretch` the number of a unit's
+    unbroken stretch between specials, which no run of units may leave.
+    """
+
+    of: Ints  # [N] unit of each token; meaningless where fixed
+    rows: Ints  # [U] block
+    columns: Ints  # [U] number inside the block
+    sizes: Ints  # [U] tokens
+    first: Ints  # [U] first token
+    stretch: Ints  # [U]
+    counts: Ints  # [B] units in each block
+
+
+def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) -> Units:
+    """Units from the tokens that begin one.
+
+    A token that begins none joins its left neighbour, unless that is special or of another block:
+    then it opens a unit. Published code joined it to the last unit before the special
+    (`joins_over_specials`).
+    """
+    free = ~blocks.fixed
+    head = np.zeros(len(free), dtype=bool)
+    head[blocks.starts[:-1]] = True  # a block is never empty
+    after_special = np.zeros(len(free), dtype=bool)
+    after_special[1:] = blocks.fixed[:-1]
+    broken = (after_special | head) & free
+    opens = free & (begins | broken)
+    if joins_over_specials:
+        met = _sums_before(free, blocks)  # a unit must already exist in the block to be joined
+        opens = free & (begins | (met == 0))
+    of = np.cumsum(opens) - 1
+    first = np.flatnonzero(opens)
+    rows = blocks.rows[first]
+    counts = np.bincount(rows, minlength=len(blocks))
+    columns = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    sizes = np.bincount(of[free], minlength=len(first))
+    stretch: Ints = np.cumsum(broken, dtype=np.int64)
+    return Units(of, rows, columns, sizes, first, stretch[first], counts)
+
+
+def take(
+    units: Units, wanted: Ints, keys: Keys, *, lengths: Ints | None = None, straddle: bool = False
+) -> Ints:
+    """Visit units in random order and take those that fit; returns each unit's run, or −1.
+
+    From each visited unit a run of `lengths` units is tried, cut at specials (unless `straddle`)
+    and shortened until it fits the budget; a run that meets a taken unit is skipped. Where no
+    unit of a block fits, nothing of that block is taken.
+    """
+    blocks, width = len(wanted), int(units.counts.max(initial=0))
+    longest = 1 if lengths is None else int(lengths.max(initial=1))
+    shape = (blocks, width + longest)
+    edge = width + longest - 1
+    place = (keys & ~_PLACE_BITS) | units.columns.astype(np.uint64)
+    last = np.uint64(0xFFFFFFFFFFFFFFFF)
+    order = grid(units.rows, units.columns, place, shape=(blocks, width), fill=last)
+    order.sort(axis=1)
+    visits = (order & _PLACE_BITS).astype(np.int64)
+    size = grid(units.rows, units.columns, units.sizes, shape=shape, fill=0)
+    stretch = grid(units.rows, units.columns, units.stretch, shape=shape, fill=-1)
+    run = np.full(shape, -1, dtype=np.int64)
+    drawn = np.ones(len(units.first), dtype=np.int64) if lengths is None else lengths
+    tries = grid(units.rows, units.columns, drawn, shape=shape, fill=1)
+
+    left = wanted.copy()
+    active = np.flatnonzero((left > 0) & (units.counts > 0))
+    for visit in range(width):
+        at = visits[active, visit]
+        tokens = np.zeros(len(active), dtype=np.int64)
+        length = np.zeros(len(active), dtype=np.int64)
+        alive = np.ones(len(active), dtype=bool)
+        clear = np.ones(len(active), dtype=bool)
+        for step in range(longest):
+            here = np.minimum(at + step, edge)
+            alive &= (step < tries[active, at]) & (here < units.counts[active])
+            if not straddle:
+                alive &= stretch[active, here] == stretch[active, at]
+            grown = tokens + size[active, here]
+            alive &= grown <= left[active]
+            clear &= ~alive | (run[active, here] < 0)
+            tokens = np.where(alive, grown, tokens)
+            length += alive
+        taken = np.flatnonzero(clear & (length > 0))
+        for step in range(longest):
+            part = taken[length[taken] > step]
+            run[active[part], at[part] + step] = visit
+        left[active[taken]] -= tokens[taken]
+        active = active[(left[active] > 0) & (visit + 1 < units.counts[active])]
+        if not len(active):
+            break
+    return run[units.rows, units.columns]
+
+
+def spans(blocks: Blocks, groups: Ints) -> Ints:
+    """[·, 2] the maximal runs of tokens of one group, inside one block; group −1 is not hidden."""
+    chosen = groups >= 0
+    same = np.zeros(len(groups), dtype=bool)
+    same[1:] = chosen[1:] & (groups[1:] == groups[:-1])
+    same[blocks.starts[:-1]] = False
+    begin = np.flatnonzero(chosen & ~same)
+    ends = np.ones(len(groups), dtype=bool)
+    ends[:-1] = ~same[1:]
+    return np.stack([begin, np.flatnonzero(chosen & ends) + 1], axis=1)
+
+
+def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
+    """[·, 2] spans of the taken runs of units; a block that took none gives its shortest unit.
+
+    That last resort keeps the promise that something is hidden: the unit is cut to the budget.
+    """
+    groups = np.full(len(blocks.ids), -1, dtype=np.int64)
+    free = ~blocks.fixed
+    if len(run):
+        groups[free] = run[units.of[free]]
+    some = np.zeros(len(blocks), dtype=bool)
+    some[blocks.rows[groups >= 0]] = True
+    for row in np.flatnonzero(~some & (units.counts > 0)):  # rare: every unit over the budget
+        mine = np.flatnonzero(units.rows == row)
+        pick = mine[np.argmin(units.sizes[mine])]
+        groups[units.first[pick] : units.first[pick] + min(wanted[row], units.sizes[pick])] = 0
+    return spans(blocks, groups)
+
+
+def _sums_before(flags: Bools, blocks: Blocks) -> Ints:
+    """[N] how many flags stand before each token in its block."""
+    running: Ints = np.cumsum(flags, dtype=np.int64) - flags
+    return np.asarray(running - np.repeat(running[blocks.starts[:-1]], blocks.lengths))

@@ -1,0 +1,33 @@
+"""A language model each way: every word from its left, and from its right (ELMo §3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clozelab.contracts import UserError
+from clozelab.objectives.heads import Widths, check_weight
+
+
+@dataclass(frozen=True)
+class BidirectionalLm:
+    """Cross-entropy in both directions through one softmax over words, which is not tied.
+
+    `words` is how many the softmax knows, `samples` how many of them stand for all in a step.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
+
+    weight: float = 1.0
+    words: int = 793471
+    samples: int = 8192
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight)
+        if not 1 <= self.samples <= self.words:
+            raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable numbers of the head, by part."""
+        return {"words": self.words * encoder.width, "bias": self.words}

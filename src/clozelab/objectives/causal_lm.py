@@ -1,0 +1,30 @@
+"""Causal language modelling: every token from those to its left (GPT; BERT §5.1's ablation)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from clozelab.objectives.heads import Widths, check_weight, transform
+
+
+@dataclass(frozen=True)
+class CausalLm:
+    """Cross-entropy at every position through the tied table.
+
+    `head = "plain"` is GPT's, without parameters; "transform" is BERT's dense, norm and bias, so
+    that a left-to-right ablation differs from BERT in nothing else.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
+
+    weight: float = 1.0
+    head: Literal["plain", "transform"] = "plain"
+
+    def __post_init__(self) -> None:
+        check_weight(self.weight)
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable numbers of the head, by part."""
+        return transform(encoder, vocabulary) if self.head == "transform" else {}

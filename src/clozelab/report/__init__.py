@@ -1,0 +1,1 @@
+"""Records and recipes → tables, statistics and pages; never imports torch."""

@@ -1,0 +1,1 @@
+"""Raw text → tokens → store: sources, sentences, tokenizers, words, units, the store."""

@@ -1,0 +1,254 @@
+"""One file → its documents, whatever its format: text, JSON lines, Parquet or Arrow tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, Literal
+
+from clozelab.contracts import Counts, UserError
+from clozelab.text.layouts import LIMIT, RawDocument, Reading, count_cut, cut, read_text
+from clozelab.text.lines import PACKINGS, Lines, opened
+
+_LONGEST_RECORD = 4 * LIMIT  # characters of a JSON line: its text, escapes and other fields
+_OVERLONG = "JSON lines over 64 M characters skipped"
+_ROWS = 256  # of a table, held at a time
+_ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
+
+Kind = Literal["text", "json", "parquet", "arrow"]
+_KINDS: dict[str, Kind] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+}
+
+
+@dataclass
+class Progress:
+    """How far a reading has come."""
+
+    done: int = 0  # bytes of the files read, packed as they are
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file holds, by its name without the packing; text where the name says nothing."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+    return _KINDS.get(name.suffix.lower(), "text")
+
+
+def read_file(
+    path: Path, reading: Reading, *, counts: Counts, progress: Progress
+) -> Iterator[RawDocument]:
+    """The documents of one file, in order, in bounded memory."""
+    start = progress.done
+    kind = kind_of(path)
+    with opened(path) as (file, stream):
+        if kind in ("text", "json"):
+            found = read_stream(stream, str(path), kind, reading=reading, counts=counts)
+            with closing(found):
+                for document in found:
+                    progress.done = start + file.tell()
+                    yield document
+        else:
+            size = path.stat().st_size
+            for share, document in _table(path, stream, kind, reading=reading, counts=counts):
+                progress.done = start + int(size * share)
+                yield document
+    progress.done = start + path.stat().st_size
+
+
+def read_stream(
+    stream: IO[bytes], name: str, kind: Kind | None, *, reading: Reading, counts: Counts
+) -> Generator[RawDocument, None, None]:
+    """The documents of a stream of text or JSON lines; without a kind, a brace in front tells."""
+    lines = Lines(stream, name, encoding=reading.encoding, counts=counts)
+    try:
+        head = lines.head().lstrip()
+        if kind is None:
+            kind = "json" if head.startswith("{") else "text"
+        if not head:
+            counts.add("empty files", name)
+        if kind == "json":
+            yield from _json(lines, reading, counts=counts)
+        else:
+            yield from read_text(lines, reading.layout, counts=counts)
+    finally:
+        lines.release()
+
+
+def read_record(value: object, name: str, *, counts: Counts) -> Iterator[RawDocument]:
+    """The document of a record's text, cut where it is over the limit."""
+    if not isinstance(value, str):
+        counts.add("records whose text is not a string", name)
+        return
+    text = value
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in text:
+        counts.add("NUL bytes removed", name, text.count("\0"))
+        text = text.replace("\0", "")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
+            counts.add("records with half a surrogate pair", name)
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if not text or text.isspace():
+        counts.add("empty records", name)
+        return
+    pieces = cut(text)
+    if len(pieces) > 1:
+        count_cut(counts, name)
+    for piece in pieces:
+        if piece and not piece.isspace():
+            yield RawDocument(piece, name)
+
+
+def no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
+    """The error of a first record without the field, with the fields it has."""
+    if not record:
+        return UserError(f"{place} has no field {field!r}, nor any other: check the file")
+    texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
+    near = get_close_matches(field, list(record), 1)
+    best = (
+        near[0] if near else max(texts or dict.fromkeys(record, 0), key=lambda k: texts.get(k, 0))
+    )
+    return UserError(
+        f"{place} has no field {field!r}, only {', '.join(record)}: say --field {best}"
+    )
+
+
+def _json(lines: Lines, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+    first = True
+    for line in _whole_lines(lines, counts=counts):
+        if not line or line.isspace():
+            continue
+        place = f"{lines.name}:{lines.number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if first:
+                raise UserError(
+                    f"{place} is not a JSON record ({error}): write one record a line,"
+                    " as jq -c does"
+                ) from None
+            counts.add("broken JSON lines", place)
+            continue
+        if not isinstance(record, dict) or reading.field not in record:
+            if first and isinstance(record, dict):
+                raise no_field(place, reading.field, record)
+            if first:
+                raise UserError(
+                    f"{place} holds a JSON {type(record).__name__} where a record {{...}} should"
+                    " stand: write one record a line, as jq -c '.[]' does"
+                )
+            counts.add(f"records without the field {reading.field!r}", place)
+            continue
+        first = False
+        yield from read_record(record[reading.field], place, counts=counts)
+
+
+def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
+    held: list[str] = []
+    size = 0
+    for piece in lines:
+        size += len(piece)
+        held.append(piece)
+        if size > _LONGEST_RECORD:
+            held.clear()  # and read on to the line's end
+        if piece[-1] == "\n":
+            if size > _LONGEST_RECORD:
+                counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
+            else:
+                yield "".join(held)
+            held.clear()
+            size = 0
+    if size > _LONGEST_RECORD:
+        counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
+    elif held:
+        yield "".join(held)
+
+
+def _table(
+    path: Path, stream: IO[bytes], kind: Kind, *, reading: Reading, counts: Counts
+) -> Iterator[tuple[float, RawDocument]]:
+    """Each document of a table, and the share of the table read by then."""
+    arrow = import_module("pyarrow")
+    rows = _parquet if kind == "parquet" else _arrow
+    row = 0
+    try:
+        with _seekable(path, stream) as file:
+            for share, values in rows(file, str(path), field=reading.field):
+                for value in values:
+                    row += 1
+                    for document in read_record(value, f"{path}:{row}", counts=counts):
+                        yield share, document
+    except (OSError, arrow.ArrowException) as error:
+        raise UserError(
+            f"{path} is cut short or no {kind} file ({str(error).splitlines()[0]}):"
+            " fetch or write it again"
+        ) from None
+
+
+@contextmanager
+def _seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The stream, unpacked on disk where it is packed: a table is not read from front to back."""
+    if path.suffix.lower() not in PACKINGS:
+        yield stream
+        return
+    with TemporaryFile() as file:
+        shutil.copyfileobj(stream, file)
+        file.seek(0)
+        yield file
+
+
+def _parquet(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+    # With a buffer size, column chunks are read as they are needed and not whole.
+    table = import_module("pyarrow.parquet").ParquetFile(
+        file, pre_buffer=False, buffer_size=1 << 20
+    )
+    _check_column(table.schema_arrow, name, field=field)
+    done = 0
+    for batch in table.iter_batches(_ROWS, columns=[field]):
+        done += batch.num_rows
+        yield done / table.metadata.num_rows, batch.column(0).to_pylist()
+
+
+def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+    ipc = import_module("pyarrow.ipc")
+    size = file.seek(0, 2)
+    file.seek(0)
+    whole = file.read(len(_ARROW_FILE)) == _ARROW_FILE
+    file.seek(0)
+    batches: Iterable[Any]
+    if whole:
+        table = ipc.open_file(file)
+        batches = (table.get_batch(number) for number in range(table.num_record_batches))
+    else:
+        batches = table = ipc.open_stream(file)
+    _check_column(table.schema, name, field=field)
+    for batch in batches:
+        column = batch.column(field)
+        for start in range(0, len(column), _ROWS):
+            yield file.tell() / size, column.slice(start, _ROWS).to_pylist()
+
+
+def _check_column(schema: Any, name: str, *, field: str) -> None:
+    if field not in schema.names:
+        raise no_field(name, field, dict.fromkeys(schema.names, ""))
+    kind = str(schema.field(field).type)
+    if "string" not in kind or kind.startswith(("list", "large_list", "struct", "map")):
+        texts = [entry.name for entry in schema if "string" in str(entry.type)]
+        raise UserError(
+            f"{name} holds {kind}, not text, in its field {field!r}:"
+            f" say --field {texts[0] if texts else 'NAME'}"
+        )

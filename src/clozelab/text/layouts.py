@@ -1,0 +1,203 @@
+"""Lines of plain text → documents, by the layout the text is in: wrapped prose, a paragraph a line,
+a sentence a line with blank lines between documents (BERT's format), or a document a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from clozelab.contracts import Counts
+from clozelab.text import plain
+from clozelab.text.lines import HEAD, Lines
+from clozelab.text.sentences import whole_character
+
+LIMIT = 16_000_000  # characters of a document
+_CUT = "documents over 16 M characters cut"
+_WIDEST = 200  # characters: nobody wraps lines wider than this
+_ENDED = re.compile("[.!?…。！？][\"'”’»)\\]」』）】》]*$")
+_EASTERN = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
+
+Layout = Literal["auto", "prose", "sentences", "lines"]
+
+
+@dataclass(frozen=True)
+class RawDocument:
+    """A document as it was found, its paragraphs or sentences apart by "\\n"."""
+
+    text: str
+    name: str  # "file:line" or "file:record": where it begins
+    lines: bool = False  # whether each line is already one sentence
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the user says the inputs are to be read."""
+
+    layout: Layout = "auto"
+    field: str = "text"  # of a record, which holds its text
+    encoding: str = "utf-8"
+    split: str = "train"  # of a dataset
+
+
+def read_text(lines: Lines, layout: Layout, *, counts: Counts) -> Iterator[RawDocument]:
+    """The documents of a plain text; what `auto` took it for is added to `counts`."""
+    head = lines.head()
+    guessed, wrapped = guess(head)
+    if layout == "auto":
+        layout = guessed
+        if head.strip():
+            counts.add(f"read as {layout}", lines.name)
+    elif layout == "prose":
+        wrapped = _width(_rows(head)) <= _WIDEST
+    parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
+    for text, number in _assembled(parts, lines, counts=counts):
+        yield RawDocument(text, f"{lines.name}:{number}", lines=layout == "sentences")
+
+
+def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
+    """The layout of a text from its first 64 K characters, and whether its lines are wrapped.
+
+    Only lines that another line follows directly tell anything:
+
+    1. Where half of them or more end like a sentence, lines are sentences or paragraphs:
+       sentences where the plain splitter finds one alone in at least four lines of five.
+    2. Else, where three in five are full (the next line's first word did not fit into the width
+       that 95 % of lines keep, itself at most 200), the text is wrapped prose.
+    3. Else (verse, headings, logs), and where no line follows another: prose, a paragraph a line.
+    """
+    rows = _rows(head)
+    followed = [(row, after) for row, after in pairwise(rows) if row and after]
+    width = _width(rows)
+    if not followed:
+        return "prose", width <= _WIDEST
+    if sum(bool(_ENDED.search(row)) for row, _ in followed) * 2 >= len(followed):
+        whole = [row for row in rows if row]
+        single = sum(not plain.ends(row) and not _eastern_stops(row) for row in whole)
+        return ("sentences" if single * 5 >= len(whole) * 4 else "prose"), False
+    full = sum(len(row) + 1 + _first_word(after) > width for row, after in followed)
+    return "prose", width <= _WIDEST and full * 5 >= len(followed) * 3
+
+
+def cut(text: str) -> list[str]:
+    """Documents of at most LIMIT characters, cut at a newline, a space, or between characters."""
+    pieces = []
+    while len(text) > LIMIT:
+        at = text.rfind("\n", LIMIT // 2, LIMIT)
+        if at < 0:
+            at = text.rfind(" ", LIMIT // 2, LIMIT)
+        if at < 0:
+            at = whole_character(text, LIMIT)
+        pieces.append(text[:at])
+        text = text[at:].lstrip()
+    return [*pieces, text]
+
+
+def count_cut(counts: Counts, place: str) -> None:
+    """Say that the document at `place` was longer than LIMIT."""
+    counts.add(_CUT, place)
+
+
+def _rows(head: str) -> list[str]:
+    rows = [row.strip() for row in head.split("\n")]
+    # The last row of a full head may be the front of a longer line.
+    return rows[:-1] if len(head) >= HEAD and len(rows) > 1 else rows
+
+
+def _width(rows: list[str]) -> int:
+    lengths = sorted(len(row) for row in rows if row)
+    return lengths[(len(lengths) * 19 - 1) // 20] if lengths else 0
+
+
+def _first_word(row: str) -> int:
+    # Eastern text breaks between any two characters, but for the two or so that may not be parted.
+    return 3 if _EASTERN.match(row) else len(row.split(None, 1)[0])
+
+
+def _eastern_stops(row: str) -> bool:
+    return bool(re.search("[。！？](?![”’」』）】》。！？…]*$)", row))
+
+
+def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
+    """Parts of one document: wrapped lines joined, "\\n" between paragraphs."""
+    last = ""  # the last character given
+    begun = ended = False  # inside a line that came in pieces; at a paragraph's end
+    for piece in _pages(lines):
+        whole = piece[-1] == "\n"
+        text = piece.rstrip() if whole else piece
+        if not begun:
+            text = text.lstrip()
+            ended = ended or not text
+        if text:
+            if begun or not last:
+                glue = ""
+            elif ended or not wrapped:
+                glue = "\n"
+            else:
+                glue = "" if _EASTERN.match(last) and _EASTERN.match(text) else " "
+            yield glue + text
+            last = text[-1]
+            ended = False
+        begun = not whole
+
+
+def _pages(lines: Iterable[str]) -> Iterator[str]:
+    for piece in lines:
+        if "\f" not in piece:
+            yield piece
+            continue
+        *rows, last = piece.replace("\f", "\n\n").split("\n")
+        yield from (row + "\n" for row in rows)
+        if last:
+            yield last
+
+
+def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
+    """Parts of documents, None after each: a line each, or lines up to a blank one."""
+    given = begun = False
+    for piece in lines:
+        whole = piece[-1] == "\n"
+        text = piece.rstrip() if whole else piece
+        if not begun:
+            text = text.lstrip()
+        if text:
+            yield text if begun or not given else "\n" + text
+            given = True
+        if given and whole and (layout == "lines" or not (text or begun)):
+            yield None
+            given = False
+        begun = not whole
+
+
+def _assembled(
+    parts: Iterable[str | None], lines: Lines, *, counts: Counts
+) -> Iterator[tuple[str, int]]:
+    """Each document and the line it begins at, from its parts; None parts documents."""
+    held: list[str] = []
+    size = first = 0
+    over = False
+    for part in parts:
+        if part is None:
+            if text := "".join(held).strip():
+                yield text, first
+            held.clear()
+            size, over = 0, False
+            continue
+        if not held:
+            first = lines.number
+        held.append(part)
+        size += len(part)
+        if size > LIMIT:
+            if not over:
+                count_cut(counts, f"{lines.name}:{first}")
+                over = True
+            *pieces, rest = cut("".join(held))
+            held = [rest]
+            for text in pieces:
+                if not text.isspace():
+                    yield text, first
+            size, first = len(rest), lines.number
+    if text := "".join(held).strip():
+        yield text, first

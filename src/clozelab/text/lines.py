@@ -1,0 +1,173 @@
+"""A file's bytes → its lines, unpacked, decoded and mended, in pieces of bounded length."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import IO, cast
+
+from clozelab.contracts import Counts, UserError
+
+PACKINGS = (".gz", ".xz", ".bz2", ".zst")
+HEAD = 1 << 16  # characters looked at before anything is decided about a text
+_PIECE = 1 << 20  # characters: a longer line comes in several pieces
+_JUDGED = 1_000  # lines after which a text's encoding is judged
+_ESCAPED = re.compile("[\udc80-\udcff]+")  # how Python marks bytes that no character fits
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """The file and the stream of its unpacked bytes; what goes wrong with either is the user's."""
+    packing = path.suffix.lower()
+    try:
+        with open(path, "rb") as file, _unpacked(file, packing) as stream:
+            yield file, stream
+    except PermissionError:
+        raise UserError(f"{path} may not be read: change its permissions") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        if packing not in PACKINGS:
+            raise UserError(f"{path} cannot be read ({error}): check the file") from None
+        raise UserError(
+            f"{path} is cut short or no {packing} file ({error}): fetch or pack it again"
+        ) from None
+
+
+def _unpacked(file: IO[bytes], packing: str) -> IO[bytes]:
+    if packing == ".gz":
+        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+    if packing == ".xz":
+        return cast(IO[bytes], lzma.LZMAFile(file))
+    if packing == ".bz2":
+        return cast(IO[bytes], bz2.BZ2File(file))
+    if packing == ".zst":
+        arrow = import_module("pyarrow")
+        return cast(IO[bytes], arrow.input_stream(file, compression="zstd"))
+    return file
+
+
+class Lines:
+    """The lines of one text, ends made "\\n", in pieces: all but a line's last lack the end.
+
+    A byte that does not decode becomes U+FFFD, a NUL goes, a byte order mark goes: counted.
+    A text that is mostly not what `encoding` says is refused.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str, *, encoding: str, counts: Counts) -> None:
+        try:
+            self._encoding = codecs.lookup(encoding).name.upper()
+        except LookupError:
+            raise UserError(f"there is no encoding {encoding!r}: say utf-8 or latin-1") from None
+        self.name = name
+        self.number = 0  # the line of the piece last given
+        self._counts = counts
+        # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
+        self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
+        self._source = self._mended()
+        self._ahead: deque[str] = deque()
+        self._read = 0  # lines read, of which `number` trails by what is ahead
+        self._bad = 0  # lines that held what does not decode
+        self._bad_line = 0
+        self._first_bad = ""
+
+    def head(self) -> str:
+        """The beginning of the text, a little over HEAD characters where it has so many."""
+        size = sum(map(len, self._ahead))
+        while size < HEAD and (piece := next(self._source, "")):
+            self._ahead.append(piece)
+            size += len(piece)
+        return "".join(self._ahead)
+
+    def __iter__(self) -> Iterator[str]:
+        begun = False
+        while self._ahead or (piece := next(self._source, "")):
+            if self._ahead:
+                piece = self._ahead.popleft()
+            if not begun:
+                self.number += 1
+            begun = piece[-1] != "\n"
+            yield piece
+
+    def release(self) -> None:
+        """Let go of the stream without closing it."""
+        self._text.detach()
+
+    def _mended(self) -> Iterator[str]:
+        begun = False
+        size = nuls = 0
+        while piece := self._piece():
+            if not begun:
+                self._read += 1
+            begun = piece[-1] != "\n"
+            if not piece.isascii():
+                piece = self._decoded(piece, first=not size)
+            if found := piece.count("\0"):
+                nuls += found
+                self._counts.add("NUL bytes removed", self._place, found)
+            if size < HEAD <= size + len(piece):
+                self._judge_nuls(nuls, size + len(piece))
+            size += len(piece)
+            if self._read == _JUDGED and not begun:
+                self._judge_decoding()
+            if piece := piece.replace("\0", ""):
+                yield piece
+        if size < HEAD:
+            self._judge_nuls(nuls, size)
+        if self._read <= _JUDGED:
+            self._judge_decoding()
+
+    @property
+    def _place(self) -> str:
+        return f"{self.name}:{self._read}"
+
+    def _piece(self) -> str:
+        try:
+            return self._text.readline(_PIECE)
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{self.name}:{self._read + 1} is not {self._encoding} ({error.reason}):"
+                " convert the file to UTF-8 or pass another --encoding"
+            ) from None
+
+    def _decoded(self, piece: str, *, first: bool) -> str:
+        if first:
+            piece = piece.removeprefix("\ufeff")
+            if piece.startswith(("\udcff\udcfe", "\udcfe\udcff")):
+                self._refuse_utf16()
+        try:
+            piece.encode()  # many times faster than looking for what was escaped
+        except UnicodeEncodeError as error:
+            if self._bad_line != self._read:
+                self._bad_line = self._read
+                self._bad += 1
+                self._counts.add(f"lines with invalid {self._encoding}", self._place)
+                byte = ord(piece[error.start]) - 0xDC00
+                self._first_bad = self._first_bad or f"{self._place}: byte 0x{byte:02X}"
+            return _ESCAPED.sub("\ufffd", piece)
+        return piece
+
+    def _judge_nuls(self, nuls: int, size: int) -> None:
+        if nuls * 10 > size:
+            self._refuse_utf16()
+
+    def _refuse_utf16(self) -> None:
+        raise UserError(
+            f"{self.name} looks like UTF-16 or is no text: pass --encoding utf-16,"
+            " or leave the file out"
+        )
+
+    def _judge_decoding(self) -> None:
+        if self._bad * 20 > self._read:
+            raise UserError(
+                f"{self._first_bad} is not {self._encoding} (nor are {self._bad} of the first"
+                f" {self._read} lines): convert the file to UTF-8 or pass --encoding latin-1"
+            )

@@ -1,0 +1,203 @@
+"""Text → sentences that tile it: English by nupunkt or by a plain rule, Chinese and Japanese by a
+rule of their own, in one text where it mixes them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from clozelab.contracts import Counts, UserError
+from clozelab.text import plain
+
+if TYPE_CHECKING:
+    import nupunkt
+
+LONGEST = 10_000  # characters of a sentence, the white space before it not counted
+_CUT = f"sentences over {LONGEST:,} characters cut"
+_WINDOW = 1 << 17  # nupunkt holds an object for every stop of what it is given
+_UNBROKEN = 2_000  # nupunkt takes quadratic time over a run without white space
+
+_EASTERN = (
+    "\u2e80-\u2fdf\u3000-\u30ff\u3100-\u312f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uffee"
+)
+_EASTERN_CHARACTER = re.compile(f"[{_EASTERN}\U00020000-\U0003ffff]")
+# A run of stops of Chinese or Japanese text, from the run's first, and the quotes and brackets
+# that close on it. Western marks count only beside an eastern character or stop; a comma after
+# the closing quote carries on. One set of characters comes first: so the search is fast.
+_STOPS = "[。！？；｡!?…]"
+_EASTERN_END = re.compile(
+    f"{_STOPS}(?<!{_STOPS}{{2}})"
+    f"(?:(?<=[。！？；｡])|(?<=[{_EASTERN}][!?])|(?<=[{_EASTERN}]…)(?=…)|(?=[!?…]*+[。！？；｡]))"
+    f"{_STOPS}*+[”’」』）】》〉］｝〕〗〙〛]*+(?![，、：,…—])"
+)
+_WESTERN_STOP = re.compile(r"[.!?…]\S{0,8}\s")
+
+Ends = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Splitter:
+    """Cuts a text into sentences; `name` says by which rule, for the record."""
+
+    name: str
+    ends: Ends  # a line of text → where its sentences end, the last end left out
+
+    def split(self, text: str, counts: Counts | None = None, *, place: str = "") -> list[str]:
+        """Consecutive pieces that tile `text`, one sentence each; cuts are added to `counts`.
+
+        White space between two sentences is the front of the second; a newline always ends a
+        sentence; no piece is white space alone, so a blank text has none.
+        """
+        ends = self.ends
+        if not text.isascii() and _EASTERN_CHARACTER.search(text):
+            ends = _Mixed(ends)
+        return _tile(text, ends, counts=counts, place=place)
+
+
+def lines(text: str, counts: Counts | None = None, *, place: str = "") -> list[str]:
+    """The pieces of a text whose every line is one sentence; the same promise as `split`."""
+    return _tile(text, _whole, counts=counts, place=place)
+
+
+def splitter(kind: Literal["auto", "nupunkt", "plain"] = "auto") -> Splitter:
+    """The splitter of that kind; `auto` takes nupunkt where it is installed."""
+    if kind not in ("auto", "nupunkt", "plain"):
+        raise UserError(f"there is no sentence splitter {kind!r}: say auto, nupunkt or plain")
+    if kind != "plain":
+        try:
+            from nupunkt import __version__
+
+            return Splitter(f"nupunkt {__version__}", _nupunkt_ends)
+        except ImportError:
+            if kind == "nupunkt":
+                raise UserError(
+                    "the sentence splitter nupunkt is not installed: pip install nupunkt,"
+                    " or choose the plain splitter"
+                ) from None
+    return Splitter(f"plain {plain.VERSION}", plain.ends)
+
+
+def _whole(line: str) -> list[int]:
+    return []
+
+
+def _tile(text: str, ends: Ends, *, counts: Counts | None, place: str) -> list[str]:
+    pieces: list[str] = []
+    start = base = 0
+    for line in text.split("\n"):
+        stripped = line.rstrip()
+        if stripped:
+            for end in ends(stripped):
+                pieces.append(text[start : base + end])
+                start = base + end
+            stop = base + len(stripped)
+            pieces.append(text[start:stop])
+            start = stop
+        base += len(line) + 1
+    if not pieces:
+        return []
+    if start < len(text):
+        pieces[-1] += text[start:]
+    if max(map(len, pieces)) > LONGEST:
+        shorter = [part for piece in pieces for part in _cut(piece)]
+        if counts is not None:
+            counts.add(_CUT, place, len(shorter) - len(pieces))
+        return shorter
+    return pieces
+
+
+def _cut(piece: str) -> Iterator[str]:
+    """Pieces of at most LONGEST characters, counted from their first that is no white space."""
+    start, stop = 0, len(piece.rstrip())
+    while True:
+        first = stop - len(piece[start:stop].lstrip())
+        if stop - first <= LONGEST:
+            yield piece[start:]
+            return
+        end = first + LONGEST
+        if piece[end].isspace() or piece[end - 1].isspace():
+            end = first + len(piece[first:end].rstrip())
+        else:
+            words = piece[first:end].rsplit(None, 1)
+            end = first + len(words[0]) if len(words) == 2 else whole_character(piece, end)
+        yield piece[start:end]
+        start = end
+
+
+def whole_character(text: str, end: int) -> int:
+    """The last place at or before `end` where a cut parts no accent or emoji from its base."""
+    for cut in range(end, max(end - 64, 1), -1):
+        after, before = text[cut], text[cut - 1]
+        joined = (
+            unicodedata.category(after).startswith("M")
+            or "\U0001f3fb" <= after <= "\U0001f3ff"  # skin tones
+            or "\u200d" in (after, before)
+            or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+        )
+        if not joined:
+            return cut
+    return end
+
+
+@dataclass(frozen=True)
+class _Mixed:
+    """The ends of a line with eastern characters: their rule first, `western` between them."""
+
+    western: Ends
+
+    def __call__(self, line: str) -> list[int]:
+        stops = [*_eastern_ends(line), len(line)]
+        if not _WESTERN_STOP.search(line):
+            return stops[:-1]
+        found: list[int] = []
+        start = 0
+        for stop in stops:
+            found += (start + end for end in self.western(line[start:stop]))
+            found.append(stop)
+            start = stop
+        return found[:-1]
+
+
+def _eastern_ends(line: str) -> list[int]:
+    found: list[int] = []
+    quotes = start = 0
+    for match in _EASTERN_END.finditer(line):
+        end = match.end()
+        # A straight quote closes where an odd number stand before it, or else it opens the next.
+        quotes += line.count('"', start, end)
+        start = end
+        if quotes % 2 and line.startswith('"', end):
+            end += 1
+        if end < len(line):
+            found.append(end)
+    return found
+
+
+def _nupunkt_ends(line: str) -> list[int]:
+    if len(line) <= _UNBROKEN:
+        return _nupunkt_stops(line)
+    if max(map(len, line.split())) > _UNBROKEN:
+        return plain.ends(line)
+    found: list[int] = []
+    start = 0
+    while len(line) - start > _WINDOW:
+        words = line[start : start + _WINDOW].rsplit(None, 1)[0]
+        # The last sentence of a window may go on in the next, unless it is the whole window.
+        found += (start + end for end in _nupunkt_stops(words) or [len(words)])
+        start = found[-1]
+    return found + [start + end for end in _nupunkt_stops(line[start:])]
+
+
+def _nupunkt_stops(line: str) -> list[int]:
+    return [stop for _, stop in _nupunkt().span_tokenize(line)][:-1]
+
+
+@lru_cache(maxsize=1)
+def _nupunkt() -> nupunkt.PunktSentenceTokenizer:
+    import nupunkt
+
+    return nupunkt.load("default")

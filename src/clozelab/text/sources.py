@@ -1,0 +1,261 @@
+"""What a user names (files, folders, patterns, standard input, datasets) → a stream of documents,
+in the order named and in bounded memory."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from clozelab.contracts import Counts, UserError
+from clozelab.text.formats import (
+    Progress,
+    kind_of,
+    no_field,
+    read_file,
+    read_record,
+    read_stream,
+)
+from clozelab.text.layouts import RawDocument, Reading
+from clozelab.text.lines import PACKINGS
+
+__all__ = ["Progress", "RawDocument", "Reading", "documents", "listing", "total_bytes"]
+
+_STDIN = "-"
+_HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
+_BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+# Files a folder of text may hold beside its text; what else is no text shows by a NUL byte.
+_BINARY = (
+    "png jpg jpeg gif webp pdf epub doc docx zip tar tgz 7z rar mp3 mp4 wav npy npz bin idx pt"
+    " safetensors pkl exe so pyc db sqlite"
+)
+
+
+@dataclass(frozen=True)
+class _Item:
+    """One thing to read: a file, or, without a path, standard input or a dataset of the hub."""
+
+    name: str
+    path: Path | None = None
+
+
+def documents(
+    inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: Progress | None = None
+) -> Iterator[RawDocument]:
+    """Every document of the inputs, in order; what was skipped or mended is added to `counts`.
+
+    Names that lead nowhere are refused at once; an input without any document at the end.
+    """
+    items = _expand(inputs, reading.split, counts=counts)
+    return _read(items, inputs, reading=reading, counts=counts, progress=progress or Progress())
+
+
+def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
+    """Bytes of all the files, packed as they are; None where they cannot be known before."""
+    items = _expand(inputs, (reading or Reading()).split, counts=Counts())
+    if any(item.path is None for item in items):
+        return None
+    return sum(item.path.stat().st_size for item in items if item.path)
+
+
+def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
+    """Name, size and time of change (ns) of every file, in order: what a store was made from."""
+    found = []
+    for item in _expand(inputs, reading.split, counts=Counts()):
+        status = item.path.stat() if item.path else None
+        found.append(
+            (item.name, status.st_size, status.st_mtime_ns) if status else (item.name, 0, 0)
+        )
+    return found
+
+
+def _read(
+    items: list[_Item],
+    inputs: Sequence[str],
+    *,
+    reading: Reading,
+    counts: Counts,
+    progress: Progress,
+) -> Iterator[RawDocument]:
+    found = False
+    for item in items:
+        if item.path is not None:
+            stream = read_file(item.path, reading, counts=counts, progress=progress)
+        elif item.name == _STDIN:
+            stream = read_stream(
+                sys.stdin.buffer, "standard input", None, reading=reading, counts=counts
+            )
+        else:
+            stream = _hub(item.name, reading, counts=counts)
+        for document in stream:
+            found = True
+            yield document
+    if not found:
+        skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
+        raise UserError(
+            f"there is no text in {', '.join(inputs)}{f' ({skipped})' if skipped else ''}:"
+            " name other files, or another --field"
+        )
+
+
+def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]:
+    if not inputs:
+        raise UserError("no input is named: name files, folders, - or hf:owner/name")
+    items: list[_Item] = []
+    for name in inputs:
+        items += _expand_one(name, split, counts=counts)
+    named: set[str] = set()
+    for item in items:
+        if item.name in named:
+            counts.add("inputs named more than once and read as often", item.name)
+        named.add(item.name)
+    return items
+
+
+def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
+    path = Path(name)
+    if name == _STDIN:
+        return [_Item(name)]
+    if name.startswith("hf:"):
+        return [_hub_item(name)]
+    try:
+        if path.is_dir():
+            return _folder(path, split, counts=counts)
+        if path.exists():
+            return [_Item(name, path)]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{name!r} cannot be read ({error}): name another file") from None
+    if path.is_symlink():
+        raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: mend the link")
+    if glob.has_magic(name):
+        matches = sorted(glob.glob(name, recursive=True))
+        items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
+        if items:
+            return items
+        raise UserError(f"no file matches {name}{_nearest(path)}")
+    named_text = path.suffix.lower() in (".txt", *PACKINGS) or kind_of(path) != "text"
+    if _BARE_HUB.fullmatch(name) and not path.parent.exists() and not named_text:
+        return [_hub_item(f"hf:{name}")]
+    raise UserError(f"there is no file or folder {name}{_nearest(path)}")
+
+
+def _nearest(path: Path) -> str:
+    """The end of an error about a missing path: the name that may have been meant."""
+    missing = path
+    while not missing.parent.exists() and missing.parent != missing:
+        missing = missing.parent
+    try:
+        names = sorted(os.listdir(missing.parent))
+    except OSError:
+        names = []
+    near = get_close_matches(missing.name, names, 1, 0.5)
+    return f": did you mean {missing.parent / near[0]}?" if near else ": check the name"
+
+
+def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
+    if (folder / "dataset_dict.json").exists():
+        splits = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        if split not in splits:
+            raise UserError(f"{folder} has no split {split!r}: say --split {' or '.join(splits)}")
+        folder = folder / split
+    if (folder / "state.json").exists() and (folder / "dataset_info.json").exists():
+        return _saved_dataset(folder)
+    items = [_Item(str(path), path) for path in _files(folder, counts=counts)]
+    if not items:
+        raise UserError(f"the folder {folder} holds no file of text: name another folder")
+    return items
+
+
+def _saved_dataset(folder: Path) -> list[_Item]:
+    """The Arrow files of a dataset that `datasets.save_to_disk` wrote."""
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        paths = [folder / entry["filename"] for entry in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder}/state.json is broken: save the dataset again") from None
+    if missing := [path for path in paths if not path.exists()]:
+        raise UserError(f"{missing[0]} is missing from the dataset: save the dataset again")
+    return [_Item(str(path), path) for path in paths]
+
+
+def _files(folder: Path, *, counts: Counts) -> list[Path]:
+    """Every file of text in a folder and the folders in it, sorted by path."""
+    found: list[Path] = []
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise UserError(
+            f"the folder {folder} may not be read ({error.strerror}): change its permissions"
+        ) from None
+    for entry in entries:
+        path = folder / entry.name
+        if entry.name.startswith("."):
+            counts.add("hidden files skipped", str(path))
+        elif entry.is_symlink() and not path.exists():
+            raise UserError(f"{path} is a link to {os.readlink(path)}, which is missing: mend it")
+        elif entry.is_dir(follow_symlinks=False):
+            found += _files(path, counts=counts)
+        elif not entry.is_file():
+            counts.add("links to folders and special files skipped", str(path))
+        elif _is_binary(path):
+            counts.add("binary files skipped", str(path))
+        else:
+            found.append(path)
+    return found
+
+
+def _is_binary(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    if suffix and suffix[1:] in _BINARY.split():
+        return True
+    if suffix == ".txt" or suffix in PACKINGS or kind_of(path) != "text":
+        return False
+    try:
+        with open(path, "rb") as file:
+            return b"\0" in file.read(4096)
+    except OSError as error:
+        raise UserError(f"{path} may not be read ({error.strerror}): change its mode") from None
+
+
+def _hub_item(name: str) -> _Item:
+    if not _HUB.fullmatch(name):
+        raise UserError(f"{name} names no dataset: say hf:owner/name or hf:owner/name:split")
+    package = find_spec("datasets")
+    if package is None or package.origin is None:  # a folder of that name is no package
+        raise UserError(
+            f"{name} is no file, and reading it from the Hugging Face hub needs one package more:"
+            " pip install clozelab[datasets]"
+        )
+    return _Item(name)
+
+
+def _hub(name: str, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+    """The documents of a dataset of the Hugging Face hub, streamed."""
+    match = _HUB.fullmatch(name)
+    assert match is not None
+    split = match["split"] or reading.split
+    try:
+        records = import_module("datasets").load_dataset(
+            match["name"], match["subset"], split=split, streaming=True
+        )
+        for number, record in enumerate(records, 1):
+            place = f"{name}:{number}"
+            if reading.field in record:
+                yield from read_record(record[reading.field], place, counts=counts)
+            elif number == 1:
+                raise no_field(place, reading.field, record)
+            else:
+                counts.add(f"records without the field {reading.field!r}", place)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} cannot be read from the hub ({reason}): check its name") from None

@@ -1,0 +1,252 @@
+"""From text to a finished store: train a tokenizer, tokenise in parallel, put it together.
+
+The build is a generator: it yields how far it is, and whoever runs it draws the bar. Everything
+unfinished lies in `building/`; a build that was stopped in any way goes on from there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Counts, UserError
+from clozelab.keys import root
+from clozelab.text.encoding import Encoder
+from clozelab.text.sentences import splitter
+from clozelab.text.sources import Progress as Read
+from clozelab.text.sources import RawDocument, Reading, documents, listing, total_bytes
+from clozelab.text.store import shards
+from clozelab.text.store.corpus import Corpus
+from clozelab.text.store.finish import Plan, finish
+from clozelab.text.tokenizers import Training, describe
+from clozelab.text.units import Runs, gazetteer, read_spans
+from clozelab.text.words import segmenter
+
+_SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
+_MOST_SAMPLE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a corpus is to be built."""
+
+    reading: Reading = field(default_factory=Reading)
+    sentences: Literal["auto", "nupunkt", "plain"] = "auto"
+    segment: bool = True
+    entities: str | None = None  # a file with a name on each line
+    spans: str | None = None  # a TSV of document, start, end, kind
+    phrases: bool = False
+    held_out: float = 0.01
+    unique: bool = False  # leave out documents that repeat another
+    words: int = 100_000  # size of the vocabulary of whole words
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage of the build is; `total` is unknown for standard input."""
+
+    stage: str
+    done: int
+    total: int | None
+    unit: Literal["bytes", "steps"] = "bytes"
+
+
+def build(
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    tokenizer: Training | Tokenizer,
+    options: Options,
+    counts: Counts,
+) -> Generator[Progress, None, Corpus]:
+    """Build a store from texts in `out`; yields progress, returns the opened store."""
+    _check(out, options)
+    folder = out / "building"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        inputs = _spooled(inputs, folder)
+        if not isinstance(tokenizer, Tokenizer):
+            tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
+        _check_roles(tokenizer)
+        work = _work(tokenizer, options, counts)
+        names = yield from _tokenised(inputs, folder, work, options=options, counts=counts)
+        plan = Plan(
+            work=work, names=names, inputs=[name for name, *_ in listing(inputs, options.reading)]
+        )
+        for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
+            yield Progress(stage, done, total, "steps")
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"{out}: no space left on the disk; free some and run the same command again,"
+                " finished parts are kept"
+            ) from None
+        raise
+    except BrokenProcessPool:
+        raise UserError(
+            f"{out}: a worker process was killed, perhaps for memory; run the same command again"
+            " with fewer --workers, finished parts are kept"
+        ) from None
+    shutil.rmtree(folder)
+    return Corpus.open(out)
+
+
+def _check(out: Path, options: Options) -> None:
+    if (out / "manifest.json").exists():
+        raise UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; choose a folder for --out")
+    if out.is_dir() and any(out.iterdir()) and not (out / "building").is_dir():
+        raise UserError(f"{out}: is not empty and no corpus; choose another folder for --out")
+    if not 0 <= options.held_out < 1:
+        raise UserError(f"--held-out {options.held_out}: a share from 0 to below 1")
+    if options.workers < 1:
+        raise UserError(f"--workers {options.workers}: at least 1")
+
+
+def _check_roles(tokenizer: Tokenizer) -> None:
+    """A tokenizer without these could not make one block of any format."""
+    vocabulary = describe(tokenizer)
+    for role in ("cls", "sep", "mask"):
+        vocabulary.role(role)
+
+
+def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
+    """Standard input is read twice, by the tokenizer and by the store: keep it in a file."""
+    if "-" not in inputs:
+        return list(inputs)
+    kept = folder / "standard-input.txt"
+    with kept.open("wb") as file:
+        head = sys.stdin.buffer.read(1 << 16)
+        file.write(head)
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    if head.lstrip()[:1] == b"{":
+        kept = kept.replace(kept.with_suffix(".jsonl"))
+    return [str(kept) if name == "-" else name for name in inputs]
+
+
+def _trained(
+    training: Training, inputs: list[str], folder: Path, reading: Reading
+) -> Generator[Progress, None, Tokenizer]:
+    """Train a tokenizer on a fair sample of the text, or find the one trained before."""
+    told = [repr(training), repr(reading), repr(listing(inputs, reading))]
+    name = blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
+    kept = folder / f"tokenizer-{name}.json"
+    if kept.exists():
+        return Tokenizer.from_file(str(kept))
+    total = total_bytes(inputs)
+    limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
+    share = 1.0 if not total else min(1.0, limit / total)
+    read = Read()
+    texts = _sample(documents(inputs, reading, Counts(), progress=read), share)
+    result: list[Tokenizer | BaseException] = []
+
+    def learn() -> None:
+        try:
+            result.append(training.train(texts))
+        except BaseException as error:  # handed to the main thread, which raises it
+            result.append(error)
+
+    thread = threading.Thread(target=learn, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(0.1)
+        stage = (
+            "reading for the tokenizer" if read.done < (total or 1) else "training the tokenizer"
+        )
+        yield Progress(stage, read.done, total)
+    trained = result[0]
+    if isinstance(trained, BaseException):
+        raise trained
+    part = kept.with_suffix(".part")
+    trained.save(str(part))
+    part.replace(kept)
+    return Tokenizer.from_file(str(kept))
+
+
+def _sample(texts: Iterator[RawDocument], share: float) -> Iterator[str]:
+    """The paragraphs of a share of the documents, chosen by their names."""
+    for document in texts:
+        if share >= 1 or root(0, document.name) < share * 2**64:
+            yield from document.text.split("\n")
+
+
+def _work(tokenizer: Tokenizer, options: Options, counts: Counts) -> shards.Work:
+    """Everything that turns text into tokens."""
+    segment = options.segment and segmenter() is not None
+    entities = Runs()
+    if options.entities:
+        encoder = Encoder(tokenizer, segment=False, counts=counts)
+        entities = gazetteer(_read_lines(options.entities), encoder, counts)
+    kind = splitter(options.sentences).name.split()[0]
+    return shards.Work(tokenizer.to_str(), kind, segment, entities)
+
+
+def _read_lines(place: str) -> list[str]:
+    try:
+        return Path(place).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{place}: cannot be read as UTF-8 text ({error})") from None
+
+
+def _tokenised(
+    inputs: list[str], folder: Path, work: shards.Work, *, options: Options, counts: Counts
+) -> Generator[Progress, None, list[str]]:
+    """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
+    total, read = total_bytes(inputs), Read()
+    spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
+    stream = documents(inputs, options.reading, counts, progress=read)
+    digest = work.digest()
+    names: list[str] = []
+    running: dict[Future[str], int] = {}
+    pool = ProcessPoolExecutor(
+        options.workers,
+        mp_context=get_context("spawn"),
+        initializer=shards.start,
+        initargs=(work, str(folder), os.getpid()),
+    )
+    try:
+        started: set[str] = set()
+        done = 0
+        for job in shards.jobs(stream, spans, counts):
+            name = job.name(digest)
+            names.append(name)
+            if name not in started and not shards.sound(folder / f"{name}.npz"):
+                started.add(name)
+                running[pool.submit(shards.run, job, name)] = read.done
+            while len(running) > options.workers:
+                done = max(done, _finished(running, counts))
+                yield Progress("tokenising", done, total)
+            yield Progress("tokenising", done, total)
+        while running:
+            done = max(done, _finished(running, counts))
+            yield Progress("tokenising", done, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if not names:
+        raise UserError(f"{', '.join(inputs)}: no text found there")
+    return names
+
+
+def _finished(running: dict[Future[str], int], counts: Counts) -> int:
+    """Wait for a shard or two; returns how far into the input they reach."""
+    ready, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+    reached = 0
+    for future in ready:
+        future.result()
+        reached = max(reached, running.pop(future))
+    return reached

@@ -1,0 +1,287 @@
+"""Put the shards together: leave out repeats, part train from held-out, count, mark, write.
+
+One shard is in memory at a time; what grows with the corpus is a few bytes a document.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
+from clozelab.keys import fold, mix
+from clozelab.packed import ranges
+from clozelab.text.sentences import splitter
+from clozelab.text.spelling import lettered
+from clozelab.text.store.corpus import ARRAYS, SPLITS, VERSION, checksum
+from clozelab.text.store.shards import Shard, Work, load
+from clozelab.text.tokenizers import describe
+from clozelab.text.units import Tally, contains, mark_phrases, mine, pairs
+from clozelab.text.words import segmenter
+
+_FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block
+_PARTITION = 1 << 22  # documents compared for repetition at a time
+
+T = TypeVar("T")
+Steps = Generator[tuple[str, int, int], None, T]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The shards to put together, in the text's order, and where they came from."""
+
+    work: Work
+    names: list[str]
+    inputs: list[str]
+
+    def shards(self, folder: Path) -> Iterator[Shard]:
+        """Read them one by one."""
+        for name in self.names:
+            yield load(folder / f"{name}.npz")
+
+
+def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
+    """Write the finished store; yields (stage, done, total)."""
+    folder, total = out / "building", len(plan.names)
+    ready = folder / "ready"
+    for split in SPLITS:
+        (ready / split).mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_str(plan.work.tokenizer)
+    digests, sizes = _survey(plan, folder, counts)
+    kept = _first_of_each(digests) if options["unique"] else np.ones(len(digests), dtype=bool)
+    counts.add("documents left out as repeats", number=int((~kept).sum()))
+    held = _held_out(digests, kept, sizes, share=options["held_out"])
+    yield "counting words", 0, total
+    _write_words(plan, folder, ready, tokenizer, most=options["words"])
+    phrases = np.zeros(0, dtype=np.uint64)
+    if options["phrases"]:
+        phrases = yield from _phrases(plan, folder, tokenizer)
+    units = yield from _write_splits(
+        plan,
+        folder,
+        ready,
+        chosen={"train": kept & ~held, "held_out": kept & held},
+        phrases=phrases,
+    )
+    tokenizer.save(str(ready / "tokenizer.json"))
+    _publish(out, ready, _manifest(ready, plan, options=options, counts=counts, units=units))
+
+
+def _survey(plan: Plan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
+    """Every document's digest and number of tokens; and what the workers counted."""
+    digests, sizes = [], []
+    for shard in plan.shards(folder):
+        counts.merge(shard.counts)
+        digests.append(shard.digests)
+        sizes.append(np.diff(shard.sentences[shard.documents]))
+    return np.concatenate(digests), np.concatenate(sizes)
+
+
+def _first_of_each(digests: Keys) -> Bools:
+    """Which documents are the first of their text, compared a part of the digests at a time."""
+    kept = np.zeros(len(digests), dtype=bool)
+    parts = -(-len(digests) // _PARTITION)
+    part_of = digests[:, 0] % np.uint64(parts)
+    for part in range(parts):
+        mine = np.flatnonzero(part_of == part)
+        _, first = np.unique(digests[mine], axis=0, return_index=True)
+        kept[mine[first]] = True
+    return kept
+
+
+def _held_out(digests: Keys, kept: Bools, sizes: Ints, *, share: float) -> Bools:
+    """Which documents are held out: by their text alone, so that equal ones stay together."""
+    draw = digests[:, 1].astype(np.float64) / 2.0**64
+    held = draw < share
+    usable = kept & (sizes > 0)
+    if share and usable.sum() >= 2:  # a small corpus still gets one on either side
+        order = np.flatnonzero(usable)[np.argsort(draw[usable], kind="stable")]
+        if not held[order].any():
+            held = (digests == digests[order[0]]).all(axis=1)
+        if held[order].all():
+            held &= ~(digests == digests[order[-1]]).all(axis=1)
+    return np.asarray(held)
+
+
+def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int) -> None:
+    """The most frequent words: their keys and numbers, and a list for the eye."""
+    tally = Tally()
+    for shard in plan.shards(folder):
+        tally.add(shard.words, shard.word_counts)
+    keys, numbers = tally.table()
+    order = np.lexsort((keys, -numbers))[:most]
+    spelled: dict[int, str] = {}
+    wanted = np.sort(keys[order])
+    for shard in plan.shards(folder):
+        for hit in np.flatnonzero(contains(wanted, shard.words)):
+            key = int(shard.words[hit])
+            if key not in spelled:
+                first, stop = shard.word_places[hit]
+                spelled[key] = tokenizer.decode(shard.ids[first:stop].tolist()).strip()
+    rank = np.argsort(order, kind="stable")
+    np.save(ready / "words.npy", keys[order][rank])
+    np.save(ready / "word_numbers.npy", (rank + _FIRST_WORD).astype(np.int32))
+    lines = [f"{spelled[int(keys[n])]}\t{numbers[n]}\n" for n in order]
+    (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _phrases(plan: Plan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
+    """The pairs of words that make phrases, mined from the whole corpus."""
+    signs, total = lettered(tokenizer), len(plan.names)
+    words, together = Tally(), Tally()
+    for number, shard in enumerate(plan.shards(folder)):
+        one, two = pairs(shard.ids, shard.marks, shard.sentences, lettered=signs)
+        words.add(*np.unique(one, return_counts=True))
+        together.add(*np.unique(two, return_counts=True))
+        yield "mining phrases", number, total
+
+    def again() -> Iterator[Keys]:
+        for shard in plan.shards(folder):
+            keys = fold(shard.ids, np.flatnonzero(shard.marks & Mark.SEGMENT))
+            yield np.stack([mix(keys[:-1], keys[1:]), keys[:-1], keys[1:]])
+
+    return mine(words.table(), together.table(), pieces=again())
+
+
+def _write_splits(
+    plan: Plan, folder: Path, ready: Path, *, chosen: dict[str, Bools], phrases: Keys
+) -> Steps[dict[str, int]]:
+    """Copy the chosen documents of every shard into the splits; count and mark on the way."""
+    vocabulary = describe(Tokenizer.from_str(plan.work.tokenizer)).size
+    kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+    counted = np.zeros(vocabulary, dtype=np.int64)
+    totals = _totals(plan, folder, chosen)
+    out = {split: _Writer(ready / split, kind, totals=totals[split]) for split in SPLITS}
+    found = {"phrase": 0, "entity": 0}
+    first = 0
+    for number, shard in enumerate(plan.shards(folder)):
+        found["phrase"] += mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
+        found["entity"] += shard.entities
+        count = len(shard.documents) - 1
+        for split in SPLITS:
+            mine = np.flatnonzero(chosen[split][first : first + count])
+            ids = out[split].add(shard, mine)
+            if split == "train":
+                counted += np.bincount(ids, minlength=vocabulary)
+        first += count
+        yield "writing", number + 1, len(plan.names)
+    for writer in out.values():
+        writer.close()
+    np.save(ready / "counts.npy", counted)
+    return found
+
+
+def _totals(plan: Plan, folder: Path, chosen: dict[str, Bools]) -> dict[str, tuple[int, int, int]]:
+    """Tokens, sentences and documents of each split."""
+    totals = {split: np.zeros(3, dtype=np.int64) for split in SPLITS}
+    first = 0
+    for shard in plan.shards(folder):
+        sentences = np.diff(shard.documents)
+        tokens = np.diff(shard.sentences[shard.documents])
+        for split in SPLITS:
+            mine = chosen[split][first : first + len(tokens)] & (sentences > 0)
+            totals[split] += [tokens[mine].sum(), sentences[mine].sum(), mine.sum()]
+        first += len(tokens)
+    return {split: (int(t[0]), int(t[1]), int(t[2])) for split, t in totals.items()}
+
+
+class _Writer:
+    """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
+
+    def __init__(self, folder: Path, kind: type, *, totals: tuple[int, int, int]) -> None:
+        tokens, sentences, documents = totals
+        lengths = (tokens, tokens, sentences + 1, documents + 1)
+        kinds = (kind, np.uint8, np.int64, np.int64)
+        self._files: dict[str, BinaryIO] = {}
+        self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
+        for name, length in zip(ARRAYS, lengths, strict=True):
+            self._files[name] = (folder / f"{name}.npy").open("wb")
+            header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": (length,)}
+            np.lib.format.write_array_header_1_0(self._files[name], header)
+        self._put("sentences", np.zeros(1))
+        self._put("documents", np.zeros(1))
+        self._tokens = self._sentences = 0
+
+    def add(self, shard: Shard, documents: Ints) -> Array:
+        """Append some of a shard's documents, but for empty ones; returns their ids."""
+        count = shard.documents[documents + 1] - shard.documents[documents]
+        documents, count = documents[count > 0], count[count > 0]
+        sentence = ranges(shard.documents[documents], count)
+        size = shard.sentences[sentence + 1] - shard.sentences[sentence]
+        token = ranges(shard.sentences[sentence], size)
+        ids = shard.ids[token]
+        self._put("ids", ids)
+        self._put("marks", shard.marks[token])
+        self._put("sentences", self._tokens + np.cumsum(size))
+        self._put("documents", self._sentences + np.cumsum(count))
+        self._tokens += len(ids)
+        self._sentences += len(size)
+        return ids
+
+    def _put(self, name: str, values: Array) -> None:
+        self._files[name].write(values.astype(self._kinds[name]).tobytes())
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+
+
+def _manifest(
+    ready: Path, plan: Plan, *, options: dict[str, Any], counts: Counts, units: dict[str, int]
+) -> dict[str, Any]:
+    """What the store is and what made it; nothing that differs between two equal builds."""
+    files = sorted(file for file in ready.rglob("*") if file.is_file())
+    splits = {}
+    for split in SPLITS:
+        sentences = np.load(ready / split / "sentences.npy", mmap_mode="r")
+        documents = np.load(ready / split / "documents.npy", mmap_mode="r")
+        splits[split] = {
+            "documents": len(documents) - 1,
+            "sentences": len(sentences) - 1,
+            "tokens": int(sentences[-1]),
+        }
+    tokenizer = plan.work.tokenizer
+    shaping = {k: v for k, v in options.items() if k not in ("workers", "reading")}
+    return {
+        "version": VERSION,
+        "splits": splits,
+        "vocabulary": describe(Tokenizer.from_str(tokenizer)).size,
+        "units": units,
+        "sentences": splitter(plan.work.sentences).name,  # type: ignore[arg-type]
+        "segmenter": segmenter() if plan.work.segment else None,
+        "inputs": plan.inputs,
+        "reading": options["reading"],
+        "options": shaping,
+        "notes": dict(sorted(counts.numbers.items())),
+        "tokenizer": sha256(tokenizer.encode()).hexdigest(),
+        "fingerprint": sha256("".join(plan.names).encode()).hexdigest(),
+        "files": {
+            file.relative_to(ready).as_posix(): {
+                "bytes": file.stat().st_size,
+                "sha256": checksum(file),
+            }
+            for file in files
+        },
+    }
+
+
+def _publish(out: Path, ready: Path, manifest: dict[str, Any]) -> None:
+    """Move the finished files into place; the manifest comes last and makes it a corpus."""
+    part = ready.parent / "manifest.part"
+    part.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    for split in SPLITS:
+        (out / split).mkdir(exist_ok=True)
+    for name in manifest["files"]:
+        (ready / name).replace(out / name)
+    part.replace(out / "manifest.json")

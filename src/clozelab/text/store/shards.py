@@ -1,0 +1,256 @@
+"""The unit of work: a few megabytes of documents, tokenised by one process into one file.
+
+A shard's file is named by its text and by everything that shapes its tokens, so that a build
+that was killed finds its finished shards again, whatever else has changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Array, Bytes, Counts, Ints, Keys, Mark
+from clozelab.keys import fold
+from clozelab.packed import offsets
+from clozelab.text.encoding import Encoded, Encoder
+from clozelab.text.sentences import lines, splitter
+from clozelab.text.sources import RawDocument
+from clozelab.text.units import Runs, mark_runs, mark_span
+
+SHARD = 1 << 21  # characters
+_BATCH = 1 << 17  # characters encoded at a time
+
+Spans = list[tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What turns text into tokens: everything a shard depends on besides its text."""
+
+    tokenizer: str  # as JSON
+    sentences: str  # kind of splitter
+    segment: bool
+    entities: Runs
+
+    def digest(self) -> bytes:
+        """A fingerprint; parts that are versioned apart are named by their versions."""
+        names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
+        names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.keys.items()]
+        return blake2b("\0".join(["1", *names]).encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Documents to be tokenised together."""
+
+    documents: list[RawDocument]
+    spans: dict[int, Spans] = field(default_factory=dict)  # by the document's place in the list
+
+    def name(self, work: bytes) -> str:
+        """The shard's name."""
+        digest = blake2b(work, digest_size=16)
+        for number, document in enumerate(self.documents):
+            text = document.text.encode("utf-8", errors="surrogatepass")
+            digest.update(b"%d %d %r " % (len(text), document.lines, self.spans.get(number)))
+            digest.update(text)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A tokenised shard, read back."""
+
+    ids: Array
+    marks: Bytes
+    sentences: Ints  # [S + 1]
+    documents: Ints  # [D + 1]
+    digests: Keys  # [D, 2] exact duplicates are equal here
+    words: Keys  # [W] distinct words' keys
+    word_counts: Ints
+    word_places: Ints  # [W, 2] where one of them stands
+    counts: Counts
+    entities: int
+
+
+def jobs(
+    documents: Iterable[RawDocument], spans: dict[str, Spans], counts: Counts
+) -> Iterator[Job]:
+    """Group documents into jobs: by their size alone, so that workers cannot change them."""
+    waiting: list[RawDocument] = []
+    size = 0
+    seen: set[str] = set()
+    for document in documents:
+        waiting.append(document)
+        size += len(document.text)
+        if size >= SHARD:
+            yield _job(waiting, spans, seen)
+            waiting, size = [], 0
+    if waiting:
+        yield _job(waiting, spans, seen)
+    counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
+
+
+def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) -> Job:
+    if not spans:
+        return Job(documents)
+    mine = {n: spans[d.name] for n, d in enumerate(documents) if d.name in spans}
+    seen.update(documents[n].name for n in mine)
+    return Job(documents, mine)
+
+
+def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str, Array]:
+    """A job's documents as the arrays of a shard."""
+    split = splitter(work.sentences)  # type: ignore[arg-type]
+    ids, marks, sizes, lengths = [], [], [], []
+    entities = 0
+    for number, document in enumerate(job.documents):
+        cut = lines if document.lines else split.split
+        sentences = cut(document.text, counts, place=document.name)
+        tokens = 0
+        for part, shift in _batches(sentences):
+            encoded = encoder.encode(part, characters=number in job.spans)
+            if number in job.spans:
+                _mark_spans(encoded, part, job.spans[number], shift=shift, counts=counts)
+            entities += mark_runs(
+                encoded.ids, encoded.marks, encoded.starts, runs=work.entities, bit=Mark.ENTITY
+            )
+            some = np.diff(encoded.starts)
+            ids.append(encoded.ids.astype(np.uint32))
+            marks.append(encoded.marks)
+            sizes.append(some[some > 0])
+            tokens += int((some > 0).sum())
+        lengths.append(tokens)
+    flat = np.concatenate([np.zeros(0, np.uint32), *ids])
+    flags = np.concatenate([np.zeros(0, np.uint8), *marks])
+    words, number_of, places = _words(flat, flags)
+    return {
+        "ids": flat,
+        "marks": flags,
+        "sentences": offsets(np.concatenate([np.zeros(0, np.int64), *sizes])),
+        "documents": offsets(lengths),
+        "digests": np.array([_digest(d.text) for d in job.documents], np.uint64).reshape(-1, 2),
+        "words": words,
+        "word_counts": number_of,
+        "word_places": places,
+        "entities": np.array(entities),
+    }
+
+
+def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
+    """Sentences in batches, each with the character its first begins at."""
+    batch: list[str] = []
+    size = shift = 0
+    for sentence in sentences:
+        batch.append(sentence)
+        size += len(sentence)
+        if size >= _BATCH:
+            yield batch, shift
+            shift += size
+            batch, size = [], 0
+    if batch:
+        yield batch, shift
+
+
+def _mark_spans(
+    encoded: Encoded, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
+) -> None:
+    """Mark the given spans of a document that fall into a batch of its sentences."""
+    begins = shift + offsets([len(sentence) for sentence in sentences])
+    shifts = np.repeat(begins[:-1], np.diff(encoded.starts))
+    for begin, end, bit in spans:
+        if begin >= begins[0] and end <= begins[-1]:
+            mark_span(encoded, begin, end, bit=bit, shifts=shifts, counts=counts)
+
+
+def _words(ids: Array, marks: Bytes) -> tuple[Keys, Ints, Ints]:
+    """The distinct words of a shard: keys, counts, and a place where each stands."""
+    first = np.flatnonzero(marks & Mark.WORD)
+    keys, at, number = np.unique(fold(ids, first), return_index=True, return_counts=True)
+    stop = np.append(first[1:], len(ids))
+    return keys, number, np.stack([first[at], stop[at]], axis=1)
+
+
+def _digest(text: str) -> tuple[int, int]:
+    raw = blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
+    return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+
+
+def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:
+    """Write a shard whole or not at all."""
+    told = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
+    part = file.with_suffix(f".{os.getpid()}.part")
+    try:
+        with part.open("wb") as stream:
+            np.savez(stream, allow_pickle=False, **arrays, counts=told)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(file: Path) -> Shard:
+    """Read a shard back."""
+    with np.load(file) as stored:
+        assert isinstance(stored, NpzFile)
+        arrays: dict[str, Any] = {name: stored[name] for name in stored.files}
+    arrays["counts"] = Counts(**json.loads(arrays["counts"].tobytes()))
+    arrays["entities"] = int(arrays["entities"])
+    return Shard(**arrays)
+
+
+def sound(file: Path) -> bool:
+    """Whether a shard is there and can be read."""
+    try:
+        load(file)
+    except (OSError, ValueError, KeyError, EOFError, TypeError):
+        return False
+    return True
+
+
+class _Process:
+    """What a worker process holds between jobs."""
+
+    work: Work
+    encoder: Encoder
+    counts: Counts
+    folder: Path
+
+
+def start(work: Work, folder: str, parent: int) -> None:
+    """Make ready a worker process; it ends when its parent does, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    _Process.work, _Process.folder = work, Path(folder)
+    _Process.counts = Counts()
+    tokenizer = Tokenizer.from_str(work.tokenizer)
+    _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def run(job: Job, name: str) -> str:
+    """Tokenise a job in a worker process; returns the shard's name."""
+    counts = _Process.counts
+    counts.numbers.clear()
+    counts.places.clear()
+    arrays = tokenise(job, _Process.work, _Process.encoder, counts)
+    save(arrays, counts, _Process.folder / f"{name}.npz")
+    return name

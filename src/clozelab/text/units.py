@@ -1,0 +1,221 @@
+"""Units for knowledge masking that need no private tool: gazetteer, given spans, mined phrases.
+
+All work on tokens: a word is the key of its ids, a run of words the key of its words' keys, and
+a unit is a run that a table knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark, UserError
+from clozelab.keys import fold, mix
+from clozelab.text.encoding import Encoded, Encoder
+
+LONGEST_ENTITY = 16  # words (ideographs, in Chinese)
+LONGEST_PHRASE = 4
+LEAST_COUNT = 8  # how often a pair of words must stand together to be a phrase
+LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A table of known runs of words: the sorted keys of those of n words, by n."""
+
+    keys: dict[int, Keys] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys)
+
+    @property
+    def longest(self) -> int:
+        """Words of the longest run."""
+        return max(self.keys, default=0)
+
+
+def gazetteer(lines: Iterable[str], encoder: Encoder, counts: Counts) -> Runs:
+    """The table of a list of names, one a line; order and repetition do not matter."""
+    names = sorted({line.strip() for line in lines} - {""})
+    found: dict[int, set[int]] = {}
+    for lead in ("", " "):  # byte BPE spells a word differently after a space
+        encoded = encoder.encode([lead + name for name in names])
+        for number, name in enumerate(names):
+            span = slice(encoded.starts[number], encoded.starts[number + 1])
+            ids, begins = encoded.ids[span], np.flatnonzero(encoded.marks[span] & Mark.WORD)
+            if not 0 < len(begins) <= LONGEST_ENTITY:
+                counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
+                continue
+            for keys in _windows(fold(ids, begins), len(begins)):
+                last = keys
+            found.setdefault(len(begins), set()).add(int(last[0]))
+    return Runs({n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(found.items())})
+
+
+def _windows(words: Keys, longest: int) -> Iterator[Keys]:
+    """The keys of all runs of 1, 2, … words."""
+    keys = words
+    yield keys
+    for n in range(1, min(longest, len(words))):
+        keys = mix(keys[:-1], words[n:])
+        yield keys
+
+
+def mark_runs(ids: Array, marks: Bytes, starts: Ints, *, runs: Runs, bit: int) -> int:
+    """Clear `bit` inside every known run of words, longest match from the left; how many."""
+    first = np.flatnonzero(marks & Mark.WORD)
+    if not len(first) or not runs:
+        return 0
+    sentence = np.searchsorted(starts, first, side="right")
+    best = np.zeros(len(first), dtype=np.int64)
+    for number, keys in enumerate(_windows(fold(ids, first), runs.longest)):
+        n = number + 1
+        if n in runs.keys:
+            same = sentence[: len(keys)] == sentence[number : number + len(keys)]
+            best[: len(keys)][contains(runs.keys[n], keys) & same] = n
+    stop = np.append(first[1:], len(ids))
+    found, free = 0, 0
+    for word in np.flatnonzero(best).tolist():
+        if word >= free:
+            free = word + int(best[word])
+            marks[first[word] + 1 : stop[free - 1]] &= np.uint8(Mark.ALL ^ bit)
+            found += 1
+    return found
+
+
+def mark_span(
+    encoded: Encoded, begin: int, end: int, *, bit: int, shifts: Ints, counts: Counts
+) -> None:
+    """Clear `bit` inside the tokens of the characters [begin, end) of a document.
+
+    `shifts` gives the character of the document each token's sentence begins at. A span whose
+    edge falls inside a token is widened to the whole token, and counted.
+    """
+    assert encoded.firsts is not None
+    assert encoded.stops is not None
+    firsts, stops = encoded.firsts + shifts, encoded.stops + shifts
+    inside = np.flatnonzero((stops > begin) & (firsts < end))
+    if not len(inside):
+        counts.add("spans without a token")
+        return
+    if firsts[inside[0]] < begin or stops[inside[-1]] > end:
+        counts.add("spans widened to whole tokens")
+    encoded.marks[inside[1:]] &= np.uint8(Mark.ALL ^ bit)
+
+
+def contains(table: Keys, keys: Keys) -> Bools:
+    """Which keys a sorted table holds."""
+    if not len(table):
+        return np.zeros(len(keys), dtype=bool)
+    at = np.minimum(np.searchsorted(table, keys), len(table) - 1)
+    return np.asarray(table[at] == keys)
+
+
+class Tally:
+    """Counts of keys in bounded memory: past the limit the rarest are forgotten."""
+
+    def __init__(self, limit: int = 4_000_000) -> None:
+        self._limit = limit
+        self._keys: list[Keys] = [np.zeros(0, dtype=np.uint64)]
+        self._counts: list[Ints] = [np.zeros(0, dtype=np.int64)]
+        self._waiting = 0
+
+    def add(self, keys: Keys, counts: Ints) -> None:
+        """Add some counts; merging waits until it pays."""
+        self._keys.append(keys)
+        self._counts.append(counts)
+        self._waiting += len(keys)
+        if self._waiting > max(len(self._keys[0]), 1 << 18):
+            self.table()
+
+    def table(self) -> tuple[Keys, Ints]:
+        """All keys, ascending, and their counts."""
+        keys, place = np.unique(np.concatenate(self._keys), return_inverse=True)
+        counts = np.zeros(len(keys), dtype=np.int64)
+        np.add.at(counts, place, np.concatenate(self._counts))
+        if len(keys) > self._limit:
+            floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
+            keys, counts = keys[counts >= floor], counts[counts >= floor]
+        self._keys, self._counts, self._waiting = [keys], [counts], 0
+        return keys, counts
+
+
+def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[Keys, Keys]:
+    """The keys of all words, and of neighbouring words of one sentence that are not signs.
+
+    Words are segmented words where a segmenter was at work.
+    """
+    first = np.flatnonzero(marks & Mark.SEGMENT)
+    words = fold(ids, first)
+    sentence = np.searchsorted(starts, first, side="right")
+    plain = lettered[ids[first]]
+    linked = (sentence[1:] == sentence[:-1]) & plain[1:] & plain[:-1]
+    return words, mix(words[:-1], words[1:])[linked]
+
+
+def mine(words: tuple[Keys, Ints], together: tuple[Keys, Ints], *, pieces: Iterator[Keys]) -> Keys:
+    """The pairs of words that stand together far more often than chance (normalised PMI).
+
+    `pieces` yields, again, arrays of shape [3, ·]: keys of a pair, its first and second word.
+    """
+    total = max(int(words[1].sum()), 1)
+    often = together[1] >= LEAST_COUNT
+    keys, counts = together[0][often], together[1][often]
+    chosen = np.zeros(len(keys), dtype=bool)
+    for pair, one, two in pieces:
+        known = contains(keys, pair)
+        at = np.searchsorted(keys, pair[known])
+        joint = counts[at] / total
+        chance = _counts(words, one[known]) * _counts(words, two[known]) / total**2
+        npmi = np.log(joint / np.maximum(chance, 1e-300)) / -np.log(joint)
+        chosen[at[npmi >= LEAST_NPMI]] = True
+    return keys[chosen]
+
+
+def _counts(table: tuple[Keys, Ints], keys: Keys) -> Ints:
+    at = np.minimum(np.searchsorted(table[0], keys), max(len(table[0]) - 1, 0))
+    return np.where(table[0][at] == keys, table[1][at], 1)
+
+
+def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> int:
+    """Clear the phrase bit inside chains of linked words, at most LONGEST_PHRASE; how many."""
+    first = np.flatnonzero(marks & Mark.SEGMENT)
+    if len(first) < 2 or not len(phrases):
+        return 0
+    words = fold(ids, first)
+    sentence = np.searchsorted(starts, first, side="right")
+    linked = contains(phrases, mix(words[:-1], words[1:])) & (sentence[1:] == sentence[:-1])
+    stop = np.append(first[1:], len(ids))
+    found, free = 0, 0
+    for word in np.flatnonzero(linked).tolist():
+        if word < free:
+            continue
+        last = word + 1
+        while last < len(linked) and linked[last] and last - word < LONGEST_PHRASE - 1:
+            last += 1
+        marks[first[word] + 1 : stop[last]] &= np.uint8(Mark.ALL ^ Mark.PHRASE)
+        found, free = found + 1, last + 1
+    return found
+
+
+def read_spans(lines: Iterable[str], place: str) -> dict[str, list[tuple[int, int, int]]]:
+    """A TSV of document, start character, end character, kind → spans by document."""
+    spans: dict[str, list[tuple[int, int, int]]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        fields = line.rstrip("\r\n").split("\t")
+        try:
+            document, begin, end, kind = fields
+            span = int(begin), int(end), Mark.PHRASE if kind == "phrase" else Mark.ENTITY
+        except ValueError:
+            raise UserError(
+                f"{place}:{number}: expected document, start, end and kind with tabs between, for"
+                ' instance "notes.jsonl:12<tab>0<tab>5<tab>entity"'
+            ) from None
+        if not 0 <= span[0] < span[1]:
+            raise UserError(f"{place}:{number}: a span needs 0 ≤ start < end")
+        spans.setdefault(document, []).append(span)
+    return spans

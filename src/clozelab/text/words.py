@@ -1,0 +1,98 @@
+"""Where words begin, from the text itself: the same words under every tokenizer.
+
+A word is a run of letters, digits and signs; a punctuation mark and an ideograph are words by
+themselves (BERT's basic tokenization). Segmented words, for scripts without spaces, come on top.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+
+from clozelab.contracts import Bools, Ints
+
+# The blocks that BERT's normaliser surrounds with spaces.
+IDEOGRAPHS = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+IDEOGRAPH_CLASS = "".join(f"{chr(first)}-{chr(last)}" for first, last in IDEOGRAPHS)
+
+Kind = Literal["space", "sign", "ideograph", "letter"]
+
+
+@cache
+def kind(character: str) -> Kind:
+    """What a character is to a word: a gap, a word of its own, or a part of one."""
+    code = ord(character)
+    if character.isspace():
+        return "space"
+    if any(first <= code <= last for first, last in IDEOGRAPHS):
+        return "ideograph"
+    ascii_sign = code < 128 and not character.isalnum() and code > 32 and code != 127
+    if ascii_sign or unicodedata.category(character).startswith("P"):
+        return "sign"
+    return "letter"
+
+
+def begins(text: str, firsts: Sequence[int]) -> list[bool]:
+    """Which of a text's tokens begin a word, from the character each one begins at.
+
+    A token that begins with spaces is taken to begin after them; of several tokens beginning at
+    the same character (bytes of an emoji, a lone space piece and its word) the first counts.
+    """
+    kinds = [kind(character) for character in text]
+    answers = []
+    previous = -1
+    for first in firsts:
+        at = first
+        while at < len(text) and kinds[at] == "space":
+            at += 1
+        if at == previous:
+            answers.append(False)
+        elif at in (0, len(text)) or kinds[at] in ("sign", "ideograph"):
+            answers.append(True)
+        else:
+            answers.append(kinds[at - 1] != "letter")
+        previous = at
+    return answers
+
+
+def segmenter() -> str | None:
+    """The Chinese segmenter at hand, by name and version; none where it is not installed."""
+    if find_spec("rjieba") is None:
+        return None
+    from importlib.metadata import version
+
+    return f"rjieba {version('rjieba')}"
+
+
+def inside_segments(sentence: str) -> tuple[Bools, bool]:
+    """[characters] which ideographs lie inside a segmented word, and whether segmentation failed.
+
+    Where the segmenter's words do not spell the sentence, no character is inside one.
+    """
+    import rjieba
+
+    inside = np.zeros(len(sentence), dtype=bool)
+    words = rjieba.cut(sentence)
+    if "".join(words) != sentence:
+        return inside, True
+    heads: Ints = np.cumsum([0] + [len(word) for word in words])[:-1]
+    inside[:] = True
+    inside[heads] = False
+    for at in np.flatnonzero(inside).tolist():
+        if kind(sentence[at]) != "ideograph":
+            inside[at] = False
+    return inside, False

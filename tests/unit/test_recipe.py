@@ -1,0 +1,385 @@
+"""Recipes: every one in the folder reads, writes and differs; every mistake is named and mended."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from clozelab import slots
+from clozelab.contracts import UserError
+from clozelab.recipe import Recipe, difference, names, parse, read, sizes, to_toml
+from clozelab.report import recipes as report
+from clozelab.sizes import DIAL
+from clozelab.tables import written
+
+BERT_FAMILY = {
+    *("bert", "bert_cased", "bert_chinese", "bert_multilingual", "bert_whole_word", "roberta"),
+    *("spanbert", "albert", "xlnet", "distilbert", "roberta_wwm", "ernie", "gpt", "elmo"),
+}
+MINE = 'extends = "bert"\n'
+
+
+def source(name: str) -> dict[str, object]:
+    return tomllib.loads((resources.files("clozelab") / "recipes" / f"{name}.toml").read_text())
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(text, "mine.toml")
+    return one_line(caught.value)
+
+
+def one_line(error: UserError) -> str:
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def test_the_folder_holds_the_family() -> None:
+    assert set(names()) >= BERT_FAMILY
+
+
+@pytest.mark.parametrize("name", names())
+def test_recipe_round_trips_at_every_size(name: str) -> None:
+    for size in (None, "2x128", *sizes(name)):
+        recipe = read(name, size=size)
+        assert parse(to_toml(recipe), "elsewhere.toml") == recipe
+        assert difference(recipe, parse(to_toml(recipe), "elsewhere.toml")) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(names()) - {"bert"}))
+def test_difference_from_bert_is_what_the_file_says(name: str) -> None:
+    found = difference(read("bert"), read(name))
+    changed = {key.split(".")[0] for key, _, _ in found}
+    listed = set(source(name)) - {"extends", "title", "sizes"}
+    assert changed == listed
+
+
+@pytest.mark.parametrize("name", names())
+def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None:
+    assert read(name).title != name
+    if name not in ("bert", "elmo"):
+        assert source(name)["extends"] == "bert"
+
+
+def test_difference_of_one_key() -> None:
+    found = difference(read("bert"), read("bert", overrides=["masking.rate=0.3"]))
+    assert found == [("masking.rate", 0.15, 0.3)]
+
+
+def test_difference_counts_objectives_and_marks_what_is_absent() -> None:
+    found = {key: pair for key, *pair in difference(read("bert"), read("spanbert"))}
+    assert found["objectives.1.use"] == ["next_sentence", "span_boundary"]
+    assert found["objectives.1.dimension"] == [None, 200]
+    assert found["masking.count"] == ["round", None]
+    assert "encoder.layers" not in found
+
+
+def test_a_table_replaces_its_counterpart_whole() -> None:
+    recipe = parse(MINE + '[masking]\nuse = "token"\nrate = 0.4\n', "mine.toml")
+    assert recipe.name == recipe.title == "mine"
+    assert recipe.masking == read("bert", overrides=["masking.rate=0.4"]).masking
+    only = parse(MINE + '[[objectives]]\nuse = "masked_lm"\n', "mine.toml")
+    assert len(only.objectives) == 1
+
+
+def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text(to_toml(read("bert", size="tiny")))
+    (tmp_path / "more.toml").write_text('extends = "ours.toml"\n[masking]\nuse = "span"\n')
+    assert read(tmp_path / "more.toml").encoder == read("bert", size="tiny").encoder
+    assert read(str(tmp_path / "more.toml")).name == "more"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a = [1\n\nb = 2\n", ("mine.toml", "line 3", "TOML")),
+        ("", ("mine.toml", "tokenizer", "missing", "extends")),
+        ("extends = 3", ("mine.toml", "extends", "quotes")),
+        ('extends = "bort"', ("mine.toml", "bort", "did you mean bert?", "roberta")),
+        ('extends = "roberta"', ("mine.toml", "roberta", "complete recipe")),
+        (MINE + "[maskin]\nrate = 0.1", ("mine.toml", "maskin", "did you mean masking?")),
+        (MINE + "zzz = 1", ("mine.toml", "zzz", "masking", "blocks")),
+        (MINE + "masking = 1", ("mine.toml", "masking", "table")),
+        (MINE + '[objectives]\nuse = "masked_lm"', ("mine.toml", "[[objectives]]")),
+        (MINE + "[masking]\nrate = 0.1", ("mine.toml", "masking.use", "missing", "whole_word")),
+        (MINE + '[masking]\nuse = "spam"', ("mine.toml", "masking.use", "did you mean span?")),
+        (MINE + '[masking]\nuse = "zzz"', ("mine.toml", "masking.use", "token", "whole_word")),
+        (
+            MINE + '[masking]\nuse = "span"\nlongst = 3',
+            ("mine.toml", "masking.longst", "did you mean longest?"),
+        ),
+        (MINE + '[optimiser]\nuse = "adamw"', ("mine.toml", "optimiser.rate", "missing")),
+        (MINE + '[masking]\nuse = "token"\nrate = "x"', ("masking.rate", "a number")),
+        (MINE + '[masking]\nuse = "token"\ncap = 2.5', ("masking.cap", "a whole number")),
+        (MINE + '[masking]\nuse = "token"\nrate = true', ("masking.rate", "a number")),
+        (MINE + '[masking]\nuse = "token"\ncap = true', ("masking.cap", "a whole number")),
+        (MINE + '[masking]\nuse = "token"\nspecials = 1', ("masking.specials", "true or false")),
+        (
+            MINE + '[masking]\nuse = "token"\ncount = "rond"',
+            ("masking.count", "did you mean round?"),
+        ),
+        (MINE + '[masking]\nuse = "token"\ncount = "zzz"', ("masking.count", "floor", "bernoulli")),
+        (MINE + '[masking]\nuse = "token"\nrate = 2', ("mine.toml: masking.rate", "0.15")),
+        (MINE + '[masking]\nuse = "knowledge"\nlevels = { wrd = 1 }', ("levels.wrd", "word")),
+        (MINE + '[masking]\nuse = "knowledge"\nlevels = { word = "a" }', ("levels.word",)),
+        (MINE + '[optimiser]\nuse = "adamw"\nrate = nan', ("optimiser.rate", "a number")),
+        (
+            MINE + '[optimiser]\nuse = "adamw"\nrate = 1\nbetas = [0.9]',
+            ("optimiser.betas", "2 items"),
+        ),
+        (
+            MINE + '[optimiser]\nuse = "adamw"\nrate = 1\nbetas = [0.9, "b"]',
+            ("optimiser.betas.1", "a number"),
+        ),
+        (MINE + "[schedule]\nsteps = 9\nwarmup = 10\nsequences = 1", ("schedule.warmup", "steps")),
+        (
+            MINE + "[schedule]\nsteps = 9\nwarmup = 1\nsequences = 1\nphases = [[512, 0.5]]",
+            ("schedule.phases", "sum to 1"),
+        ),
+        (MINE + "[sizes.tiny]\nlayers = 3", ("mine.toml", "sizes.tiny", "another name")),
+        (MINE + "[sizes.huge]\nlayrs = 3", ("mine at huge", "layrs", "did you mean layers?")),
+        (MINE + "[sizes.huge.shedule]\nsteps = 3", ("mine at huge", "did you mean schedule?")),
+        (MINE + "[sizes]\nlayers = 3", ("mine.toml", "sizes", "[sizes.large]")),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
+    text: str, words: tuple[str, ...]
+) -> None:
+    message = refusal(text)
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        (
+            "bert",
+            ["objectives.1.use=span_boundary"],
+            ("span_boundary needs spans", "masking token does not provide", "use masking", "span"),
+        ),
+        ("bert", ["blocks.use=full_sentences"], ("next_sentence needs next", "segment_pair")),
+        ("albert", ["blocks.use=segment_pair"], ("sentence_order needs order", "sentence_order")),
+        ("xlnet", ["masking.use=token"], ("permutation_lm needs order_of_prediction", "partial")),
+        ("elmo", ["blocks.use=causal"], ("needs words", "use blocks words")),
+        ("bert", ["encoder.heads=7"], ("encoder.heads = 7", "768", "12")),
+        ("bert", ["encoder.positions=128"], ("blocks.length = 512", "encoder.positions = 128")),
+        ("bert", ["blocks.length=128"], ("schedule.phases", "blocks.length is 128", "[]")),
+        ("bert", ["encoder.causal=true"], ("masked_lm", "encoder.causal = false", "causal_lm")),
+        ("gpt", ["encoder.causal=false"], ("causal_lm", "encoder.causal = true")),
+        ("gpt", ["masking.use=token"], ("masking token", "use masking nothing")),
+        ("gpt", ["encoder.embedding=64"], ("plain head", "encoder.embedding = 768")),
+        ("bert", ["encoder.types=1"], ("encoder.types = 1", "segment_pair", "use 2")),
+        ("xlnet", ["schedule.sequences=64"], ("blocks.rows = 8192", "set both")),
+        ("bert", ["objectives.1.use=masked_lm"], ("masked_lm", "twice")),
+        ("bert", ["objectives=[]"], ("objectives", "masked_lm")),
+        ("bert", ["tokenizer.vocabulary=3"], ("tokenizer.vocabulary = 3", "specials")),
+        ("bert", ["encoder.groups=2"], ("encoder.groups = 2", "sharing")),
+        (
+            "distilbert",
+            ["objectives.1.start=listed", "objectives.1.layers=[0, 11]"],
+            ("lists 2 layers", "encoder.layers = 6", "spread"),
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused(
+    name: str, changes: list[str], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        read(name, overrides=changes)
+    for word in (f"{name}: ", *words):
+        assert word in one_line(caught.value)
+
+
+def test_the_memory_needs_text_in_order() -> None:
+    changes = ["blocks.use=full_sentences", 'objectives=[{use="masked_lm"}]']
+    with pytest.raises(UserError, match="use blocks stream_pair"):
+        read("xlnet", overrides=changes)
+    assert read("xlnet", overrides=[*changes, "encoder.memory=0"])
+
+
+def test_overrides_set_values_and_swap_parts() -> None:
+    recipe = read(
+        "bert",
+        overrides=[
+            *("masking.p=0.3", "masking.use=span", "objectives.0.weight=2"),
+            *("corruption.unit=span", "schedule.phases=[]", "title=Mine, all mine"),
+        ],
+    )
+    assert slots.use("masking", recipe.masking) == "span"
+    assert recipe.tables()["masking"] == {
+        **{"use": "span", "rate": 0.15, "p": 0.3, "longest": 10, "ends": "cut"}
+    }
+    assert recipe.objectives[0].weight == 2
+    assert recipe.corruption.unit == "span"
+    assert recipe.title == "Mine, all mine"
+    assert read("bert", overrides=["masking.cap=20", "masking.cap=none"]) == read("bert")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("masking.rate", ("masking.rate=0.3",)),
+        ("masking.rat=0.3", ("masking.rat", "did you mean rate?")),
+        ("maskin.rate=0.3", ("maskin.rate", "did you mean masking?")),
+        ("masking.rate.x=0.3", ("masking.rate.x", "cannot be set")),
+        ("masking.use=spam", ("masking.use", "did you mean span?")),
+        ("objectives.5.weight=1", ("objectives.5.weight", "from 0 to 1")),
+        ("objectives.0.wight=1", ("objectives.0.wight", "did you mean weight?")),
+        ("sizes.large.layers=3", ("sizes.large.layers", "encoder")),
+        ("title=3", ("title", "quotes")),
+    ],
+)
+def test_a_bad_override_is_refused(change: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as caught:
+        read("bert", overrides=[change])
+    for word in ("bert: ", *words):
+        assert word in one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("robberta", ("robberta", "did you mean roberta?", "spanbert")),
+        ("zzz", ("zzz", "spanbert", "xlnet")),
+        ("nowhere/mine.toml", ("nowhere/mine.toml", "no file")),
+    ],
+)
+def test_an_unknown_recipe_is_refused(name: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as caught:
+        read(name)
+    for word in words:
+        assert word in one_line(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ("lage", ("lage", "did you mean large?", "tiny", "4x256")),
+        ("zzz", ("zzz", "tiny", "base", "4x256")),
+        ("4x100", ("4x100", "did you mean 4x128?")),
+        ("0x128", ("0x128", "4x256")),
+    ],
+)
+def test_an_unknown_size_is_refused(size: str, words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError) as caught:
+        read("bert", size=size)
+    for word in words:
+        assert word in one_line(caught.value)
+
+
+@pytest.mark.parametrize("size", DIAL)
+@pytest.mark.parametrize("name", names())
+def test_the_dial_is_the_same_for_every_recipe(name: str, size: str) -> None:
+    dial, own, recipe = DIAL[size], read(name), read(name, size=size)
+    assert (recipe.encoder.layers, recipe.encoder.width) == (dial.layers, dial.width)
+    assert getattr(recipe.encoder, "heads", dial.width // 64) == dial.width // 64
+    assert recipe.blocks.length == dial.length
+    assert recipe.schedule.sequences == dial.sequences
+    assert recipe.optimiser.rate == dial.rate
+    assert recipe.schedule.phases == ()
+    assert recipe.schedule.steps == own.schedule.steps
+    assert recipe.masking == own.masking
+
+
+def test_the_dial_keeps_what_makes_a_recipe() -> None:
+    assert read("bert", size="mini").encoder.embedding == 256
+    albert = read("albert", size="mini").encoder
+    assert (albert.embedding, albert.parameters(1)["layers.ffn"]) == (128, 526_080)
+    xlnet = read("xlnet", size="tiny").tables()
+    assert (xlnet["blocks"]["reuse"], xlnet["encoder"]["memory"]) == (32, 48)
+    assert xlnet["blocks"]["rows"] == xlnet["schedule"]["sequences"] == 32
+    elmo = read("elmo", size="tiny").tables()
+    assert elmo["encoder"]["inner"] == 8 * 128
+    assert sum(many for _, many in elmo["encoder"]["filters"]) == 4 * 128
+    assert elmo["objectives"][0]["words"] == 256 * 128
+
+
+def test_layers_by_width_keeps_length_and_schedule() -> None:
+    recipe, own = read("roberta", size="4x256"), read("roberta")
+    changed = {key for key, _, _ in difference(own, recipe)}
+    assert changed == {f"encoder.{k}" for k in ("layers", "heads", "width", "inner", "embedding")}
+
+
+def test_released_sizes_carry_their_own_settings() -> None:
+    large = read("roberta", size="large")
+    assert (large.optimiser.rate, large.schedule.warmup) == (4e-4, 30_000)
+    assert read("roberta_wwm", size="large").schedule.steps == 2_000_000
+    assert read("albert", size="xxlarge").encoder.width == 4096
+
+
+def test_an_override_comes_after_the_size() -> None:
+    recipe = read("bert", size="tiny", overrides=["encoder.layers=3"])
+    assert (recipe.encoder.layers, recipe.encoder.width) == (3, 128)
+
+
+@given(
+    st.recursive(
+        st.one_of(
+            st.booleans(),
+            st.integers(-(2**60), 2**60),
+            st.floats(allow_nan=False),
+            st.text(st.characters(exclude_categories=("Cs",))),
+        ),
+        lambda inner: st.one_of(
+            st.lists(inner), st.dictionaries(st.text('aé "\\.', min_size=1), inner)
+        ),
+        max_leaves=8,
+    )
+)
+def test_every_value_is_written_so_that_toml_reads_it_back(value: object) -> None:
+    assert tomllib.loads(f"value = {written(value)}")["value"] == value
+
+
+def rendered(thing: object) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(thing)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_can_be_shown(name: str) -> None:
+    recipe = read(name)
+    text = rendered(report.show(recipe))
+    assert recipe.title in text
+    assert f"{sum(recipe.parameters().values()):,}" in text
+
+
+def test_show_says_what_a_step_holds() -> None:
+    text = rendered(report.show(read("bert")))
+    for words in (
+        "110,106,428",
+        "up to 32,768 (length 128, 90% of the steps)",
+        "about 77",
+        "static",
+    ):
+        assert words in text
+
+
+def test_difference_is_shown_as_a_table() -> None:
+    text = rendered(report.difference(read("bert"), read("roberta")))
+    for words in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
+        assert words in text
+    assert "encoder.layers" not in text
+    assert "the same" in rendered(report.difference(read("bert"), read("bert")))
+
+
+def test_a_recipe_is_read_and_shown_without_torch() -> None:
+    code = "import sys, clozelab.report.recipes; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+
+
+def test_a_recipe_checked_once_stays_checked() -> None:
+    recipe: Recipe = read("bert")
+    with pytest.raises(UserError, match="next_sentence needs next"):
+        replace(recipe, blocks=read("roberta").blocks)

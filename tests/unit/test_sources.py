@@ -1,0 +1,640 @@
+"""From what a user names to documents: every kind of input, every layout, bounded memory, and one
+clear sentence for every input that cannot be read."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import sys
+import textwrap
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozelab.contracts import Counts, UserError
+from clozelab.text import formats, layouts
+from clozelab.text.layouts import guess
+from clozelab.text.sources import Progress, RawDocument, Reading, documents, listing, total_bytes
+
+
+def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
+    made = Reading(**reading)  # type: ignore[arg-type]
+    return list(documents([str(name) for name in inputs], made, counts or Counts()))
+
+
+def texts(*inputs: object, counts: Counts | None = None, **reading: str) -> list[str]:
+    return [document.text for document in read(*inputs, counts=counts, **reading)]
+
+
+def refusal(*inputs: object, **reading: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read(*inputs, **reading)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def jsonl(*records: object) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+    ".zst": zstd,
+}
+
+
+# --- kinds of file ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packing", PACK)
+def test_every_kind_reads_plain_and_packed(tmp_path: Path, packing: str) -> None:
+    pack = PACK[packing]
+    table = io.BytesIO()
+    pq.write_table(pa.table({"id": [1, 2], "text": ["Päge one", "Page two"]}), table)
+    text = write(tmp_path / f"a.txt{packing}", pack("Päge one\n\nPage two\n".encode()))
+    lines = write(
+        tmp_path / f"a.jsonl{packing}",
+        pack(jsonl({"text": "Päge one"}, {"text": "Page two"}).encode()),
+    )
+    parquet = write(tmp_path / f"a.parquet{packing}", pack(table.getvalue()))
+    assert texts(text) == ["Päge one\nPage two"]
+    assert texts(lines) == texts(parquet) == ["Päge one", "Page two"]
+    assert [document.name for document in read(lines)] == [f"{lines}:1", f"{lines}:2"]
+    assert [document.name for document in read(parquet)] == [f"{parquet}:1", f"{parquet}:2"]
+
+
+def test_an_unknown_suffix_is_text_and_ndjson_is_json(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a.story", "Once.\n")) == ["Once."]
+    assert texts(write(tmp_path / "a.ndjson", jsonl({"text": "x"}))) == ["x"]
+
+
+def test_two_members_of_a_packed_file_are_one_text(tmp_path: Path) -> None:
+    for packing, pack in PACK.items():
+        path = write(tmp_path / f"a.txt{packing}", pack(b"One.\n\n") + pack(b"Two.\n"))
+        assert texts(path) == ["One.\nTwo."], packing
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_arrow_files_and_streams(tmp_path: Path, whole: bool) -> None:
+    table = pa.table({"text": ["One", "Two"]})
+    sink = pa.BufferOutputStream()
+    opener = pa.ipc.new_file if whole else pa.ipc.new_stream
+    with opener(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert texts(write(tmp_path / "a.arrow", sink.getvalue().to_pybytes())) == ["One", "Two"]
+
+
+def test_the_field_may_be_another(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", jsonl({"text": "no", "body": "yes"}))
+    assert texts(path, field="body") == ["yes"]
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["no"], "body": ["yes"]}), table)
+    assert texts(table, field="body") == ["yes"]
+
+
+def test_a_table_may_hold_large_or_dictionary_strings(tmp_path: Path) -> None:
+    for kind in (pa.large_string(), pa.dictionary(pa.int8(), pa.string())):
+        pq.write_table(pa.table({"text": pa.array(["a", None]).cast(kind)}), tmp_path / "t.parquet")
+        counts = Counts()
+        assert texts(tmp_path / "t.parquet", counts=counts) == ["a"]
+        assert counts.numbers == {"records whose text is not a string": 1}
+
+
+# --- names -----------------------------------------------------------------------------------
+
+
+def test_folders_are_read_sorted_and_say_what_they_skip(tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/c.jsonl", "C.txt", "a.txt"):
+        write(tmp_path / name, jsonl({"text": name}) if name.endswith("l") else name)
+    write(tmp_path / ".hidden.txt", "hidden")
+    write(tmp_path / "x.png", b"\x89PNG")
+    write(tmp_path / "x.blob", b"ab\0cd")
+    counts = Counts()
+    assert texts(tmp_path, counts=counts) == ["C.txt", "a/c.jsonl", "a/z.txt", "a.txt", "b.txt"]
+    assert counts.numbers["hidden files skipped"] == 1
+    assert counts.numbers["binary files skipped"] == 2
+    assert counts.places["hidden files skipped"] == str(tmp_path / ".hidden.txt")
+
+
+def test_inputs_keep_their_order_and_patterns_are_sorted(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        write(tmp_path / f"{name}.txt", name)
+    assert texts(tmp_path / "c.txt", tmp_path / "a.txt") == ["c", "a"]
+    assert texts(tmp_path / "*.txt") == ["a", "b", "c"]
+    counts = Counts()
+    assert texts(tmp_path / "[ab].txt", tmp_path / "a.txt", counts=counts) == ["a", "b", "a"]
+    assert counts.numbers["inputs named more than once and read as often"] == 1
+
+
+def test_a_file_may_have_a_pattern_for_a_name(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "wrong")
+    assert texts(write(tmp_path / "[a].txt", "right")) == ["right"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"One.\nline\n", ["One. line"]),
+        (b'\n  {"text": "a"}\n{"text": "b"}\n', ["a", "b"]),
+    ],
+)
+def test_standard_input(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, expected: list[str]
+) -> None:
+    stream = io.BytesIO(content)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=stream))
+    assert total_bytes(["-"]) is None
+    found = read("-", layout="prose")
+    assert [document.text for document in found] == expected
+    assert found[0].name.startswith("standard input:")
+    assert not stream.closed
+
+
+def test_a_saved_dataset(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        folder = tmp_path / split
+        for number in range(2):
+            table = pa.table({"text": [f"{split} {number}"]})
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            write(folder / f"data-{number}.arrow", sink.getvalue().to_pybytes())
+        files = [{"filename": f"data-{number}.arrow"} for number in range(2)]
+        write(folder / "state.json", json.dumps({"_data_files": files}))
+        write(folder / "dataset_info.json", "{}")
+    write(tmp_path / "dataset_dict.json", json.dumps({"splits": ["train", "test"]}))
+    assert texts(tmp_path) == ["train 0", "train 1"]
+    assert texts(tmp_path, split="test") == texts(tmp_path / "test") == ["test 0", "test 1"]
+    assert "--split test or train" in refusal(tmp_path, split="dev")
+    (tmp_path / "test" / "data-1.arrow").unlink()
+    assert "data-1.arrow is missing" in refusal(tmp_path, split="test")
+    write(tmp_path / "test" / "state.json", "{")
+    assert "state.json is broken" in refusal(tmp_path, split="test")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        tmp_path / "packages" / "datasets.py",
+        "def load_dataset(name, subset, *, split, streaming):\n"
+        "    assert streaming\n"
+        "    if name == 'no/body': raise ValueError('unknown dataset\\nmore')\n"
+        "    yield {'text': f'{name} {subset} {split}', 'n': 1}\n"
+        "    yield {'n': 2}\n",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.delitem(sys.modules, "datasets", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_dataset_of_the_hub() -> None:
+    counts = Counts()
+    assert texts("hf:owner/name", counts=counts) == ["owner/name None train"]
+    assert counts.numbers == {"records without the field 'text'": 1}
+    assert texts("owner/name", split="dev") == ["owner/name None dev"]
+    assert texts("hf:owner/name:train[:1%]") == ["owner/name None train[:1%]"]
+    assert texts("hf:owner/name/raw:test") == ["owner/name raw test"]
+    assert total_bytes(["hf:owner/name"]) is None
+    assert "only text, n: say --field text" in refusal("hf:owner/name", field="txet")
+    assert "no/body cannot be read from the hub (unknown dataset)" in refusal("hf:no/body")
+    assert "names no dataset" in refusal("hf:")
+    sys.modules.pop("datasets", None)
+
+
+def test_without_the_package_a_dataset_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    for name in ("hf:owner/name", "owner/name"):
+        assert "pip install clozelab[datasets]" in refusal(name)
+    # These are files that are missing, not datasets.
+    (tmp_path / "owner").mkdir()
+    assert "no file or folder owner/name" in refusal("owner/name")
+    assert "no file or folder other/name.txt" in refusal("other/name.txt")
+
+
+def test_listing_and_sizes(tmp_path: Path) -> None:
+    first = write(tmp_path / "b.txt", "One")
+    write(tmp_path / "a.txt.gz", gzip.compress(b"Two" * 999))
+    os.utime(first, ns=(5, 7))
+    size = (tmp_path / "a.txt.gz").stat().st_size
+    named = [str(first), str(tmp_path)]
+    found = listing(named, Reading())
+    assert [(Path(name).name, size) for name, size, _ in found] == [
+        ("b.txt", 3),
+        ("a.txt.gz", size),
+        ("b.txt", 3),
+    ]
+    assert found[0][2] == 7
+    assert total_bytes(named) == 6 + size
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
+def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    words = [" ".join(str(n * k * 7919) for k in range(400)) for n in range(300)]
+    if name.endswith("parquet"):
+        pq.write_table(pa.table({"text": words}), path)
+    else:
+        content = jsonl(*({"text": text} for text in words)) if "json" in name else "\n".join(words)
+        write(path, PACK.get(path.suffix, bytes)(content.encode()))
+    progress = Progress()
+    seen = [
+        progress.done
+        for _ in documents([str(path)], Reading(layout="lines"), Counts(), progress=progress)
+    ]
+    total = total_bytes([str(path)])
+    assert total
+    assert seen == sorted(seen)
+    assert progress.done == total
+    assert seen[0] < total
+    if not name.endswith("parquet"):
+        assert any(total * 0.2 < done < total * 0.8 for done in seen)
+
+
+# --- layouts ---------------------------------------------------------------------------------
+
+
+def test_prose_joins_wrapped_lines_and_keeps_paragraphs(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "  One line\n and more.  \n\n \n Two\ntwo.\fThree\n")
+    found = read(path, layout="prose")
+    assert found == [RawDocument("One line and more.\nTwo two.\nThree", f"{path}:1")]
+
+
+def test_prose_joins_chinese_lines_without_a_space(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "今天天气\n很好。\nOK\n吗\n")
+    assert texts(path, layout="prose") == ["今天天气很好。 OK 吗"]
+
+
+def test_prose_in_very_long_lines_is_a_paragraph_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", ("word " * 100 + "\n") * 3)
+    assert texts(path, layout="prose")[0].count("\n") == 2
+
+
+def test_sentences_are_one_a_line_with_blank_lines_between_documents(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "\n\nOne.\n Two.\n\n  \nThree.\n")
+    assert read(path, layout="sentences") == [
+        RawDocument("One.\nTwo.", f"{path}:3", lines=True),
+        RawDocument("Three.", f"{path}:7", lines=True),
+    ]
+
+
+def test_lines_are_documents(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "One. Two.\n\nThree.")
+    assert read(path, layout="lines") == [
+        RawDocument("One. Two.", f"{path}:1"),
+        RawDocument("Three.", f"{path}:3"),
+    ]
+
+
+STORY = [
+    "The miller had three sons. The eldest was strong. He carried the sacks up the hill all day.",
+    "The second was clever, and he kept the books; but the books were wrong, and he knew it well.",
+    "Nobody asked the third. He sat by the stream, whistling, and counted what the water carried.",
+    'One morning the mill stood still. "Who has stopped it?" cried the miller. Nobody answered.',
+] * 8
+SENTENCES = [
+    "The miller had three sons.",
+    "The eldest was strong.",
+    "He carried the sacks up the hill all day long, and in the evening he slept like a stone.",
+    'Mr. Brown said, "Stop!" and they did.',
+    "Nobody asked the third one.",
+] * 8
+CHINESE = ["磨坊主有三个儿子。", "大儿子很强壮，每天背着袋子上山！", "没有人问第三个？"] * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("\n\n".join(textwrap.fill(text, 60) for text in STORY), ("prose", True)),
+        (textwrap.fill(" ".join(STORY), 72), ("prose", True)),
+        ("\n".join(STORY), ("prose", False)),
+        ("\n\n".join(text * 4 for text in STORY), ("prose", False)),
+        ("\n".join(SENTENCES), ("sentences", False)),
+        ("\n\n".join("\n".join(SENTENCES[n : n + 4]) for n in range(9)), ("sentences", False)),
+        ("\n".join(CHINESE), ("sentences", False)),
+        ("\n".join("".join(CHINESE[n : n + 4]) for n in range(9)), ("prose", False)),
+        ("\n".join("".join(CHINESE)[n : n + 24] for n in range(0, 200, 24)), ("prose", True)),
+        ("Hello there.\nHow are you?\n", ("sentences", False)),
+        ("roses are red\nviolets blue\nsugar is sweeter than\nall\nthe rest", ("prose", False)),
+        ("Only this line.\n", ("prose", True)),
+        ("", ("prose", True)),
+    ],
+)
+def test_the_layout_is_guessed(text: str, expected: tuple[str, bool]) -> None:
+    assert guess(text) == expected
+
+
+def test_the_guess_is_said_aloud(tmp_path: Path) -> None:
+    counts = Counts()
+    one = write(tmp_path / "a.txt", "\n".join(SENTENCES))
+    two = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
+    found = read(one, two, counts=counts)
+    assert [document.lines for document in found] == [True, False]
+    assert counts.places == {"read as sentences": str(one), "read as prose": str(two)}
+    assert found[1].text == " ".join(STORY)
+
+
+def test_only_the_front_of_a_long_text_decides(tmp_path: Path) -> None:
+    counts = Counts()
+    text = "\n".join(SENTENCES * 40) + "\n" + textwrap.fill(" ".join(STORY * 40), 60)
+    read(write(tmp_path / "a.txt", text), counts=counts)
+    assert set(counts.numbers) == {"read as sentences"}
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_every_line_ending_and_no_other(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / "a.txt", ending.join(["One\u2028still one", "", "Two\x85two", ""]))
+    assert texts(path, layout="sentences") == ["One\u2028still one", "Two\x85two"]
+    records = write(tmp_path / "a.jsonl", json.dumps({"text": f"a{ending}b"}) + ending)
+    assert texts(records) == ["a\nb"]
+
+
+# --- bounds ----------------------------------------------------------------------------------
+
+
+def test_a_long_document_is_cut_at_the_best_boundary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "LIMIT", 100)
+    counts = Counts()
+    path = write(tmp_path / "a.txt", "\n\n".join(["word " * 9 + "end."] * 7))
+    found = read(path, counts=counts, layout="prose")
+    assert [len(document.text) for document in found] == [99, 99, 99, 49]
+    assert all(document.text.endswith("end.") for document in found)
+    assert [document.name for document in found[:2]] == [f"{path}:1", f"{path}:5"]
+    assert counts.numbers == {"documents over 16 M characters cut": 1}
+    record = write(tmp_path / "b.jsonl", jsonl({"text": "word " * 50}, {"text": "x" * 250}))
+    pieces = texts(record, counts=counts)
+    assert [len(piece) for piece in pieces] == [99, 99, 50, 100, 100, 50]
+    assert counts.numbers == {"documents over 16 M characters cut": 3}
+    assert "".join(pieces[3:]) == "x" * 250
+
+
+@pytest.mark.parametrize("layout", ["prose", "sentences", "lines"])
+def test_a_line_that_comes_in_pieces_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr("clozelab.text.lines._PIECE", 8)
+    path = write(tmp_path / "a.txt", "one two three four\n12345678\n\nfive\n")
+    joint = {"prose": " ", "sentences": "\n", "lines": "|"}[layout]
+    found = "|".join(texts(path, layout=layout))
+    end = "\n" if layout == "prose" else "|"
+    assert found == f"one two three four{joint}12345678{end}five"
+    records = write(tmp_path / "a.jsonl", jsonl({"text": "one two three"}, {"text": "four"}))
+    assert [document.name for document in read(records)] == [f"{records}:1", f"{records}:2"]
+
+
+def _peak(run: Callable[[], int]) -> tuple[int, float]:
+    tracemalloc.start()
+    try:
+        size = run()
+        return size, tracemalloc.get_traced_memory()[1] / 1e6
+    finally:
+        tracemalloc.stop()
+
+
+def _size(path: Path, **reading: str) -> int:
+    made = Reading(**reading)  # type: ignore[arg-type]
+    return sum(len(document.text) for document in documents([str(path)], made, Counts()))
+
+
+def test_memory_stays_bounded_whatever_the_input(tmp_path: Path) -> None:
+    """A document of the longest kind is held at most four times over, and no file is held."""
+    path = tmp_path / "a.txt"
+    with open(path, "wb") as file:
+        for _ in range(50):
+            file.write(b"word " * 200_000)
+    size, peak = _peak(lambda: _size(path, layout="prose"))
+    assert size > 49_000_000
+    assert peak < 70
+    paragraph = b"Some words and no more of them. " * 60 + b"\n"
+    with open(path, "wb") as file:
+        for _ in range(52):
+            file.write(paragraph * 1_000)
+    assert path.stat().st_size > 99_000_000
+    assert _peak(lambda: _size(path))[1] < 70
+    assert _peak(lambda: _size(path, layout="lines"))[1] < 4
+
+
+def test_a_json_line_over_every_limit_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats, "_LONGEST_RECORD", 100)
+    counts = Counts()
+    path = write(tmp_path / "a.jsonl", jsonl({"text": "a"}, {"text": "b" * 99}, {"text": "c"}))
+    assert texts(path, counts=counts) == ["a", "c"]
+    assert counts.places == {"JSON lines over 64 M characters skipped": f"{path}:2"}
+
+
+# --- bad input -------------------------------------------------------------------------------
+
+
+def test_missing_names_are_refused_at_once_with_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path / "books" / "austen.txt", "x")
+    with pytest.raises(UserError, match=r"did you mean .*austen\.txt\?"):
+        documents([str(tmp_path / "books" / "austin.txt")], Reading(), Counts())
+    assert f"did you mean {tmp_path / 'books'}?" in refusal(tmp_path / "bokos" / "austen.txt")
+    assert "no file matches" in refusal(tmp_path / "books" / "*.text")
+    assert "check the name" in refusal(tmp_path / "zzzzzz")
+    assert "no input is named" in refusal()
+    assert "cannot be read" in refusal("a\0b")
+
+
+def test_folders_without_text_and_links_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "pictures" / "a.png", b"x")
+    assert "holds no file of text" in refusal(tmp_path / "pictures")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link.txt").symlink_to(tmp_path / "gone.txt")
+    for name in (tmp_path / "folder", tmp_path / "folder" / "link.txt"):
+        assert "gone.txt, which is missing: mend" in refusal(name)
+
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("os.scandir", refuse)
+    assert "may not be read (Permission denied): change its perm" in refusal(tmp_path / "folder")
+
+
+def test_a_link_to_a_folder_is_not_followed_round_in_circles(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "x")
+    (tmp_path / "again").symlink_to(tmp_path)
+    counts = Counts()
+    assert texts(tmp_path, counts=counts) == ["x"]
+    assert counts.numbers["links to folders and special files skipped"] == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "folder" / "a.txt", "x")
+    path.chmod(0)
+    assert "may not be read: change its permissions" in refusal(path)
+    path.parent.chmod(0)
+    assert "may not be read" in refusal(path.parent)
+    path.parent.chmod(0o700)
+
+
+def test_empty_files_are_counted_and_nothing_at_all_is_refused(tmp_path: Path) -> None:
+    empty = [write(tmp_path / name, " \n") for name in ("a.txt", "b.jsonl")]
+    empty.append(write(tmp_path / "c.txt.gz", b""))
+    full = write(tmp_path / "d.txt", "x")
+    counts = Counts()
+    assert texts(*empty, full, counts=counts) == ["x"]
+    assert counts.numbers["empty files"] == 3
+    message = refusal(*empty)
+    assert all(str(path) in message for path in empty)
+    blank = write(tmp_path / "e.jsonl", jsonl({"text": " "}, {"text": None}))
+    counts = Counts()
+    assert texts(blank, full, counts=counts) == ["x"]
+    assert counts.numbers["empty records"] == counts.numbers["records whose text is not a string"]
+
+
+def test_a_few_bytes_that_are_not_utf8_are_replaced_and_counted(tmp_path: Path) -> None:
+    lines = [b"fine\n"] * 200
+    lines[40] = b"caf\xe9 \xe2\x82 x\n"
+    lines[90] = b"\xff\xff\xff\n"
+    path = write(tmp_path / "a.txt", b"".join(lines))
+    counts = Counts()
+    found = texts(path, counts=counts, layout="lines")
+    assert found[40] == "caf\ufffd \ufffd x"
+    assert counts.numbers == {"lines with invalid UTF-8": 2}
+    assert counts.places == {"lines with invalid UTF-8": f"{path}:41"}
+
+
+def test_a_text_in_another_encoding_is_refused_and_read_when_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", ("fine\n" * 3 + "café\n").encode("latin-1") * 300)
+    message = refusal(path)
+    assert f"{path}:4: byte 0xE9 is not UTF-8" in message
+    assert "--encoding latin-1" in message
+    assert texts(path, encoding="latin-1", layout="lines")[3] == "café"
+    chinese = write(tmp_path / "b.txt", "今天天气很好。\n".encode("gb18030") * 50)
+    assert "is not UTF-8" in refusal(chinese)
+    assert texts(chinese, encoding="gb18030", layout="lines")[0] == "今天天气很好。"
+    assert "no encoding 'utf-9'" in refusal(path, encoding="utf-9")
+
+
+def test_only_the_first_thousand_lines_are_judged(tmp_path: Path) -> None:
+    good, bad = b"fine\n" * 1_000, b"\xe9\n" * 100
+    assert len(texts(write(tmp_path / "a.txt", good + bad * 9), layout="lines")) == 1_900
+    assert "is not UTF-8" in refusal(write(tmp_path / "b.txt", bad + good))
+    fifty = b"\xe9\n" * 50
+    assert len(texts(write(tmp_path / "c.txt", fifty + good), layout="lines")) == 1_050
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf16_is_told_from_text(tmp_path: Path, encoding: str) -> None:
+    content = "Hello there, you.\r\nGood day.\n"
+    path = write(tmp_path / "a.txt", content.encode(encoding))
+    assert "--encoding utf-16" in refusal(path)
+    assert texts(path, encoding=encoding, layout="lines") == ["Hello there, you.", "Good day."]
+
+
+def test_utf16_that_is_cut_off_or_chinese(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "今天天气很好".encode("utf-16") * 9)
+    assert "--encoding utf-16" in refusal(path)
+    odd = write(tmp_path / "b.txt", "\ud800x".encode("utf-16", "surrogatepass"))
+    assert "is not UTF-16" in refusal(odd, encoding="utf-16")
+
+
+def test_nul_bytes_go_and_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "some words here\nfine\0 and\0 so on, long enough\n")
+    records = write(tmp_path / "a.jsonl", jsonl({"text": "a\0b"}))
+    counts = Counts()
+    found = texts(path, records, counts=counts, layout="lines")
+    assert found == ["some words here", "fine and so on, long enough", "ab"]
+    assert counts.numbers == {"NUL bytes removed": 3}
+    assert counts.places == {"NUL bytes removed": f"{path}:2"}
+
+
+def test_a_byte_order_mark_goes(tmp_path: Path) -> None:
+    assert texts(write(tmp_path / "a.txt", b"\xef\xbb\xbfOne")) == ["One"]
+    assert texts(write(tmp_path / "a.jsonl", b'\xef\xbb\xbf{"text": "One"}')) == ["One"]
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "a\\ud83dé"}\n{"text": "\\ud83d\\ude00"}\n')
+    counts = Counts()
+    assert texts(path, counts=counts) == ["a\ufffdé", "😀"]
+    assert counts.numbers == {"records with half a surrogate pair": 1}
+
+
+@pytest.mark.parametrize("packing", [".gz", ".xz", ".bz2", ".zst"])
+def test_packed_files_cut_short_corrupt_or_not_packed(tmp_path: Path, packing: str) -> None:
+    content = os.urandom(300_000).hex().encode()
+    packed = PACK[packing](content)
+    for wrong in (packed[: len(packed) // 2], packed[:900] + bytes(900) + packed[1_800:], b"plain"):
+        path = write(tmp_path / f"a.txt{packing}", wrong)
+        message = refusal(path)
+        assert message.startswith(f"{path} is cut short or no {packing} file")
+        assert message.endswith("fetch or pack it again")
+
+
+def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one"] * 999, "n": [1] * 999}), path)
+    content = path.read_bytes()
+    assert "has no field 'body', only text, n: say --field" in refusal(path, field="body")
+    assert "holds int64, not text, in its field 'n': say --field text" in refusal(path, field="n")
+    for wrong in (content[:-20], b"plain", content[:4] + bytes(50) + content[54:]):
+        assert f"{path} is cut short or no parquet file" in refusal(write(path, wrong))
+    arrow = write(tmp_path / "a.arrow", b"plain text")
+    assert f"{arrow} is cut short or no arrow file" in refusal(arrow)
+
+
+def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None:
+    first, *rest = ['{"text": "a"}', '{"text": ', '{"body": "b"}', "[1]", '{"text": 5}', ""]
+    path = write(tmp_path / "a.jsonl", "\n".join([first, *rest, '{"text": "c"}']))
+    counts = Counts()
+    assert texts(path, counts=counts) == ["a", "c"]
+    assert counts.numbers == {
+        "broken JSON lines": 1,
+        "records without the field 'text'": 2,
+        "records whose text is not a string": 1,
+    }
+    assert counts.places["broken JSON lines"] == f"{path}:2"
+    for wrong, expected in (
+        ('{"text": \n"a"}', f"{path}:1 is not a JSON record"),
+        (
+            '{"id": 1, "body": "long enough", "title": "b"}',
+            "only id, body, title: say --field body",
+        ),
+        ('[{"text": "a"}]', "holds a JSON list"),
+        ("{}", "nor any other"),
+        ("[" * 100_000, "is not a JSON record"),
+    ):
+        assert expected in refusal(write(path, wrong))
+
+
+def test_a_reading_may_be_left_in_the_middle(tmp_path: Path) -> None:
+    for packing, pack in PACK.items():
+        path = write(tmp_path / f"a.txt{packing}", pack(b"line\n" * 99_999))
+        stream = documents([str(path)], Reading(layout="lines"), Counts())
+        assert next(stream).text == "line"
+        stream.close()  # type: ignore[attr-defined]
