@@ -381,7 +381,10 @@ ENDINGS = {
     "a": ("er>", "est>", "er>e", "est>e"),
     "r": (),
 }
-UNKIND = re.compile(r"(?i)offensive|slur|obscen|vulgar|derog|disparag|contempt|sexual|genital|rape")
+UNKIND = re.compile(
+    r"(?i)offensive|slur|obscen|vulgar|derog|disparag|contempt|sexual|genital|\brap(?:e|ist)\b|"
+    r"shit|fuck|piss|bitch|whore|prostitut"
+)
 WORD = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)*")
 # Abbreviations, negations and the like stay whole; possessives and short verbs come apart.
 TOKEN = re.compile(
@@ -682,7 +685,8 @@ def own_distractors(wordnet: WordNet, use: Use) -> list[str]:
     others = wordnet.senses[use.lemma.lower(), use.synset.part]
     texts = {s.definition for s in others if is_clean(s.definition, 15, 90)}
     texts = {text for text in texts if not gives_away(use.lemma, text)}
-    return shuffled(texts - {use.synset.definition}, key=str, salt=use.key)
+    # Another salt than that of the final order, or the right answer would tend to come last.
+    return shuffled(texts - {use.synset.definition}, key=str, salt=f"own {use.key}")
 
 
 def tags_task(wordnet: WordNet) -> Splits[list[Row]]:

@@ -55,7 +55,7 @@ class Vocabulary:
         if name == "eod" and "sep" in self.roles:
             return self.roles["sep"]
         raise UserError(
-            f"the tokenizer has no {name!r} token (it has {', '.join(sorted(self.roles)) or 'none'}):"
+            f"the tokenizer has no {name!r} token, only {', '.join(sorted(self.roles)) or 'none'}:"
             " build the corpus with a tokenizer that has one"
         )
 

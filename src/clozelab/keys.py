@@ -35,6 +35,11 @@ def root(seed: int, purpose: str) -> int:
     return int.from_bytes(digest, "little")
 
 
+def key(seed: int, purpose: str, copy: int) -> int:
+    """The key of one copy (an epoch's masks, a variant of the pairs) of a purpose's draws."""
+    return int(mix(root(seed, purpose), copy))
+
+
 def below(keys: Keys, bound: ArrayLike) -> Ints:
     """Integers uniform in [0, bound): the key's upper 32 bits scaled, so bounds stay under 2³²."""
     scaled = (keys >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)

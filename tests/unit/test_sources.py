@@ -425,21 +425,21 @@ def _size(path: Path, **reading: str) -> int:
 
 
 def test_memory_stays_bounded_whatever_the_input(tmp_path: Path) -> None:
-    """A document of the longest kind is held at most four times over, and no file is held."""
+    """A document of the longest kind is held about three times over, and no file is held."""
     path = tmp_path / "a.txt"
     with open(path, "wb") as file:
         for _ in range(50):
             file.write(b"word " * 200_000)
     size, peak = _peak(lambda: _size(path, layout="prose"))
     assert size > 49_000_000
-    assert peak < 70
+    assert peak < 60
     paragraph = b"Some words and no more of them. " * 60 + b"\n"
     with open(path, "wb") as file:
         for _ in range(52):
             file.write(paragraph * 1_000)
     assert path.stat().st_size > 99_000_000
-    assert _peak(lambda: _size(path))[1] < 70
-    assert _peak(lambda: _size(path, layout="lines"))[1] < 4
+    assert _peak(lambda: _size(path))[1] < 60
+    assert _peak(lambda: _size(path, layout="lines"))[1] < 2
 
 
 def test_a_json_line_over_every_limit_is_skipped(
@@ -463,7 +463,7 @@ def test_missing_names_are_refused_at_once_with_the_nearest(tmp_path: Path) -> N
     assert "no file matches" in refusal(tmp_path / "books" / "*.text")
     assert "check the name" in refusal(tmp_path / "zzzzzz")
     assert "no input is named" in refusal()
-    assert "cannot be read" in refusal("a\0b")
+    assert "a\0b" in refusal("a\0b")
 
 
 def test_folders_without_text_and_links_to_nothing(
@@ -589,7 +589,9 @@ def test_half_a_surrogate_pair_becomes_a_replacement(tmp_path: Path) -> None:
 def test_packed_files_cut_short_corrupt_or_not_packed(tmp_path: Path, packing: str) -> None:
     content = os.urandom(300_000).hex().encode()
     packed = PACK[packing](content)
-    for wrong in (packed[: len(packed) // 2], packed[:900] + bytes(900) + packed[1_800:], b"plain"):
+    # Early, where zstd keeps a block's size: without a checksum it cannot notice every change.
+    broken = packed[:6] + b"\xff" * 900 + packed[906:]
+    for wrong in (packed[: len(packed) // 2], broken, b"plain"):
         path = write(tmp_path / f"a.txt{packing}", wrong)
         message = refusal(path)
         assert message.startswith(f"{path} is cut short or no {packing} file")

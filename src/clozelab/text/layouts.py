@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 from itertools import pairwise
 from typing import Literal
 
@@ -175,29 +176,28 @@ def _assembled(
     parts: Iterable[str | None], lines: Lines, *, counts: Counts
 ) -> Iterator[tuple[str, int]]:
     """Each document and the line it begins at, from its parts; None parts documents."""
-    held: list[str] = []
+    held = StringIO()  # a list of short lines would weigh several times their text
     size = first = 0
     over = False
     for part in parts:
         if part is None:
-            if text := "".join(held).strip():
-                yield text, first
-            held.clear()
+            text, held = held.getvalue(), StringIO()
             size, over = 0, False
+            if text := text.rstrip():  # nothing is left where the cut fell at the end
+                yield text, first
             continue
-        if not held:
+        if not size:
             first = lines.number
-        held.append(part)
-        size += len(part)
+        size += held.write(part)
         if size > LIMIT:
             if not over:
                 count_cut(counts, f"{lines.name}:{first}")
                 over = True
-            *pieces, rest = cut("".join(held))
-            held = [rest]
-            for text in pieces:
-                if not text.isspace():
-                    yield text, first
-            size, first = len(rest), lines.number
-    if text := "".join(held).strip():
+            text, held = held.getvalue(), StringIO()
+            *pieces, text = cut(text)
+            for piece in pieces:
+                if not piece.isspace():
+                    yield piece, first
+            size, first = held.write(text), lines.number
+    if text := held.getvalue().strip():
         yield text, first

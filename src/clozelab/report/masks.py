@@ -1,0 +1,99 @@
+"""Masks as something to look at: what is hidden, replaced or kept, words and spans."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Blocks, Corrupted, Hidden, Mark
+from clozelab.recipe import Recipe
+
+STYLES = {
+    Corrupted.MASK: "white on blue",
+    Corrupted.RANDOM: "bold red",
+    Corrupted.SAME: "bold green",
+}
+_SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
+
+def epoch(
+    blocks: Blocks,
+    hidden: Hidden,
+    corrupted: Corrupted,
+    *,
+    tokenizer: Tokenizer,
+    name: str,
+) -> RenderableType:
+    """One epoch of masks over some blocks."""
+    positions = hidden.positions
+    free = int((~blocks.fixed).sum())
+    head = f"{name}: {len(positions)} of {free} tokens hidden in {len(hidden.spans)} spans"
+    parts: list[RenderableType] = [Text(head, style="bold")]
+    for row in range(len(blocks)):
+        parts.append(_block(blocks, row, hidden, corrupted, tokenizer))
+    return Group(*parts)
+
+
+def legend(recipe: Recipe) -> Text:
+    """What the signs mean."""
+    if recipe.masking.provides >= {"order_of_prediction"}:
+        return Text("⟦predicted₁⟧ in the order of the small numbers; the input is left as it is")
+    if not recipe.masking.provides:
+        return Text("nothing is hidden: the objective predicts every token")
+    return Text.assemble(
+        ("⟦hidden⟧", STYLES[Corrupted.MASK]),
+        "  ",
+        ("⟦word→random⟧", STYLES[Corrupted.RANDOM]),
+        "  ",
+        ("⟦=kept⟧", STYLES[Corrupted.SAME]),
+        "  ⟦ ⟧ a span   · between the pieces of a word",
+    )
+
+
+def _block(
+    blocks: Blocks, row: int, hidden: Hidden, corrupted: Corrupted, tokenizer: Tokenizer
+) -> Text:
+    first, stop = int(blocks.starts[row]), int(blocks.starts[row + 1])
+    begin = set(hidden.spans[:, 0].tolist())
+    end = set(hidden.spans[:, 1].tolist())
+    place = {int(at): number for number, at in enumerate(hidden.positions)}
+    ranks = _ranks(hidden)
+    line = Text()
+    for at in range(first, stop):
+        starts_word = bool(blocks.marks[at] & Mark.WORD)
+        if at > first:
+            line.append(" " if starts_word or blocks.fixed[at] else "·", style="dim")
+        piece = show_piece(tokenizer, int(blocks.ids[at]))
+        if at not in place:
+            line.append(piece, style="dim" if blocks.fixed[at] else "")
+            continue
+        decision = Corrupted.MASK
+        if hidden.order is None:
+            decision = int(corrupted.decisions[place[at]])
+        if decision == Corrupted.RANDOM:
+            piece = f"{piece}→{show_piece(tokenizer, int(corrupted.ids[at]))}"
+        elif decision == Corrupted.SAME:
+            piece = f"={piece}"
+        piece += str(ranks[at]).translate(_SMALL) if at in ranks else ""
+        piece = ("⟦" if at in begin else "") + piece + ("⟧" if at + 1 in end else "")
+        line.append(piece, style=STYLES[decision])
+    return line
+
+
+def _ranks(hidden: Hidden) -> dict[int, int]:
+    """The order in which positions are predicted, from 1, where there is one."""
+    if hidden.order is None:
+        return {}
+    order = np.argsort(hidden.order[hidden.positions], kind="stable")
+    return {int(hidden.positions[at]): rank + 1 for rank, at in enumerate(order)}
+
+
+def show_piece(tokenizer: Tokenizer, number: int) -> str:
+    """A token as a reader would write it: without signs of continuation or space."""
+    piece = tokenizer.id_to_token(number) or "?"
+    if tokenizer.decoder is not None and not piece.startswith(("[", "<")):
+        decoded = tokenizer.decode([number], skip_special_tokens=False)
+        piece = decoded if decoded.strip() and "�" not in decoded else piece
+    return piece.removeprefix("##").removesuffix("</w>").replace("▁", "").strip() or "␣"

@@ -1,0 +1,1 @@
+"""The wiring: each command's work, put together from the parts."""

@@ -1,0 +1,85 @@
+"""Build a corpus: which tokenizer, from where, with what defaults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from clozelab import recipe as recipes
+from clozelab.contracts import Counts, UserError
+from clozelab.text.sentences import splitter
+from clozelab.text.store import Corpus
+from clozelab.text.store.build import Options, Progress, build
+from clozelab.text.tokenizers import TOKENIZERS, Training, load
+from clozelab.text.words import segmenter
+
+VOCABULARY = 30_000
+
+
+def choose_tokenizer(
+    *,
+    kind: str | None = None,
+    vocabulary: int | None = None,
+    cased: bool | None = None,
+    source: str | None = None,
+    recipe: str | None = None,
+) -> Training | Tokenizer:
+    """The tokenizer a corpus is to be built with: a given one, a recipe's, or one to be trained."""
+    if source is not None:
+        if kind or vocabulary or recipe or cased is not None:
+            raise UserError("--tokenizer-from brings its own settings: leave the others out")
+        return load(source)
+    if recipe is not None:
+        training = recipes.read(recipe).tokenizer
+    else:
+        name = kind or "wordpiece"
+        if name not in TOKENIZERS:
+            near = get_close_matches(name, TOKENIZERS, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
+        training = TOKENIZERS[name](vocabulary=VOCABULARY)
+    if vocabulary is not None:
+        if vocabulary < 300:
+            raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
+        training = replace(training, vocabulary=vocabulary)  # type: ignore[type-var]
+    if cased is not None:
+        training = replace(training, cased=cased)  # type: ignore[type-var]
+    return training
+
+
+def make(
+    inputs: Sequence[str],
+    out: Path,
+    *,
+    tokenizer: Training | Tokenizer,
+    options: Options,
+    counts: Counts,
+) -> Generator[Progress, None, Corpus]:
+    """Build a corpus; see `build`. What falls short of the asked is added to `counts`."""
+    corpus = yield from build(inputs, out, tokenizer=tokenizer, options=options, counts=counts)
+    if not isinstance(tokenizer, Tokenizer) and corpus.vocabulary.size < tokenizer.vocabulary:
+        counts.add(
+            f"vocabulary smaller than the {tokenizer.vocabulary:,} asked for, for want of text",
+            number=corpus.vocabulary.size,
+        )
+    return corpus
+
+
+def missing(options: Options) -> list[str]:
+    """What this machine lacks for a better corpus, to be said before it is built."""
+    said = []
+    if options.sentences == "auto" and splitter("auto").name.startswith("plain"):
+        said.append("nupunkt is not installed: sentences are split by a plain rule")
+    if options.segment and segmenter() is None:
+        said.append("rjieba is not installed: Chinese words are not segmented")
+    return said
+
+
+def cores() -> int:
+    """Processes to use unless told otherwise: the cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,98 @@
+"""A recipe's masks on a text, epoch by epoch, and its blocks from a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from clozelab import data
+from clozelab.blocks.doc_sentences import DocSentences
+from clozelab.contracts import Blocks, Corrupted, Counts, Documents, Hidden, Plan, UserError
+from clozelab.keys import key
+from clozelab.masking.knowledge import Knowledge
+from clozelab.packed import offsets
+from clozelab.recipe import Recipe
+from clozelab.text.encoding import Encoder
+from clozelab.text.sentences import splitter
+from clozelab.text.store import Corpus
+from clozelab.text.tokenizers import TOKENIZERS, describe, load
+from clozelab.text.words import segmenter
+
+
+@dataclass(frozen=True)
+class Masked:
+    """One epoch's masks."""
+
+    epoch: int
+    hidden: Hidden
+    corrupted: Corrupted
+
+
+def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
+    """The corpus's tokenizer, or the embedded one of the recipe's kind."""
+    if corpus is not None:
+        return corpus.tokenizer
+    kinds = {kind: name for name, kind in TOKENIZERS.items()}
+    return load(data.tokenizer(kinds[type(recipe.tokenizer)]))
+
+
+def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Documents]:
+    """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
+    tokenizer = tokenizer_of(recipe, corpus)
+    vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
+    if vocabulary.counts is None:  # without a corpus every token is as rare as any other
+        vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
+    encoder = Encoder(tokenizer, segment=segmenter() is not None, counts=Counts())
+    encoded = encoder.encode(splitter().split(text))
+    if not len(encoded.ids):
+        raise UserError("the text has no token in it: give some words to hide")
+    sizes = np.diff(encoded.starts)
+    documents = Documents(
+        ids=encoded.ids,
+        marks=encoded.marks,
+        sentences=offsets(sizes[sizes > 0]),
+        documents=np.array([0, (sizes > 0).sum()]),
+        vocabulary=vocabulary,
+    )
+    length = max(recipe.blocks.length, 3)
+    plan = DocSentences(length=length).plan(_padded(documents), 0)
+    return plan.blocks(np.arange(len(plan))), documents
+
+
+def _padded(documents: Documents) -> Documents:
+    """A document of a single token is no document to the format: say it twice then."""
+    if len(documents.ids) > 1:
+        return documents
+    twice = {"ids": np.repeat(documents.ids, 2), "marks": np.repeat(documents.marks, 2)}
+    return replace(documents, sentences=np.array([0, 2]), **twice)
+
+
+def masked(
+    blocks: Blocks, recipe: Recipe, documents: Documents, *, epochs: list[int], seed: int = 0
+) -> Iterator[Masked]:
+    """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
+    for epoch in epochs:
+        copy = recipe.corruption.copy(epoch)
+        hidden = recipe.masking.hide(
+            blocks, key(seed, "mask", copy), vocabulary=documents.vocabulary
+        )
+        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
+        if hidden.order is None:  # a permutation model sees its input as it is
+            corrupted = recipe.corruption.corrupt(
+                blocks, hidden, key(seed, "replace", copy), vocabulary=documents.vocabulary
+            )
+        yield Masked(epoch, hidden, corrupted)
+
+
+def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
+    """The blocks of a pass over a split of the corpus."""
+    if isinstance(recipe.masking, Knowledge):
+        for level in ("phrase", "entity"):
+            if recipe.masking.levels.get(level):
+                corpus.needs(level)
+    redrawn = recipe.corruption.redraw == "pairs_and_masks"
+    copy = recipe.corruption.copy(epoch) if redrawn else 0
+    return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
