@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from clozelab.contracts import Blocks, Documents, Mark, Spelling, Vocabulary
 from clozelab.keys import fold
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
+PLACED = len(SPECIAL)  # the id of the store's first token in `placed` documents
 
 
 def vocabulary(size: int = 1000, *, counts: bool = True) -> Vocabulary:
@@ -44,6 +47,23 @@ def documents(
         numbers=np.arange(3, 3 + len(known), dtype=np.int32),
     )
     return Documents(ids, marks, offsets, bounds, vocabulary(size), spelling)
+
+
+def placed(shape: list[list[int]], *, seed: int = 0) -> Documents:
+    """The same documents, but a token's id tells its place in the store: see `PLACED`."""
+    made = documents(shape, seed=seed)
+    total = len(made.ids)
+    size = total + PLACED
+    ids = np.arange(PLACED, size, dtype=np.uint32)
+    known = np.unique(fold(ids, np.flatnonzero(made.marks & Mark.WORD)))[::2]
+    letters = np.arange(size, dtype=np.int64) % 7 + 1
+    spelling = Spelling(
+        letters=(np.arange(letters.sum()) % 256).astype(np.uint8),
+        starts=np.concatenate([[0], np.cumsum(letters)]),
+        words=known,
+        numbers=np.arange(3, 3 + len(known), dtype=np.int32),
+    )
+    return replace(made, ids=ids, vocabulary=vocabulary(size), spelling=spelling)
 
 
 def prose(count: int = 200, *, seed: int = 1, size: int = 1000) -> Documents:

@@ -73,6 +73,7 @@ Turn to p. 55 and read ll. 3-9 aloud.|Then sit.
 "This is great." she said, and "So it is." said he.
 1. Wash the pan.|2. Dry it.
 The gene (cf. Table S1) was lost.|E. coli kept it.
+Well... I think so.|It is late.
 'Tis late.|'Twas later then.
 """
 
@@ -112,7 +113,7 @@ def _right(cut: Splitter, table: str) -> list[str]:
 @pytest.mark.parametrize(("kind", "allowed"), [("nupunkt", 5), ("plain", 1)])
 def test_english_sentences_end_where_a_reader_ends_them(kind: str, allowed: int) -> None:
     wrong = _right(splitter(kind), ENGLISH)
-    assert len(_cases(ENGLISH)) == 55
+    assert len(_cases(ENGLISH)) == 56
     assert len(wrong) <= allowed, wrong
 
 
@@ -200,7 +201,7 @@ def test_a_long_sentence_is_cut_at_white_space_and_counted() -> None:
 
 
 def test_a_long_sentence_without_white_space_is_cut_between_characters() -> None:
-    text = "e\u0301" * 20_000 + "x" + "👩‍👩‍👧" * 9_000
+    text = "x" + "e\u0301" * 20_000 + "👩‍👩‍👧" * 9_000
     pieces = lines(text)
     assert "".join(pieces) == text
     assert len(pieces) > 5
@@ -220,7 +221,7 @@ def test_white_space_alone_is_never_a_piece_however_long() -> None:
     "unit", ["!", "a.) ", '".', ". ", "? ", "a.b", "。", "“", "x ", "Mr. ", "\u3000a", "……", "?!("]
 )
 def test_no_text_takes_more_than_linear_time(kind: str, unit: str) -> None:
-    text = unit * (300_000 // len(unit))
+    text = unit * (300_000 // len(unit)) + "，"
     cut = splitter(kind)
     begun = time.perf_counter()
     pieces = cut.split(text)

@@ -11,6 +11,7 @@ import sys
 import textwrap
 import tracemalloc
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -232,6 +233,12 @@ def test_without_the_package_a_dataset_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "datasets", None)
     for name in ("hf:owner/name", "owner/name"):
         assert "pip install clozelab[datasets]" in refusal(name)
+    # A folder of that name can be imported, but is not the package.
+    monkeypatch.delitem(sys.modules, "datasets")
+    if find_spec("datasets") is None:
+        (tmp_path / "datasets").mkdir()
+        monkeypatch.syspath_prepend(str(tmp_path))
+        assert "pip install clozelab[datasets]" in refusal("hf:owner/name")
     # These are files that are missing, not datasets.
     (tmp_path / "owner").mkdir()
     assert "no file or folder owner/name" in refusal("owner/name")
@@ -344,6 +351,7 @@ CHINESE = ["磨坊主有三个儿子。", "大儿子很强壮，每天背着袋�
         ("roses are red\nviolets blue\nsugar is sweeter than\nall\nthe rest", ("prose", False)),
         ("Only this line.\n", ("prose", True)),
         ("", ("prose", True)),
+        ("A line cut off tells nothing.\n" + "word " * 14_000, ("prose", True)),
     ],
 )
 def test_the_layout_is_guessed(text: str, expected: tuple[str, bool]) -> None:
@@ -401,11 +409,15 @@ def test_a_line_that_comes_in_pieces_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
     monkeypatch.setattr("clozelab.text.lines._PIECE", 8)
-    path = write(tmp_path / "a.txt", "one two three four\n12345678\n\nfive\n")
+    path = write(tmp_path / "a.txt", "12345678\none two three four\n\nfive\n")
     joint = {"prose": " ", "sentences": "\n", "lines": "|"}[layout]
     found = "|".join(texts(path, layout=layout))
     end = "\n" if layout == "prose" else "|"
-    assert found == f"one two three four{joint}12345678{end}five"
+    assert found == f"12345678{joint}one two three four{end}five"
+    bad = write(tmp_path / "b.txt", b"fine\n" * 40 + b"\xe9 one two three \xe9 four \xe9\n")
+    counts = Counts()
+    read(bad, counts=counts, layout=layout)
+    assert counts.numbers["lines with invalid UTF-8"] == 1
     records = write(tmp_path / "a.jsonl", jsonl({"text": "one two three"}, {"text": "four"}))
     assert [document.name for document in read(records)] == [f"{records}:1", f"{records}:2"]
 
@@ -450,6 +462,9 @@ def test_a_json_line_over_every_limit_is_skipped(
     path = write(tmp_path / "a.jsonl", jsonl({"text": "a"}, {"text": "b" * 99}, {"text": "c"}))
     assert texts(path, counts=counts) == ["a", "c"]
     assert counts.places == {"JSON lines over 64 M characters skipped": f"{path}:2"}
+    long = write(tmp_path / "b.jsonl", jsonl({"text": "a"}) + " " * 20_000_000)
+    assert _peak(lambda: len(read(long, counts=counts)))[1] < 8
+    assert counts.numbers == {"JSON lines over 64 M characters skipped": 2}
 
 
 # --- bad input -------------------------------------------------------------------------------
@@ -474,7 +489,8 @@ def test_folders_without_text_and_links_to_nothing(
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "link.txt").symlink_to(tmp_path / "gone.txt")
     for name in (tmp_path / "folder", tmp_path / "folder" / "link.txt"):
-        assert "gone.txt, which is missing: mend" in refusal(name)
+        link = tmp_path / "folder" / "link.txt"
+        assert refusal(name).startswith(f"{link} is a link to {tmp_path / 'gone.txt'}, which is")
 
     def refuse(path: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -497,8 +513,11 @@ def test_what_may_not_be_read(tmp_path: Path) -> None:
     path.chmod(0)
     assert "may not be read: change its permissions" in refusal(path)
     path.parent.chmod(0)
-    assert "may not be read" in refusal(path.parent)
-    path.parent.chmod(0o700)
+    try:
+        assert refusal(path.parent).startswith(f"the folder {path.parent} may not be read")
+        assert refusal(path).startswith(f"{path} may not be read")
+    finally:
+        path.parent.chmod(0o700)
 
 
 def test_empty_files_are_counted_and_nothing_at_all_is_refused(tmp_path: Path) -> None:

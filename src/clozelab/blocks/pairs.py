@@ -66,7 +66,7 @@ def run_from(walk: Walk, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
 
 def check_documents(walk: Walk, negatives: Negatives, *, what: str) -> None:
     """Refuse to draw partners from other documents where there is only one."""
-    if len(walk.bounds) - 1 < 2 and negatives == "other_document":
+    if len(walk.bounds) - 1 == 1 and negatives == "other_document":
         raise UserError(
             f"blocks {what}: the corpus has a single document, so no random partner from another"
             " one: build it from several documents (see corpus build --layout), or set"

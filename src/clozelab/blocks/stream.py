@@ -46,12 +46,15 @@ class Stream:
 
     @cached_property
     def sentences(self) -> Ints:
-        """Where sentences begin in the stream, ascending."""
+        """Where sentences begin in the stream, ascending; empty ones begin nowhere."""
         first = self.documents.documents[self.visit]
         counts = self.documents.documents[self.visit + 1] - first
         document = np.repeat(np.arange(len(first)), counts)
-        token = np.asarray(self.documents.sentences)[ranges(first, counts)]
-        return np.asarray(token - self.tokens[document] + self.starts[document])
+        sentence = ranges(first, counts)
+        bounds = np.asarray(self.documents.sentences)
+        token = bounds[sentence]
+        begin = token - self.tokens[document] + self.starts[document]
+        return np.asarray(begin[bounds[sentence + 1] > token])
 
     def read(self, positions: Ints) -> tuple[Ids, Bytes, Bools]:
         """Ids, marks in text order, and which are end-of-document tokens."""

@@ -50,9 +50,8 @@ class Rows:
         row, at = numbers % self.shape.rows, numbers // self.shape.rows * self.shape.reuse
         reverse = row >= self.forward
         base = (row % self.forward) * self.width
-        first, start, second, label = self._pair(numbers, base, at, reverse)
-        reuse, room = self.shape.reuse, self.shape.length - self.shape.reuse - _SPECIALS
-        length = self.shape.length
+        first, start, label = self._pair(numbers, base, at, reverse)
+        reuse, length = self.shape.reuse, self.shape.length
         column = np.arange(length)
         count = first[:, None]
         in_second = (column > reuse + count) & (column < length - 2)
@@ -69,7 +68,6 @@ class Rows:
         marks[fixed] = Mark.ALL
         segments = (column > reuse + count).astype(np.uint8)
         segments[:, -1] = 2
-        assert int((first + second).max()) == room
         return Blocks(
             ids=ids.reshape(-1),
             starts=np.arange(len(numbers) + 1) * length,
@@ -83,8 +81,8 @@ class Rows:
 
     def _pair(
         self, numbers: Ints, base: Ints, at: Ints, reverse: Bools
-    ) -> tuple[Ints, Ints, Ints, Ints]:
-        """For each block: tokens of A, where B begins in the row, tokens of B, the label."""
+    ) -> tuple[Ints, Ints, Ints]:
+        """For each block: tokens of A, where B begins in the row, the label."""
         room = self.shape.length - self.shape.reuse - _SPECIALS
         begin = at + self.shape.reuse
         end = base + self.width
@@ -99,10 +97,9 @@ class Rows:
         # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
         cut = np.where(many > 0, cut, room // 2)
         random = heads(mix(draw(self.stream.key, "coin"), numbers)) | (many <= 0)
-        rest = room - cut
-        anywhere = below(mix(draw(self.stream.key, "start"), numbers), self.width - rest)
+        anywhere = below(mix(draw(self.stream.key, "start"), numbers), self.width - room + cut)
         start = np.where(random, anywhere, begin + cut)
-        return cut, start, rest, random.astype(np.int64)
+        return cut, start, random.astype(np.int64)
 
     def _read(self, place: Ints, base: Ints, reverse: Bools) -> tuple[Ids, Bytes, Bools]:
         """Tokens at places of a row; in reversed rows marks say where words begin backwards."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-__all__ = ["TASKS", "chinese", "chinese_entities", "corpus", "task"]
+__all__ = ["TASKS", "TOKENIZERS", "chinese", "chinese_entities", "corpus", "task", "tokenizer"]
 
 _FOLDER = Path(__file__).resolve().parent
 _ENDINGS = {
@@ -18,6 +18,7 @@ _ENDINGS = {
 _SPLITS = ("train", "dev")
 
 TASKS = tuple(_ENDINGS)
+TOKENIZERS = ("byte_bpe", "char_bpe", "chars", "unigram", "wordpiece")
 
 
 def corpus() -> Path:
@@ -40,6 +41,12 @@ def task(name: str, split: str) -> Path:
     _check("task", name, TASKS)
     _check("split", split, _SPLITS)
     return _FOLDER / "tasks" / name / f"{split}.{_ENDINGS[name]}"
+
+
+def tokenizer(name: str) -> Path:
+    """A small tokenizer of that kind, trained on the embedded text."""
+    _check("tokenizer", name, TOKENIZERS)
+    return _FOLDER / "tokenizers" / f"{name}.json"
 
 
 def _check(kind: str, value: str, known: tuple[str, ...]) -> None:

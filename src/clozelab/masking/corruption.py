@@ -75,7 +75,10 @@ class Corruption:
             return np.repeat(hidden.spans[:, 0], hidden.spans[:, 1] - hidden.spans[:, 0])
         begins: Bools = (blocks.marks & Mark.WORD) != 0
         units = divide(blocks, begins)
-        return units.first[units.of[at]]
+        words = ~blocks.fixed[at]  # a special, where one may be hidden, decides for itself
+        leader = at.copy()
+        leader[words] = units.first[units.of[at[words]]]
+        return leader
 
     def _replacements(self, keys: Keys, vocabulary: Vocab) -> Ids:
         if self.replacement == "any":

@@ -13,6 +13,7 @@ from clozelab.masking.units import (
     Over,
     block_draws,
     budget,
+    check_cap,
     check_rate,
     divide,
     draws,
@@ -49,6 +50,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
+        check_cap(self.cap)
         for name in self.levels:
             if name not in LEVELS:
                 raise UserError(f"levels.{name}: unknown; the levels are {', '.join(LEVELS)}")
@@ -56,6 +58,10 @@ class Knowledge:
             raise UserError("levels: give at least one level a weight above 0")
         if self.stages and len(self.stages) != len(self.levels):
             raise UserError(f"stages: give one share for each of {', '.join(self.levels)}")
+        if self.stages and (min(self.stages) < 0 or sum(self.stages) <= 0):
+            raise UserError("stages: shares are at least 0, and some are above 0")
+        if self.stages and not next(iter(self.levels.values())):
+            raise UserError("stages: the first level stands alone at first: weigh it above 0")
 
     def stage(self, progress: float) -> Knowledge:
         """The strategy at a point of the run: stage k draws from the first k levels only."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Mark, UserError, Vocabulary
 from clozelab.keys import weighted
-from clozelab.masking.units import Over, budget, check_rate, divide, draws, take, whole
+from clozelab.masking.units import Over, budget, check_cap, check_rate, divide, draws, take, whole
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Ngram:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
+        check_cap(self.cap)
         if not 1 <= self.longest <= 20:
             raise UserError(f"longest = {self.longest}: n-grams have 1 to 20 words")
 

@@ -109,7 +109,7 @@ class _Halves:
         begin = np.stack([np.zeros_like(first), first], axis=1).reshape(-1)
         column = blocks.places - begin[half]
         begins = (blocks.marks & Mark.WORD) != 0
-        width = int(self.sizes.max(initial=0))
+        width = int(self.sizes.max(initial=1))
         reverse = np.zeros(len(blocks), bool) if blocks.reverse is None else blocks.reverse
         turned = np.repeat(reverse, 2)
         column = np.where(turned[half], self.sizes[half] - 1 - column, column)

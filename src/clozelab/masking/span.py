@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, UserError, Vocabulary
 from clozelab.keys import below, mix, unit
-from clozelab.masking.units import Units, block_draws, check_rate, content, divide, spans
+from clozelab.masking.units import Units, block_draws, check_rate, content, divide, spans, whole
 
 _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
 
@@ -19,7 +19,8 @@ class Span:
     """Hide spans of ℓ words, ℓ geometric with parameter `p` and renormalised to 1 … `longest`.
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.
-    `ends = "whole"` keeps even the last span to whole words, and then may stay under the budget.
+    `ends = "whole"` keeps even the last span to whole words, and then may stay under the budget;
+    only where it would hide nothing does it take the shortest word, cut to the budget.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -52,7 +53,8 @@ class Span:
         free = np.flatnonzero(~blocks.fixed)
         counts = content(blocks)
         first_free = np.cumsum(counts) - counts
-        left = np.ceil(self.rate * counts - 1e-9).astype(np.int64)
+        wanted = np.ceil(self.rate * counts - 1e-9).astype(np.int64)
+        left = wanted.copy()
         chosen = np.zeros(len(blocks.ids), dtype=bool)
         misses = np.zeros(len(blocks), dtype=np.int64)
         active = np.flatnonzero(left > 0)
@@ -69,6 +71,8 @@ class Span:
             misses[rows] = np.where(got > 0, 0, misses[rows] + 1)
             active = active[(left[active] > 0) & (misses[active] < _MISSES)]
             draw += 1
+        if self.ends == "whole":
+            return Hidden(whole(blocks, units, np.where(chosen[units.first], 0, -1), wanted=wanted))
         return Hidden(spans(blocks, np.where(chosen, 0, -1)))
 
     def _spread(self, units: Units, chosen: Bools, begin: Ints, words: Ints, left: Ints) -> Ints:

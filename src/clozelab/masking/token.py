@@ -7,9 +7,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Hidden, Ints, UserError, Vocabulary
+from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.keys import unit
-from clozelab.masking.units import Over, block_draws, budget, check_rate, draws, smallest
+from clozelab.masking.units import (
+    Over,
+    block_draws,
+    budget,
+    check_cap,
+    check_rate,
+    draws,
+    smallest,
+)
 
 
 @dataclass(frozen=True)
@@ -17,8 +25,9 @@ class Token:
     """Hide single tokens, each as likely as any other.
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
-    "floor" (fairseq) takes floor(rate · length + U), "bernoulli" (transformers) tosses a coin for
-    every token, so that a block may hide none. `specials` lets specials be hidden, as fairseq did.
+    "floor" (fairseq) takes floor(rate · length + U) and at least one, "bernoulli" (transformers)
+    tosses a coin for every token, so that a block may hide none. `specials` lets specials be
+    hidden, as fairseq did.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
@@ -32,8 +41,7 @@ class Token:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        if self.cap is not None and self.cap < 1:
-            raise UserError(f"cap = {self.cap}: leave it out, or allow at least one prediction")
+        check_cap(self.cap)
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
@@ -54,5 +62,5 @@ class Token:
         if self.count == "round":
             return budget(blocks, self.rate, over=self.over, cap=self.cap)
         extra = unit(block_draws(blocks, key, 0))
-        wanted = np.floor(self.rate * blocks.lengths + extra).astype(np.int64)
+        wanted = np.maximum(1, np.floor(self.rate * blocks.lengths + extra).astype(np.int64))
         return wanted if self.cap is None else np.minimum(self.cap, wanted)

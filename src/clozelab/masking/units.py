@@ -54,6 +54,12 @@ def check_rate(rate: float) -> None:
         raise UserError(f"rate = {rate}: hide more than none and less than all, for instance 0.15")
 
 
+def check_cap(cap: int | None) -> None:
+    """Refuse a cap that would leave nothing to predict."""
+    if cap is not None and cap < 1:
+        raise UserError(f"cap = {cap}: leave it out, or allow at least one prediction")
+
+
 def grid(
     rows: Ints, columns: Ints, values: NDArray[T], *, shape: tuple[int, int], fill: object
 ) -> NDArray[T]:
@@ -200,7 +206,7 @@ def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
     for row in np.flatnonzero(~some & (units.counts > 0)):  # rare: every unit over the budget
         mine = np.flatnonzero(units.rows == row)
         pick = mine[np.argmin(units.sizes[mine])]
-        groups[units.first[pick] : units.first[pick] + min(wanted[row], units.sizes[pick])] = 0
+        groups[np.flatnonzero(free & (units.of == pick))[: wanted[row]]] = 0
     return spans(blocks, groups)
 
 

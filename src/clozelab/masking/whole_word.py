@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clozelab.contracts import Blocks, Hidden, Mark, Vocabulary
-from clozelab.masking.units import Over, budget, check_rate, divide, draws, take, whole
+from clozelab.masking.units import Over, budget, check_cap, check_rate, divide, draws, take, whole
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class WholeWord:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
+        check_cap(self.cap)
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose words; see `Masking`."""

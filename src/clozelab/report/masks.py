@@ -29,7 +29,8 @@ def epoch(
     """One epoch of masks over some blocks."""
     positions = hidden.positions
     free = int((~blocks.fixed).sum())
-    head = f"{name}: {len(positions)} of {free} tokens hidden in {len(hidden.spans)} spans"
+    spans = f"{len(hidden.spans)} span{'s' * (len(hidden.spans) != 1)}"
+    head = f"{name}: {len(positions)} of {free} tokens in {spans}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     for row in range(len(blocks)):
         parts.append(_block(blocks, row, hidden, corrupted, tokenizer))

@@ -15,7 +15,8 @@ from clozelab.contracts import Counts, UserError
 from clozelab.text.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import Options, Progress, build
-from clozelab.text.tokenizers import TOKENIZERS, Training, load
+from clozelab.text.tokenizers import TOKENIZERS, Training
+from clozelab.text.vocabulary import load
 from clozelab.text.words import segmenter
 
 VOCABULARY = 30_000

@@ -9,7 +9,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from clozelab import data
-from clozelab.blocks.doc_sentences import DocSentences
+from clozelab.blocks.full_sentences import FullSentences
 from clozelab.contracts import Blocks, Corrupted, Counts, Documents, Hidden, Plan, UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
@@ -18,7 +18,8 @@ from clozelab.recipe import Recipe
 from clozelab.text.encoding import Encoder
 from clozelab.text.sentences import splitter
 from clozelab.text.store import Corpus
-from clozelab.text.tokenizers import TOKENIZERS, describe, load
+from clozelab.text.tokenizers import TOKENIZERS
+from clozelab.text.vocabulary import describe, load
 from clozelab.text.words import segmenter
 
 
@@ -57,17 +58,8 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Docum
         documents=np.array([0, (sizes > 0).sum()]),
         vocabulary=vocabulary,
     )
-    length = max(recipe.blocks.length, 3)
-    plan = DocSentences(length=length).plan(_padded(documents), 0)
+    plan = FullSentences(length=max(recipe.blocks.length, 3)).plan(documents, 0)
     return plan.blocks(np.arange(len(plan))), documents
-
-
-def _padded(documents: Documents) -> Documents:
-    """A document of a single token is no document to the format: say it twice then."""
-    if len(documents.ids) > 1:
-        return documents
-    twice = {"ids": np.repeat(documents.ids, 2), "marks": np.repeat(documents.marks, 2)}
-    return replace(documents, sentences=np.array([0, 2]), **twice)
 
 
 def masked(

@@ -127,12 +127,13 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     if name.startswith("hf:"):
         return [_hub_item(name)]
     try:
-        if path.is_dir():
-            return _folder(path, split, counts=counts)
-        if path.exists():
-            return [_Item(name, path)]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{name!r} cannot be read ({error}): name another file") from None
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:  # a folder on the way may not be entered, a name is too long
+        raise UserError(f"{name} may not be read ({error.strerror}): mend that first") from None
+    if is_folder:
+        return _folder(path, split, counts=counts)
+    if exists:
+        return [_Item(name, path)]
     if path.is_symlink():
         raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: mend the link")
     if glob.has_magic(name):
@@ -161,8 +162,9 @@ def _nearest(path: Path) -> str:
 
 
 def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
-    if (folder / "dataset_dict.json").exists():
-        splits = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    entries = _entries(folder)
+    if any(entry.name == "dataset_dict.json" for entry in entries):
+        splits = [entry.name for entry in entries if entry.is_dir()]
         if split not in splits:
             raise UserError(f"{folder} has no split {split!r}: say --split {' or '.join(splits)}")
         folder = folder / split
@@ -186,16 +188,20 @@ def _saved_dataset(folder: Path) -> list[_Item]:
     return [_Item(str(path), path) for path in paths]
 
 
-def _files(folder: Path, *, counts: Counts) -> list[Path]:
-    """Every file of text in a folder and the folders in it, sorted by path."""
-    found: list[Path] = []
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         raise UserError(
             f"the folder {folder} may not be read ({error.strerror}): change its permissions"
         ) from None
-    for entry in entries:
+
+
+def _files(folder: Path, *, counts: Counts) -> list[Path]:
+    """Every file of text in a folder and the folders in it, sorted by path."""
+    found: list[Path] = []
+    for entry in _entries(folder):
         path = folder / entry.name
         if entry.name.startswith("."):
             counts.add("hidden files skipped", str(path))
@@ -222,7 +228,9 @@ def _is_binary(path: Path) -> bool:
         with open(path, "rb") as file:
             return b"\0" in file.read(4096)
     except OSError as error:
-        raise UserError(f"{path} may not be read ({error.strerror}): change its mode") from None
+        raise UserError(
+            f"{path} may not be read ({error.strerror}): change its permissions"
+        ) from None
 
 
 def _hub_item(name: str) -> _Item:

@@ -31,8 +31,9 @@ from clozelab.text.sources import RawDocument, Reading, documents, listing, tota
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import Plan, finish
-from clozelab.text.tokenizers import Training, describe
+from clozelab.text.tokenizers import Training
 from clozelab.text.units import Runs, gazetteer, read_spans
+from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 
 from clozelab.contracts import Documents, Spelling, UserError, Vocabulary
 from clozelab.text.spelling import letters
-from clozelab.text.tokenizers import describe
+from clozelab.text.vocabulary import describe
 
 VERSION = 1
 SPLITS = ("train", "held_out")

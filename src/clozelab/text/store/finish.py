@@ -23,8 +23,8 @@ from clozelab.text.sentences import splitter
 from clozelab.text.spelling import lettered
 from clozelab.text.store.corpus import ARRAYS, SPLITS, VERSION, checksum
 from clozelab.text.store.shards import Shard, Work, load
-from clozelab.text.tokenizers import describe
 from clozelab.text.units import Tally, contains, mark_phrases, mine, pairs
+from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
 _FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block

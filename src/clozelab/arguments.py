@@ -1,0 +1,110 @@
+"""The words of the command line: commands, arguments, and their help."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser; each command leaves its name in `command`."""
+    words = argparse.ArgumentParser(
+        prog="clozelab",
+        description="Pretrain, fine-tune, distil and compare the BERT family of encoders.",
+    )
+    verbs = words.add_subparsers(required=True, metavar="COMMAND")
+    _add_corpus(verbs)
+    verb = _verb(verbs, "show", "a recipe resolved, with its parts and their parameters")
+    verb.add_argument("recipe", nargs="?", help="a name or a TOML file; none lists the names")
+    verb.add_argument("--size", help="tiny, mini, small, LAYERSxWIDTH, or a released size")
+    verb.add_argument("--toml", action="store_true", help="print it as a complete recipe file")
+    _add_set(verb)
+    verb = _verb(verbs, "diff", "what two recipes do differently")
+    verb.add_argument("a")
+    verb.add_argument("b")
+    verb = _verb(verbs, "mask", "see, in colour, what a recipe hides in a text")
+    verb.add_argument("recipe")
+    verb.add_argument("text", help="the text, or - for standard input")
+    verb.add_argument("--epoch", type=_count, help="one epoch; several are shown without it")
+    verb.add_argument("--corpus", help="take the tokenizer and the counts from this corpus")
+    verb.add_argument("--seed", type=_count, default=0)
+    _add_set(verb)
+    verb = _verb(verbs, "blocks", "what a recipe's blocks look like, with pair labels")
+    verb.add_argument("recipe")
+    verb.add_argument("--corpus", required=True)
+    verb.add_argument("--count", type=_count, default=3, help="how many to show (3)")
+    verb.add_argument("--number", type=_count, default=0, help="the first to show (0)")
+    verb.add_argument("--size", help="as in show")
+    verb.add_argument("--part", default="train", help="train or held_out")
+    verb.add_argument("--epoch", type=_count, default=0)
+    verb.add_argument("--seed", type=_count, default=0)
+    _add_set(verb)
+    verb = _verb(verbs, "demo", "the embedded text from raw to masked blocks")
+    verb.add_argument("--out", default="demo", help="where to work (demo/)")
+    return words
+
+
+def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    corpus = verbs.add_parser("corpus", help="build, show or check a corpus")
+    kinds = corpus.add_subparsers(required=True, metavar="COMMAND")
+    verb = _verb(kinds, "corpus build", "text → tokenizer → a store to train from")
+    verb.add_argument(
+        "input", nargs="+", help="files, folders, patterns, - (standard input), hf:OWNER/NAME"
+    )
+    verb.add_argument("--out", required=True, help="the folder to make")
+    group = verb.add_argument_group("tokenizer")
+    group.add_argument(
+        "--tokenizer", help="wordpiece (default), byte_bpe, char_bpe, unigram, chars"
+    )
+    group.add_argument("--vocabulary", type=_count, help="how many ids (30,000)")
+    group.add_argument("--cased", action=argparse.BooleanOptionalAction, help="keep capitals")
+    group.add_argument("--tokenizer-from", help="a folder or file with a trained tokenizer")
+    group.add_argument("--recipe", help="train the tokenizer that this recipe asks for")
+    group = verb.add_argument_group("reading")
+    group.add_argument(
+        "--layout",
+        choices=("auto", "prose", "sentences", "lines"),
+        default="auto",
+        help="of text files: prose, a sentence a line with blank lines between documents, or a"
+        " document a line",
+    )
+    group.add_argument("--field", default="text", help="of JSON lines and tables (text)")
+    group.add_argument("--split", default="train", help="of a dataset (train)")
+    group.add_argument("--encoding", default="utf-8", help="of text files (utf-8)")
+    group.add_argument("--sentences", choices=("auto", "nupunkt", "plain"), default="auto")
+    group = verb.add_argument_group("units and documents")
+    group.add_argument("--phrases", action="store_true", help="mine phrases, for knowledge masking")
+    group.add_argument("--entities", help="a file of names, one a line, for knowledge masking")
+    group.add_argument("--spans", help="a TSV of document, start, end, kind, for the same")
+    group.add_argument("--no-segmentation", action="store_true", help="leave Chinese unsegmented")
+    group.add_argument("--unique", action="store_true", help="leave out documents that repeat")
+    group.add_argument("--held-out", type=float, default=0.01, help="share of documents (0.01)")
+    group.add_argument("--words", type=_count, default=100_000, help="whole words kept for ELMo")
+    group.add_argument("--workers", type=_count, help="processes (one a core)")
+    verb = _verb(kinds, "corpus show", "what is in a corpus")
+    verb.add_argument("corpus")
+    verb = _verb(kinds, "corpus check", "compare every byte of a corpus with its manifest")
+    verb.add_argument("corpus")
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser],
+    command: str,
+    told: str,
+) -> argparse.ArgumentParser:
+    name = command.rsplit(" ", 1)[-1]
+    verb = verbs.add_parser(name, help=told, description=told[0].upper() + told[1:] + ".")
+    verb.set_defaults(command=command)
+    return verb
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the recipe once"
+    )
+
+
+def _count(word: str) -> int:
+    number = int(word.replace("_", "").replace(",", ""))
+    if number < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return number

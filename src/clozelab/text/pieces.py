@@ -1,0 +1,129 @@
+"""Learning pieces so that the same text always gives the same vocabulary.
+
+The library's trainers number affixed letters (`##a`, `a</w>`) in the order of a hash map that is
+seeded anew in every process, and ties between merges follow those numbers. So the letters that
+differ by their place in a word are made different characters before training, in the order the
+text brings them, and are named after it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+_FIRST_SIGN = 0xF0000  # the private planes: no text uses them for letters
+_LAST_SIGN = 0x10FFFD
+_MOST_WORDS = 1 << 20  # remembered, before they are forgotten
+
+
+@dataclass
+class Letters:
+    """Texts on their way to a trainer, the first or last letter of each word replaced by a sign."""
+
+    normalizer: normalizers.Normalizer
+    end: Literal["first", "last"]
+    signs: dict[str, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def mark(self, texts: Iterator[str]) -> Iterator[str]:
+        """The texts, normalised, words with a space between and their sign set."""
+        split = pre_tokenizers.BertPreTokenizer()
+        known: dict[str, str] = {}
+        seen: Counter[str] = Counter()
+        for text in texts:
+            runs = self.normalizer.normalize_str(text).split()
+            for run in runs:
+                if run not in known:
+                    words = [word for word, _ in split.pre_tokenize_str(run)]
+                    known[run] = " ".join(self._signed(word) for word in words)
+            seen.update(runs)
+            yield " ".join([known[run] for run in runs])
+            if len(known) > _MOST_WORDS:
+                self._count(seen, known)
+                known.clear()
+        self._count(seen, known)
+
+    def _signed(self, word: str) -> str:
+        letter = word[0] if self.end == "first" else word[-1]
+        if letter not in self.signs and _FIRST_SIGN + len(self.signs) <= _LAST_SIGN:
+            self.signs[letter] = chr(_FIRST_SIGN + len(self.signs))
+        sign = self.signs.get(letter, letter)
+        return sign + word[1:] if self.end == "first" else word[:-1] + sign
+
+    def _count(self, seen: Counter[str], known: dict[str, str]) -> None:
+        for run, number in seen.items():
+            for letter in known[run]:
+                self.counts[letter] += number
+        seen.clear()
+
+    def alphabet(self, most: int) -> set[str]:
+        """The most frequent letters and signs; ties go by the letter."""
+        self.counts.pop(" ", None)
+        ordered = sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
+        return set(ordered[:most])
+
+
+@dataclass(frozen=True)
+class Merges:
+    """What a trainer learned, letters under their own names again."""
+
+    pieces: list[str]  # in the order they were learned, single letters first
+    merges: list[tuple[str, str]]
+
+
+def learn(texts: Iterator[str], letters: Letters, *, size: int, affix: str) -> Merges:
+    """Byte-pair merges of marked letters: at most `size` pieces.
+
+    With marked first letters every other piece takes the affix in front (`##`), with marked last
+    letters a word's last piece takes it behind (`</w>`).
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=max(size, 1), show_progress=False)
+    tokenizer.train_from_iterator(letters.mark(texts), trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    plain = {sign: letter for letter, sign in letters.signs.items()}
+    # Rare letters would crowd a small vocabulary out.
+    alphabet = letters.alphabet(max(size // 3, 256))
+
+    def named(piece: str) -> str:
+        ends = piece[:1] if letters.end == "first" else piece[-1:]
+        spelled = "".join(plain.get(letter, letter) for letter in piece)
+        if letters.end == "first":
+            return spelled if ends in plain else affix + spelled
+        return spelled + affix if ends in plain else spelled
+
+    merges = [(one, two) for one, two in model["merges"] if alphabet.issuperset(one + two)]
+    singles = sorted(alphabet & set(model["vocab"]))
+    room = max(size - len(singles), 0)
+    pieces = [*singles, *dict.fromkeys(one + two for one, two in merges)][: len(singles) + room]
+    kept = set(pieces)
+    return Merges(
+        pieces=list(dict.fromkeys(named(piece) for piece in pieces)),
+        merges=[(named(a), named(b)) for a, b in merges if a + b in kept],
+    )
+
+
+def settled(tokenizer: Tokenizer, specials: int) -> Tokenizer:
+    """A unigram tokenizer with its scores rounded and its pieces in order.
+
+    Its training sums in the order of a hash map too, which moves scores in the eleventh digit;
+    and letters it had dropped come back in that order with penalties a ten-thousandth apart.
+    """
+    settings = json.loads(tokenizer.to_str())
+    learned: list[tuple[str, float]] = [tuple(entry) for entry in settings["model"]["vocab"]]
+    head, rest = learned[:specials], dict(learned[specials:])
+    singles = [piece for piece in rest if len(piece) == 1]
+    lowest = min(rest.values(), default=0.0)
+    dropped = sorted(p for p in singles if rest[p] <= lowest + 1e-4 * (len(singles) + 1))
+    for number, piece in enumerate(dropped):
+        rest[piece] = round(lowest, 3) + 1e-4 * number
+    scores = {p: s if p in dropped else round(s, 3) for p, s in rest.items()}
+    ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
+    settings["model"]["vocab"] = [list(entry) for entry in [*head, *ordered]]
+    return Tokenizer.from_str(json.dumps(settings))

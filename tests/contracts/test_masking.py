@@ -1,0 +1,208 @@
+"""What every masking strategy promises, whatever the blocks (cards P3, P5, P6, P8)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import ceil, floor
+
+import numpy as np
+import pytest
+from hiding import STRAY, flags, hide, lay, per_block, pick, ragged, with_units
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozelab.contracts import Blocks, Masking
+from clozelab.keys import key
+from clozelab.masking import PARTS
+from clozelab.masking.knowledge import Knowledge
+from clozelab.masking.ngram import Ngram
+from clozelab.masking.nothing import Nothing
+from clozelab.masking.partial import Partial
+from clozelab.masking.rarity import Rarity
+from clozelab.masking.span import Span
+from clozelab.masking.token import Token
+from clozelab.masking.whole_word import WholeWord
+
+
+@dataclass(frozen=True)
+class Example:
+    """A part, the most it may hide in a block of (length, content), and what it is excused from."""
+
+    part: Masking
+    most: Callable[[int, int], int]
+    some: bool = True  # hides at least one token wherever it may
+    alone: bool = True  # a block's choice does not hang on its batch-mates
+    specials: bool = False  # may hide specials
+
+
+def bert(length: int, content: int) -> int:
+    return max(1, round(0.15 * length))
+
+
+def content15(length: int, content: int) -> int:
+    return max(1, round(0.15 * content))
+
+
+def half(length: int, content: int) -> int:
+    return max(1, round(0.5 * length))
+
+
+def fairseq(length: int, content: int) -> int:
+    return max(1, floor(0.15 * length) + 1)
+
+
+def capped(length: int, content: int) -> int:
+    return min(20, bert(length, content))
+
+
+def whole_content(length: int, content: int) -> int:
+    return content
+
+
+EXAMPLES: dict[str, list[Example]] = {
+    "token": [
+        Example(Token(), bert),
+        Example(Token(over="content", cap=20), lambda n, c: min(20, content15(n, c))),
+        Example(Token(rate=0.9), lambda n, c: max(1, round(0.9 * n))),
+        Example(Token(count="floor"), fairseq),
+        Example(Token(count="floor", specials=True), fairseq, specials=True),
+        Example(Token(count="bernoulli"), whole_content, some=False),
+    ],
+    "whole_word": [
+        Example(WholeWord(), bert),
+        Example(WholeWord(over="content"), content15),
+        Example(WholeWord(cap=20), capped),
+        Example(WholeWord(rate=0.5, words="segmenter"), half),
+        Example(WholeWord(compat="google"), bert),
+    ],
+    "ngram": [
+        Example(Ngram(), bert),
+        Example(Ngram(longest=6, favour="long", rate=0.5), half),
+        Example(Ngram(compat="albert", over="content"), content15),
+        Example(Ngram(longest=1, cap=20), capped),
+    ],
+    "span": [
+        Example(Span(), lambda n, c: ceil(0.15 * c)),
+        Example(Span(ends="whole"), lambda n, c: ceil(0.15 * c)),
+        Example(Span(rate=0.7, p=0.5, longest=3), lambda n, c: ceil(0.7 * c)),
+        Example(Span(rate=0.7, ends="whole", longest=1), lambda n, c: ceil(0.7 * c)),
+    ],
+    "knowledge": [
+        Example(Knowledge(), bert),
+        Example(Knowledge(levels={"entity": 1.0}, cap=20), capped),
+        Example(Knowledge(levels={"word": 1.0, "phrase": 2.0}, over="content"), content15),
+        Example(Knowledge(pick="epoch"), bert),
+        Example(Knowledge(stages=(0.2, 0.3, 0.5)).stage(0.4), bert),
+        Example(Knowledge(choose="bernoulli"), whole_content, some=False),
+    ],
+    "partial": [  # choices that fall on specials are dropped, so that none may be left
+        Example(Partial(), lambda n, c: int(0.1667 * n), some=False),
+        Example(Partial(unit="piece"), lambda n, c: int(0.1667 * n), some=False),
+        Example(Partial(rate=0.5, longest=2, context=2), lambda n, c: n // 2, some=False),
+    ],
+    "rarity": [
+        Example(Rarity(), lambda n, c: ceil(0.15 * n)),
+        Example(Rarity(rate=0.5, smoothing=0.0), lambda n, c: ceil(0.5 * n)),
+        Example(Rarity(scope="batch"), whole_content, some=False, alone=False),
+    ],
+    "nothing": [Example(Nothing(), lambda n, c: 0, some=False)],
+}
+ALL = [
+    pytest.param(example, id=f"{name}-{number}")
+    for name, examples in EXAMPLES.items()
+    for number, example in enumerate(examples)
+]
+
+
+def test_every_part_has_an_example_of_its_own_type() -> None:
+    assert set(EXAMPLES) == set(PARTS)
+    for name, examples in EXAMPLES.items():
+        assert examples
+        assert {type(example.part) for example in examples} == {PARTS[name]}
+
+
+@pytest.mark.parametrize("example", ALL)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
+def test_spans_are_sorted_disjoint_and_each_inside_one_block(
+    example: Example, blocks: Blocks, draw: int
+) -> None:
+    spans = hide(example.part, blocks, draw).spans
+    assert spans.shape == (len(spans), 2)
+    assert spans.dtype == np.int64
+    assert (spans[:, 0] < spans[:, 1]).all()
+    assert (spans[1:, 0] >= spans[:-1, 1]).all()
+    assert ((spans >= 0) & (spans <= len(blocks.ids))).all()
+    assert np.array_equal(blocks.rows[spans[:, 0]], blocks.rows[spans[:, 1] - 1])
+
+
+@pytest.mark.parametrize("example", ALL)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
+def test_hides_something_never_a_special_and_never_over_the_budget(
+    example: Example, blocks: Blocks, draw: int
+) -> None:
+    chosen = flags(blocks, hide(example.part, blocks, draw))
+    if not example.specials:
+        assert not (chosen & blocks.fixed).any()
+    counts = per_block(blocks, chosen)
+    contents = per_block(blocks, ~blocks.fixed)
+    for length, content, count in zip(blocks.lengths, contents, counts, strict=True):
+        assert count <= example.most(int(length), int(content))
+        assert count >= (content > 0) * example.some
+
+
+@pytest.mark.parametrize("example", [e for e in ALL if e.values[0].alone])
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(blocks=ragged(), draw=st.integers(0, 2**64 - 1), data=st.data())
+def test_a_block_keeps_its_choice_alone_in_any_order_and_among_any_mates(
+    example: Example, blocks: Blocks, draw: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(blocks))))
+    rows = list(order[: data.draw(st.integers(1, len(blocks)))])
+    some = pick(blocks, rows)
+    together, apart = hide(example.part, blocks, draw), hide(example.part, some, draw)
+    for place, row in enumerate(rows):
+        there = _spans(blocks, together.spans, row)
+        assert np.array_equal(there, _spans(some, apart.spans, place))
+        if together.order is not None and apart.order is not None:
+            mine = together.order[blocks.starts[row] : blocks.starts[row + 1]]
+            theirs = apart.order[some.starts[place] : some.starts[place + 1]]
+            assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("example", ALL)
+def test_hiding_twice_gives_the_same_and_alters_nothing(example: Example) -> None:
+    blocks = _pinned()
+    before = [blocks.ids.copy(), blocks.marks.copy(), blocks.fixed.copy(), blocks.starts.copy()]
+    once, again = hide(example.part, blocks, 7), hide(example.part, blocks, 7)
+    assert np.array_equal(once.spans, again.spans)
+    after = [blocks.ids, blocks.marks, blocks.fixed, blocks.starts]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("example", [e for e in ALL if "nothing" not in str(e.id)])
+def test_keys_and_block_numbers_of_long_blocks_give_different_choices(example: Example) -> None:
+    twins = with_units(lay([[1, 2, 1] * 25] * 12))
+    seen = set()
+    for copy in range(10):
+        hidden = hide(example.part, twins, key(0, "mask", copy))
+        for row in range(len(twins)):
+            seen.add(_spans(twins, hidden.spans, row).tobytes())
+    assert len(seen) == 10 * len(twins)
+
+
+@pytest.mark.parametrize("example", ALL)
+def test_no_blocks_hide_nothing(example: Example) -> None:
+    assert len(hide(example.part, lay([])).spans) == 0
+
+
+def _spans(blocks: Blocks, spans: np.ndarray, row: int) -> np.ndarray:
+    """The spans inside one block, counted from its beginning."""
+    first, last = blocks.starts[row], blocks.starts[row + 1]
+    return spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first
+
+
+def _pinned() -> Blocks:
+    prose = [1, 2, 1, 3, 1, 1, 4, 1] * 12
+    return with_units(lay([prose, [60], [STRAY, 2, 0, STRAY, 1, 1], [], [1], [*prose, 0, 30, 1]]))
