@@ -113,6 +113,7 @@ def _follow(building: Generator[Progress, None, Corpus]) -> Corpus:
         BarColumn,
         DownloadColumn,
         MofNCompleteColumn,
+        TaskID,
         TextColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
@@ -121,12 +122,9 @@ def _follow(building: Generator[Progress, None, Corpus]) -> Corpus:
 
     named = TextColumn("{task.description}")
     left = TimeRemainingColumn()
-    with (
-        Bars(
-            named, BarColumn(), DownloadColumn(), TransferSpeedColumn(), left, console=err
-        ) as bars,
-    ):
-        tasks = {}
+    size, rate = DownloadColumn(), TransferSpeedColumn()
+    with Bars(named, BarColumn(), size, rate, left, console=err) as bars:
+        tasks: dict[str, TaskID] = {}
         while True:
             try:
                 step = next(building)
@@ -201,7 +199,7 @@ def mask(arguments: argparse.Namespace) -> None:
         name = f"epoch {shown.epoch}"
         if copies:
             name += f", copy {recipe.corruption.copy(shown.epoch)} of {copies}"
-        view = views.epoch(blocks, shown.hidden, shown.corrupted, tokenizer=tokenizer, name=name)
+        view = views.epoch(blocks, shown, recipe, tokenizer=tokenizer, name=name)
         out.print()
         out.print(view, soft_wrap=True)
 
@@ -215,10 +213,7 @@ def blocks(arguments: argparse.Namespace) -> None:
     from clozelab.runs import masks
     from clozelab.text.store import Corpus
 
-    overrides = list(arguments.set)
-    if arguments.length:
-        overrides.append(f"blocks.length={arguments.length}")
-    recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=overrides)
+    recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=arguments.set)
     corpus = Corpus.open(arguments.corpus)
     plan = masks.plan(
         recipe, corpus, split=arguments.part, epoch=arguments.epoch, seed=arguments.seed

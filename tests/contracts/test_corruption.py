@@ -116,10 +116,9 @@ def test_decisions_about_tokens_come_in_the_shares_asked_for(how: Corruption) ->
 @pytest.mark.parametrize("unit", ["word", "span"])
 def test_decisions_about_words_and_spans_come_in_the_shares_asked_for(unit: str) -> None:
     how = Corruption(unit=unit)  # type: ignore[arg-type]
-    blocks = repeat([1, 2, 1, 3] * 70, 1200)
+    blocks = repeat([1, 2, 1, 3] * 70, 2400)
     hidden = hide(WholeWord() if unit == "word" else Span(), blocks)
-    firsts = hidden.spans[:, 0]
-    leading = np.isin(hidden.positions, firsts)
+    leading = np.isin(hidden.positions, hidden.spans[:, 0])
     decisions = corrupt(how, blocks, hidden).decisions[leading]
     assert len(decisions) > 20_000
     assert_shares(np.bincount(decisions, minlength=3), [0.8, 0.1, 0.1])

@@ -100,8 +100,7 @@ def test_google_pairs_a_single_document_with_itself() -> None:
 
 
 def test_a_next_segment_follows_right_after_unless_something_was_trimmed() -> None:
-    documents = prose(40, 12)
-    blocks = everything(SegmentPair(length=64).plan(documents, 5))
+    blocks = everything(SegmentPair(length=64).plan(prose(200, 12), 5))
     kept = 0
     for (one, two), label, size in zip(
         pairs(blocks), labels_of(blocks).tolist(), blocks.lengths.tolist(), strict=True

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Mark
+from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark
 from clozelab.recipe import Recipe
 
 STYLES = {
@@ -18,23 +20,32 @@ STYLES = {
 _SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
+class Masks(Protocol):
+    """One epoch's masks, as the wiring hands them over."""
+
+    @property
+    def hidden(self) -> Hidden:
+        """What is hidden."""
+        ...
+
+    @property
+    def corrupted(self) -> Corrupted:
+        """What is seen instead."""
+        ...
+
+
 def epoch(
-    blocks: Blocks,
-    hidden: Hidden,
-    corrupted: Corrupted,
-    *,
-    tokenizer: Tokenizer,
-    name: str,
+    blocks: Blocks, masks: Masks, recipe: Recipe, *, tokenizer: Tokenizer, name: str
 ) -> RenderableType:
     """One epoch of masks over some blocks."""
-    positions = hidden.positions
+    hidden = masks.hidden
     free = int((~blocks.fixed).sum())
     spans = f"{len(hidden.spans)} span{'s' * (len(hidden.spans) != 1)}"
-    head = f"{name}: {len(positions)} of {free} tokens in {spans}"
-    parts: list[RenderableType] = [Text(head, style="bold")]
-    for row in range(len(blocks)):
-        parts.append(_block(blocks, row, hidden, corrupted, tokenizer))
-    return Group(*parts)
+    head = f"{name}: {len(hidden.positions)} of {free} tokens in {spans}"
+    segmented = getattr(recipe.masking, "words", "tokenizer") == "segmenter"
+    words = (blocks.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
+    lines = [_block(blocks, row, masks, tokenizer, words) for row in range(len(blocks))]
+    return Group(Text(head, style="bold"), *lines)
 
 
 def legend(recipe: Recipe) -> Text:
@@ -53,26 +64,22 @@ def legend(recipe: Recipe) -> Text:
     )
 
 
-def _block(
-    blocks: Blocks, row: int, hidden: Hidden, corrupted: Corrupted, tokenizer: Tokenizer
-) -> Text:
+def _block(blocks: Blocks, row: int, masks: Masks, tokenizer: Tokenizer, words: Bools) -> Text:
+    hidden, corrupted = masks.hidden, masks.corrupted
     first, stop = int(blocks.starts[row]), int(blocks.starts[row + 1])
-    begin = set(hidden.spans[:, 0].tolist())
-    end = set(hidden.spans[:, 1].tolist())
+    begin, end = set(hidden.spans[:, 0].tolist()), set(hidden.spans[:, 1].tolist())
     place = {int(at): number for number, at in enumerate(hidden.positions)}
     ranks = _ranks(hidden)
     line = Text()
     for at in range(first, stop):
-        starts_word = bool(blocks.marks[at] & Mark.WORD)
         if at > first:
-            line.append(" " if starts_word or blocks.fixed[at] else "·", style="dim")
+            line.append(" " if words[at] or blocks.fixed[at] else "·", style="dim")
         piece = show_piece(tokenizer, int(blocks.ids[at]))
         if at not in place:
             line.append(piece, style="dim" if blocks.fixed[at] else "")
             continue
-        decision = Corrupted.MASK
-        if hidden.order is None:
-            decision = int(corrupted.decisions[place[at]])
+        ordered = hidden.order is not None
+        decision = Corrupted.MASK if ordered else int(corrupted.decisions[place[at]])
         if decision == Corrupted.RANDOM:
             piece = f"{piece}→{show_piece(tokenizer, int(corrupted.ids[at]))}"
         elif decision == Corrupted.SAME:
