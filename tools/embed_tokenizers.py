@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clozelab import data
 from clozelab.contracts import Counts
-from clozelab.text.sources import Reading, documents
+from clozelab.text.reading.sources import Reading, documents
 from clozelab.text.tokenizers import TOKENIZERS
 
 VOCABULARY = 8000

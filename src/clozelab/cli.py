@@ -61,7 +61,7 @@ def corpus_build(arguments: argparse.Namespace) -> None:
     """Build a store from text."""
     from clozelab.report.corpora import show
     from clozelab.runs.corpus import choose_tokenizer, cores, make, missing
-    from clozelab.text.sources import Reading
+    from clozelab.text.reading.sources import Reading
     from clozelab.text.store.build import Options
 
     options = Options(

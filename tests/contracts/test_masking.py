@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from math import ceil, floor
 
 import numpy as np

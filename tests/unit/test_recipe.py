@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clozelab import slots
 from clozelab.contracts import UserError
-from clozelab.recipe import Recipe, difference, names, parse, read, sizes, to_toml
+from clozelab.recipe import Recipe, difference, names, parse, read, sizes, slots, to_toml
+from clozelab.recipe.sizes import DIAL
+from clozelab.recipe.tables import written
 from clozelab.report import recipes as report
-from clozelab.sizes import DIAL
-from clozelab.tables import written
 
 BERT_FAMILY = {
     *("bert", "bert_cased", "bert_chinese", "bert_multilingual", "bert_whole_word", "roberta"),

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text import sentences
-from clozelab.text.sentences import LONGEST, Splitter, lines, splitter
+from clozelab.text.reading import sentences
+from clozelab.text.reading.sentences import LONGEST, Splitter, lines, splitter
 
 KINDS = ["nupunkt", "plain"]
 

@@ -20,9 +20,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text import formats, layouts
-from clozelab.text.layouts import guess
-from clozelab.text.sources import Progress, RawDocument, Reading, documents, listing, total_bytes
+from clozelab.text.reading import formats, layouts
+from clozelab.text.reading.layouts import guess
+from clozelab.text.reading.sources import (
+    Progress,
+    RawDocument,
+    Reading,
+    documents,
+    listing,
+    total_bytes,
+)
 
 
 def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
@@ -408,7 +415,7 @@ def test_a_long_document_is_cut_at_the_best_boundary(
 def test_a_line_that_comes_in_pieces_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    monkeypatch.setattr("clozelab.text.lines._PIECE", 8)
+    monkeypatch.setattr("clozelab.text.reading.lines._PIECE", 8)
     path = write(tmp_path / "a.txt", "12345678\none two three four\n\nfive\n")
     joint = {"prose": " ", "sentences": "\n", "lines": "|"}[layout]
     found = "|".join(texts(path, layout=layout))

@@ -79,9 +79,7 @@ class Rows:
             reverse=reverse,
         )
 
-    def _pair(
-        self, numbers: Ints, base: Ints, at: Ints, reverse: Bools
-    ) -> tuple[Ints, Ints, Ints]:
+    def _pair(self, numbers: Ints, base: Ints, at: Ints, reverse: Bools) -> tuple[Ints, Ints, Ints]:
         """For each block: tokens of A, where B begins in the row, the label."""
         room = self.shape.length - self.shape.reuse - _SPECIALS
         begin = at + self.shape.reuse

@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from clozelab import recipe as recipes
 from clozelab.recipe import Recipe
-from clozelab.tables import written
+from clozelab.recipe.tables import written
 
 
 def show(recipe: Recipe) -> RenderableType:

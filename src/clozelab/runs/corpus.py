@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from clozelab import recipe as recipes
 from clozelab.contracts import Counts, UserError
-from clozelab.text.sentences import splitter
+from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import Options, Progress, build
 from clozelab.text.tokenizers import TOKENIZERS, Training

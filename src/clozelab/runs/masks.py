@@ -16,7 +16,7 @@ from clozelab.masking.knowledge import Knowledge
 from clozelab.packed import offsets
 from clozelab.recipe import Recipe
 from clozelab.text.encoding import Encoder
-from clozelab.text.sentences import splitter
+from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.tokenizers import TOKENIZERS
 from clozelab.text.vocabulary import describe, load

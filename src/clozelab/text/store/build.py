@@ -25,9 +25,9 @@ from tokenizers import Tokenizer
 from clozelab.contracts import Counts, UserError
 from clozelab.keys import root
 from clozelab.text.encoding import Encoder
-from clozelab.text.sentences import splitter
-from clozelab.text.sources import Progress as Read
-from clozelab.text.sources import RawDocument, Reading, documents, listing, total_bytes
+from clozelab.text.reading.sentences import splitter
+from clozelab.text.reading.sources import Progress as Read
+from clozelab.text.reading.sources import RawDocument, Reading, documents, listing, total_bytes
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import Plan, finish

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
 from clozelab.keys import fold, mix
 from clozelab.packed import ranges
-from clozelab.text.sentences import splitter
+from clozelab.text.reading.sentences import splitter
 from clozelab.text.spelling import lettered
 from clozelab.text.store.corpus import ARRAYS, SPLITS, VERSION, checksum
 from clozelab.text.store.shards import Shard, Work, load

@@ -25,8 +25,8 @@ from clozelab.contracts import Array, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets
 from clozelab.text.encoding import Encoded, Encoder
-from clozelab.text.sentences import lines, splitter
-from clozelab.text.sources import RawDocument
+from clozelab.text.reading.sentences import lines, splitter
+from clozelab.text.reading.sources import RawDocument
 from clozelab.text.units import Runs, mark_runs, mark_span
 
 SHARD = 1 << 21  # characters

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text.formats import (
+from clozelab.text.reading.formats import (
     Progress,
     kind_of,
     no_field,
@@ -24,8 +24,8 @@ from clozelab.text.formats import (
     read_record,
     read_stream,
 )
-from clozelab.text.layouts import RawDocument, Reading
-from clozelab.text.lines import PACKINGS
+from clozelab.text.reading.layouts import RawDocument, Reading
+from clozelab.text.reading.lines import PACKINGS
 
 __all__ = ["Progress", "RawDocument", "Reading", "documents", "listing", "total_bytes"]
 

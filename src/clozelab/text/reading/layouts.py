@@ -11,9 +11,9 @@ from itertools import pairwise
 from typing import Literal
 
 from clozelab.contracts import Counts
-from clozelab.text import plain
-from clozelab.text.lines import HEAD, Lines
-from clozelab.text.sentences import whole_character
+from clozelab.text.reading import plain
+from clozelab.text.reading.lines import HEAD, Lines
+from clozelab.text.reading.sentences import whole_character
 
 LIMIT = 16_000_000  # characters of a document
 _CUT = "documents over 16 M characters cut"

@@ -13,14 +13,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from clozelab import slots
 from clozelab.contracts import Format, Masking, UserError
 from clozelab.encoder import Encoder
 from clozelab.masking import Corruption
 from clozelab.objectives import Objective
-from clozelab.overrides import override
-from clozelab.sizes import DIAL, derived, unknown
-from clozelab.tables import Table, build, flat, listed, plain, remedy, written
+from clozelab.recipe import slots
+from clozelab.recipe.overrides import override
+from clozelab.recipe.sizes import DIAL, derived, unknown
+from clozelab.recipe.tables import Table, build, flat, listed, plain, remedy, written
 from clozelab.text.tokenizers import Training
 from clozelab.training import Optimiser, Schedule
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text.layouts import LIMIT, RawDocument, Reading, count_cut, cut, read_text
-from clozelab.text.lines import PACKINGS, Lines, opened
+from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut, read_text
+from clozelab.text.reading.lines import PACKINGS, Lines, opened
 
 _LONGEST_RECORD = 4 * LIMIT  # characters of a JSON line: its text, escapes and other fields
 _OVERLONG = "JSON lines over 64 M characters skipped"

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text import plain
+from clozelab.text.reading import plain
 
 if TYPE_CHECKING:
     import nupunkt

@@ -12,7 +12,7 @@ from clozelab import blocks, encoder, masking, objectives, training
 from clozelab.contracts import UserError
 from clozelab.encoder import Relative, Transformer
 from clozelab.objectives import CausalLm, Distillation
-from clozelab.tables import listed
+from clozelab.recipe.tables import listed
 from clozelab.text.tokenizers import TOKENIZERS
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.contracts import UserError
-from clozelab.slots import SLOTS, TABLES
-from clozelab.tables import Table, remedy
+from clozelab.recipe.slots import SLOTS, TABLES
+from clozelab.recipe.tables import Table, remedy
 
 _WORDS = ("name", "title")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.contracts import UserError
 from clozelab.objectives import BidirectionalLm, Objective
-from clozelab.tables import remedy
+from clozelab.recipe.tables import remedy
 
 if TYPE_CHECKING:
     from clozelab.recipe import Recipe

@@ -1,0 +1,1 @@
+"""Raw text → documents → sentences: files, folders, tables, datasets; layouts; splitters."""
