@@ -53,6 +53,13 @@ def repeat(words: list[int], times: int, *, bare: bool = False) -> Blocks:
     )
 
 
+def pieces(tokens: int, seed: int) -> list[int]:
+    """Word lengths of so many tokens, a fifth of them continuations."""
+    begins = np.random.default_rng(seed).random(tokens) >= 0.2
+    begins[0] = True
+    return np.diff(np.append(np.flatnonzero(begins), tokens)).tolist()
+
+
 def pick(blocks: Blocks, rows: list[int]) -> Blocks:
     """Some of the blocks, in the order asked for."""
     at = np.concatenate([np.arange(blocks.starts[r], blocks.starts[r + 1]) for r in rows])
@@ -139,7 +146,7 @@ def groups(blocks: Blocks, bit: int = Mark.WORD) -> list[list[list[int]]]:
 def chi_square_limit(freedom: int, z: float = 4.5) -> float:
     """What χ² exceeds with the chance a normal exceeds z, about 3e-6 (Wilson and Hilferty)."""
     spread = 2 / (9 * freedom)
-    return freedom * (1 - spread + z * spread**0.5) ** 3
+    return float(freedom * (1 - spread + z * spread**0.5) ** 3)
 
 
 def assert_shares(counts: ArrayLike, shares: ArrayLike) -> None:
@@ -158,4 +165,4 @@ def assert_even(hits: NDArray[np.int64], draws: int, chosen: int) -> None:
     spread = draws * share * (1 - share) * len(hits) / (len(hits) - 1)
     statistic = ((hits - draws * share) ** 2).sum() / spread
     assert statistic < chi_square_limit(len(hits) - 1)
-    assert statistic > (len(hits) - 1) / 4  # chance is not more even than chance
+    assert statistic > chi_square_limit(len(hits) - 1, z=-4.5)  # too even is not chance either

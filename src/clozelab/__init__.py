@@ -1,1 +1,31 @@
-"""clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders."""
+"""clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders.
+
+The public names, each imported when it is first used, so that `import clozelab` is quick:
+`Recipe` and `read` (recipes), `Corpus` (a store), `UserError` (what every mistake raises).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clozelab.contracts import UserError
+    from clozelab.recipe import Recipe, read
+    from clozelab.text.store import Corpus
+
+__version__ = "0.1.0"
+__all__ = ["Corpus", "Recipe", "UserError", "read"]
+
+_HOMES = {
+    "Corpus": "clozelab.text.store",
+    "Recipe": "clozelab.recipe",
+    "UserError": "clozelab.contracts",
+    "read": "clozelab.recipe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"clozelab has no {name!r}; it has {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -194,14 +194,14 @@ def mask(arguments: argparse.Namespace) -> None:
     epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
     if arguments.epoch is not None:
         epochs = [arguments.epoch]
-    out.print(views.legend(recipe), soft_wrap=True)
+    out.print(views.legend(recipe), soft_wrap=not out.is_terminal)
     for shown in masks.masked(blocks, recipe, documents, epochs=epochs, seed=arguments.seed):
         name = f"epoch {shown.epoch}"
         if copies:
             name += f", copy {recipe.corruption.copy(shown.epoch)} of {copies}"
         view = views.epoch(blocks, shown, recipe, tokenizer=tokenizer, name=name)
         out.print()
-        out.print(view, soft_wrap=True)
+        out.print(view, soft_wrap=not out.is_terminal)
 
 
 def blocks(arguments: argparse.Namespace) -> None:
@@ -224,7 +224,7 @@ def blocks(arguments: argparse.Namespace) -> None:
     out.print(views.summary(plan, recipe))
     out.print()
     chosen = plan.blocks(np.arange(arguments.number, last))
-    out.print(views.listed(chosen, recipe, corpus.tokenizer), soft_wrap=True)
+    out.print(views.listed(chosen, recipe, corpus.tokenizer), soft_wrap=not out.is_terminal)
 
 
 def demo(arguments: argparse.Namespace) -> None:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import document_of, everything, sentence_of
+from reading import cut_out, document_of, everything, neighbours, same
 
 from clozelab.blocks import PARTS
-from clozelab.contracts import Blocks, Bools, Documents, Format, Mark, UserError
+from clozelab.contracts import Blocks, Documents, Format, Mark, UserError
 
 # A new part: its layout and a few settings, short blocks among them.
 EXAMPLES: dict[str, tuple[str, list[dict[str, Any]]]] = {
@@ -95,21 +95,6 @@ def formats(name: str) -> list[Format]:
     return [PARTS[name](**settings) for settings in EXAMPLES[name][1]]
 
 
-def same(one: Blocks, two: Blocks) -> bool:
-    """Whether two gatherings hold the same values everywhere."""
-    arrays = ("ids", "starts", "marks", "segments", "fixed", "numbers", "labels", "reverse")
-    pairs = [(getattr(one, field), getattr(two, field)) for field in arrays]
-    if one.words is not None and two.words is not None:
-        fields = ("starts", "ids", "characters")
-        pairs += [(getattr(one.words, f), getattr(two.words, f)) for f in fields]
-    return all((a is None and b is None) or np.array_equal(a, b) for a, b in pairs)
-
-
-def neighbours(blocks: Blocks) -> Bools:
-    """[N - 1] whether a token and the next lie in one block."""
-    return blocks.rows[1:] == blocks.rows[:-1]
-
-
 def check_pair(blocks: Blocks) -> None:
     seps = np.add.reduceat(blocks.ids == made.SPECIAL["sep"], blocks.starts[:-1])
     assert (seps == 2).all()
@@ -175,7 +160,7 @@ def check_layout(name: str, part: Any, blocks: Blocks) -> None:
 
 
 def check_text(part: Any, documents: Documents, blocks: Blocks) -> None:
-    """Between specials lies a slice of the store, or whole sentences where the format deals them."""
+    """Between specials lies a slice of the store; or whole sentences, where they are dealt."""
     inside = ~blocks.fixed[1:] & ~blocks.fixed[:-1] & neighbours(blocks)
     place = blocks.ids.astype(np.int64) - made.PLACED
     back = np.zeros(len(blocks), dtype=bool) if blocks.reverse is None else blocks.reverse
@@ -245,27 +230,6 @@ def test_a_block_is_the_same_however_it_is_asked_for(
         assert same(plan.blocks(np.array([number])), cut_out(together, at))
 
 
-def cut_out(blocks: Blocks, at: int) -> Blocks:
-    """One block of a gathering."""
-    span = slice(blocks.starts[at], blocks.starts[at + 1])
-    words = blocks.words
-    if words is not None:
-        of = slice(words.starts[at], words.starts[at + 1])
-        starts = words.starts[at : at + 2] - words.starts[at]
-        words = replace(words, starts=starts, ids=words.ids[of], characters=words.characters[of])
-    return Blocks(
-        ids=blocks.ids[span],
-        starts=blocks.starts[at : at + 2] - blocks.starts[at],
-        marks=blocks.marks[span],
-        segments=blocks.segments[span],
-        fixed=blocks.fixed[span],
-        numbers=blocks.numbers[at : at + 1],
-        labels=None if blocks.labels is None else blocks.labels[at : at + 1],
-        reverse=None if blocks.reverse is None else blocks.reverse[at : at + 1],
-        words=words,
-    )
-
-
 @parts
 def test_plans_of_one_key_agree_and_of_two_keys_differ(name: str) -> None:
     documents = made.placed([[7, 0, 11, 3, 25, 4]] * 30)
@@ -315,10 +279,3 @@ def test_the_store_may_be_memory_mapped(name: str, tmp_path: Any) -> None:
     part = formats(name)[0]
     blocks = everything(part.plan(replace(documents, **mapped), 3))
     assert same(blocks, everything(part.plan(documents, 3)))
-
-
-def test_sentence_of_and_document_of_skip_empty_ones() -> None:
-    documents = made.placed([[0, 2], [], [1]])
-    places = np.arange(3)
-    assert sentence_of(documents, places).tolist() == [1, 1, 2]
-    assert document_of(documents, places).tolist() == [0, 0, 2]

@@ -136,9 +136,7 @@ def test_trimming_is_the_published_loop() -> None:
     for room in np.unique(rooms).tolist():
         at = rooms == room
         lost = np.stack(trim(first[at], second[at], room=room), axis=1)
-        expected = [
-            literal_trim(a, b, room) for a, b in zip(first[at], second[at], strict=True)
-        ]
+        expected = [literal_trim(a, b, room) for a, b in zip(first[at], second[at], strict=True)]
         assert np.array_equal(lost, expected)
 
 

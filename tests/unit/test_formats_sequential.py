@@ -210,9 +210,7 @@ def check_against(part: Any, documents: Documents, *, published: bool, swaps: bo
 @pytest.mark.parametrize("compat", ["none", "google"])
 @pytest.mark.parametrize("single", ["force", "skip"])
 @pytest.mark.parametrize(("length", "short"), [(5, 0.1), (40, 0.5), (128, 0.1), (2000, 0.0)])
-def test_segment_pairs_block_by_block(
-    compat: str, single: str, length: int, short: float
-) -> None:
+def test_segment_pairs_block_by_block(compat: str, single: str, length: int, short: float) -> None:
     part = SegmentPair(length=length, short=short, single=single, compat=compat)
     check_against(part, corpus(), published=compat == "google", swaps=False)
 

@@ -39,7 +39,10 @@ def test_mix_is_splitmix64() -> None:
 def test_keys_never_change_between_versions() -> None:
     assert root(0, "mask") == 13838380464738965756
     assert key(1, "mask", 2) == 208065087621381721
-    assert fold([5, 6, 7, 8], np.array([0, 1])).tolist() == [1952936728445087881, 17729766386492379643]
+    assert fold([5, 6, 7, 8], np.array([0, 1])).tolist() == [
+        1952936728445087881,
+        17729766386492379643,
+    ]
 
 
 def test_mix_broadcasts_keys_against_counters() -> None:

@@ -73,7 +73,9 @@ def _block(blocks: Blocks, row: int, masks: Masks, tokenizer: Tokenizer, words: 
     line = Text()
     for at in range(first, stop):
         if at > first:
-            line.append(" " if words[at] or blocks.fixed[at] else "·", style="dim")
+            inside = at in place and at not in begin
+            gap = " " if words[at] or blocks.fixed[at] else "·"
+            line.append(gap, style=line.spans[-1].style if inside else "dim")
         piece = show_piece(tokenizer, int(blocks.ids[at]))
         if at not in place:
             line.append(piece, style="dim" if blocks.fixed[at] else "")

@@ -12,13 +12,14 @@ import json
 import re
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Bytes, Counts, Ids, Ints, Mark
 from clozelab.packed import offsets, ranges, sums
-from clozelab.text.words import IDEOGRAPH_CLASS, begins, inside_segments
+from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
 # White space for the library is what Python takes for it, less the four control characters.
 _GAP = r"[^\S\x1c-\x1f]"
@@ -46,7 +47,7 @@ class Encoded:
     ids: Ids
     marks: Bytes
     starts: Ints  # first token of each sentence, then the end
-    firsts: Ints | None = None  # the character of its sentence each token begins at
+    firsts: Ints | None = None  # the character of its sentence each token begins at, after spaces
     stops: Ints | None = None  # the character after its last
 
 
@@ -57,6 +58,9 @@ class Encoder:
         self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
         # A special's name that stands in the text is text.
         self._tokenizer.encode_special_tokens = True
+        # Files of others may ask for either.
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
         self._pattern = stretches(tokenizer)
         self._segment = segment
         self._counts = counts
@@ -100,7 +104,7 @@ class Encoder:
         encodings = self._tokenizer.encode_batch(ordered, add_special_tokens=False)
         for text, encoding in zip(ordered, encodings, strict=True):
             places = encoding.offsets
-            firsts = [first for first, _ in places]
+            firsts = after_space(text, [first for first, _ in places])
             self._known[text] = len(self._starts) - 1
             self._ids.extend(encoding.ids)
             self._firsts.extend(firsts)
@@ -117,7 +121,7 @@ class Encoder:
         self._letters = 0
 
     def _mark_segments(self, sentences: list[str], encoded: Encoded, firsts: Ints) -> None:
-        """Take the segment mark from ideographs inside a segmented word."""
+        """Take the segment mark from what lies inside a segmented word."""
         for number, sentence in enumerate(sentences):
             if not _IDEOGRAPH.search(sentence):
                 continue
@@ -149,18 +153,23 @@ def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:
         local = before["use_regex"] and not before["add_prefix_space"]
         return _BYTES if local else _SENTENCE
     if before.get("type") == "Metaspace" and before["prepend_scheme"] == "always":
-        steps = normal.get("normalizers", [])
-        local = bool(steps) and all(_inside_stretches(step) for step in steps)
+        steps = [step for step in normal.get("normalizers", []) if step["type"] != "Lowercase"]
+        local = steps[-2:] == _SQUEEZE and all(map(_inside_stretches, steps[:-2]))
         return _SPACED if local and before["split"] else _SENTENCE
     return _SENTENCE
 
 
-def _inside_stretches(step: dict[str, object]) -> bool:
-    """Whether a normaliser never looks across white space, or only squeezes it."""
+# The end of a normaliser that leaves one plain space between runs, whatever white space was there
+# or came of decomposing (´ is a space with an accent).
+_SQUEEZE = [
+    {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+    {"type": "Strip", "strip_left": False, "strip_right": True},
+]
+
+
+def _inside_stretches(step: dict[str, Any]) -> bool:
+    """Whether a normaliser never looks across white space."""
     if step["type"] == "Replace":
-        pattern = step["pattern"]
-        assert isinstance(pattern, dict)
-        squeezes = pattern.get("Regex") == r"\s+" and step["content"] == " "
-        letters = str(pattern.get("String", " "))
-        return squeezes or not any(letter.isspace() for letter in letters)
-    return step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase", "Strip")
+        letters = step["pattern"].get("String", " ")
+        return not any(letter.isspace() for letter in letters)
+    return step["type"] in ("NFKD", "NFD", "StripAccents")

@@ -61,11 +61,10 @@ class Letters:
                 self.counts[letter] += number
         seen.clear()
 
-    def alphabet(self, most: int) -> set[str]:
-        """The most frequent letters and signs; ties go by the letter."""
+    def alphabet(self) -> list[str]:
+        """The letters and signs, the most frequent first; ties go by the letter."""
         self.counts.pop(" ", None)
-        ordered = sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
-        return set(ordered[:most])
+        return sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,9 @@ def learn(texts: Iterator[str], letters: Letters, *, size: int, affix: str) -> M
     tokenizer.train_from_iterator(letters.mark(texts), trainer)
     model = json.loads(tokenizer.to_str())["model"]
     plain = {sign: letter for letter, sign in letters.signs.items()}
+    alphabet = letters.alphabet()
     # Rare letters would crowd a small vocabulary out.
-    alphabet = letters.alphabet(max(size // 3, 256))
+    frequent = set(alphabet[: min(max(size // 3, 256), max(size, 0))])
 
     def named(piece: str) -> str:
         ends = piece[:1] if letters.end == "first" else piece[-1:]
@@ -98,14 +98,12 @@ def learn(texts: Iterator[str], letters: Letters, *, size: int, affix: str) -> M
             return spelled if ends in plain else affix + spelled
         return spelled + affix if ends in plain else spelled
 
-    merges = [(one, two) for one, two in model["merges"] if alphabet.issuperset(one + two)]
-    singles = sorted(alphabet & set(model["vocab"]))
-    room = max(size - len(singles), 0)
-    pieces = [*singles, *dict.fromkeys(one + two for one, two in merges)][: len(singles) + room]
-    kept = set(pieces)
+    merges = [(one, two) for one, two in model["merges"] if frequent.issuperset(one + two)]
+    merged = list(dict.fromkeys(one + two for one, two in merges))
+    singles = sorted(alphabet[: max(size - len(merged), len(frequent))])  # they fill what is left
     return Merges(
-        pieces=list(dict.fromkeys(named(piece) for piece in pieces)),
-        merges=[(named(a), named(b)) for a, b in merges if a + b in kept],
+        pieces=list(dict.fromkeys(named(piece) for piece in [*singles, *merged])),
+        merges=[(named(one), named(two)) for one, two in merges],
     )
 
 

@@ -83,6 +83,9 @@ class ByteBpe:
     def __post_init__(self) -> None:
         if not self.cased:
             raise UserError("byte_bpe leaves text as it is: cased = false is not to be had")
+        least = 256 + len(self.specials)
+        if self.vocabulary < least:
+            raise UserError(f"tokenizer.vocabulary = {self.vocabulary}: byte_bpe needs {least}")
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Learn the merges."""
@@ -158,7 +161,15 @@ class Unigram:
             unk_token=unknown(self.specials),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(texts, trainer)
+        try:
+            tokenizer.train_from_iterator(texts, trainer)
+        except Exception as error:
+            if "not large enough to contain all chars" not in str(error):
+                raise
+            raise UserError(
+                f"tokenizer.vocabulary = {self.vocabulary}: unigram keeps every character, and the"
+                " text has more than that; give it more room"
+            ) from error
         return finished(settled(tokenizer, len(self.specials)))
 
 

@@ -46,7 +46,8 @@ def gazetteer(lines: Iterable[str], encoder: Encoder, counts: Counts) -> Runs:
             span = slice(encoded.starts[number], encoded.starts[number + 1])
             ids, begins = encoded.ids[span], np.flatnonzero(encoded.marks[span] & Mark.WORD)
             if not 0 < len(begins) <= LONGEST_ENTITY:
-                counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
+                if not lead:
+                    counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
                 continue
             for keys in _windows(fold(ids, begins), len(begins)):
                 last = keys
@@ -91,7 +92,8 @@ def mark_span(
     """Clear `bit` inside the tokens of the characters [begin, end) of a document.
 
     `shifts` gives the character of the document each token's sentence begins at. A span whose
-    edge falls inside a token is widened to the whole token, and counted.
+    edge falls inside a token is widened to the whole token, one that goes past the end of a
+    sentence is cut there; both are counted.
     """
     assert encoded.firsts is not None
     assert encoded.stops is not None
@@ -102,7 +104,10 @@ def mark_span(
         return
     if firsts[inside[0]] < begin or stops[inside[-1]] > end:
         counts.add("spans widened to whole tokens")
-    encoded.marks[inside[1:]] &= np.uint8(Mark.ALL ^ bit)
+    cleared = np.setdiff1d(inside[1:], encoded.starts)
+    if len(cleared) < len(inside) - 1:
+        counts.add("spans cut at the end of a sentence")
+    encoded.marks[cleared] &= np.uint8(Mark.ALL ^ bit)
 
 
 def contains(table: Keys, keys: Keys) -> Bools:
@@ -137,7 +142,9 @@ class Tally:
         np.add.at(counts, place, np.concatenate(self._counts))
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
-            keys, counts = keys[counts >= floor], counts[counts >= floor]
+            kept = counts > floor  # and of those that tie at the floor as many as there is room for
+            kept[np.flatnonzero(counts == floor)[: self._limit - int(kept.sum())]] = True
+            keys, counts = keys[kept], counts[kept]
         self._keys, self._counts, self._waiting = [keys], [counts], 0
         return keys, counts
 
@@ -150,7 +157,7 @@ def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[K
     first = np.flatnonzero(marks & Mark.SEGMENT)
     words = fold(ids, first)
     sentence = np.searchsorted(starts, first, side="right")
-    plain = lettered[ids[first]]
+    plain = np.logical_or.reduceat(lettered[ids], first)  # a word may begin with a lone space
     linked = (sentence[1:] == sentence[:-1]) & plain[1:] & plain[:-1]
     return words, mix(words[:-1], words[1:])[linked]
 

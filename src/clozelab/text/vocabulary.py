@@ -124,21 +124,31 @@ def _settings(path: Path) -> dict[str, Any]:
     config = path.parent / "tokenizer_config.json"
     if not config.is_file():
         return {}
-    read: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    try:
+        read: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{config}: not JSON; mend it or take it away ({error})") from error
     return read
 
 
 def _from_vocab_txt(path: Path) -> Tokenizer:
     """BERT's list of pieces, one a line; cased unless the directory's settings or the list say."""
-    pieces = path.read_text(encoding="utf-8").splitlines()
+    # Not splitlines: U+2028 and its like are pieces of some vocabularies.
+    pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     table = {piece: number for number, piece in enumerate(pieces)}
     missing = [name for name in BERT if name not in table]
     if missing:
         raise UserError(f"{path}: a BERT vocabulary has {', '.join(BERT)}; missing {missing[0]}")
     upper = any(piece.isascii() and piece[:1].isupper() for piece in pieces)
-    lower = _settings(path).get("do_lower_case", not upper)
-    model = models.WordPiece(table, unk_token="[UNK]")
-    return finished(bert_like(model, not lower), BERT)
+    settings = _settings(path)
+    lower = settings.get("do_lower_case", not upper)
+    tokenizer = bert_like(models.WordPiece(table, unk_token="[UNK]"), not lower)
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lower,
+        strip_accents=settings.get("strip_accents"),  # None: as the case
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    return finished(tokenizer, BERT)
 
 
 def _from_merges(path: Path) -> Tokenizer:
@@ -147,6 +157,8 @@ def _from_merges(path: Path) -> Tokenizer:
     if not merges.is_file():
         raise UserError(f"{path}: a byte-level BPE needs merges.txt beside it")
     tokenizer = Tokenizer(models.BPE.from_file(str(path), str(merges)))
+    if any(piece.endswith("</w>") for piece in tokenizer.get_vocab()):
+        raise UserError(f"{path}: pieces with </w> are not byte-level BPE; save a tokenizer.json")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     names = (name for names in ROLES.values() for name in names)

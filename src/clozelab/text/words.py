@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from clozelab.contracts import Bools, Ints
+from clozelab.contracts import Bools
 
 # The blocks that BERT's normaliser surrounds with spaces.
 IDEOGRAPHS = (
@@ -36,7 +36,7 @@ Kind = Literal["space", "sign", "ideograph", "letter"]
 def kind(character: str) -> Kind:
     """What a character is to a word: a gap, a word of its own, or a part of one."""
     code = ord(character)
-    if character.isspace():
+    if character.isspace() and not "\x1c" <= character <= "\x1f":  # as the library has it
         return "space"
     if any(first <= code <= last for first, last in IDEOGRAPHS):
         return "ideograph"
@@ -46,19 +46,27 @@ def kind(character: str) -> Kind:
     return "letter"
 
 
-def begins(text: str, firsts: Sequence[int]) -> list[bool]:
-    """Which of a text's tokens begin a word, from the character each one begins at.
+def after_space(text: str, firsts: Sequence[int]) -> list[int]:
+    """The characters some tokens begin at, spaces that a piece begins with left out."""
+    answers = []
+    for first in firsts:
+        at = first
+        while at < len(text) and kind(text[at]) == "space":
+            at += 1
+        answers.append(at)
+    return answers
 
-    A token that begins with spaces is taken to begin after them; of several tokens beginning at
-    the same character (bytes of an emoji, a lone space piece and its word) the first counts.
+
+def begins(text: str, firsts: Sequence[int]) -> list[bool]:
+    """Which of a text's tokens begin a word, from the character each begins at `after_space`.
+
+    Of several tokens beginning at the same character (bytes of an emoji, a lone space piece and
+    its word) the first counts.
     """
     kinds = [kind(character) for character in text]
     answers = []
     previous = -1
-    for first in firsts:
-        at = first
-        while at < len(text) and kinds[at] == "space":
-            at += 1
+    for at in firsts:
         if at == previous:
             answers.append(False)
         elif at in (0, len(text)) or kinds[at] in ("sign", "ideograph"):
@@ -79,7 +87,7 @@ def segmenter() -> str | None:
 
 
 def inside_segments(sentence: str) -> tuple[Bools, bool]:
-    """[characters] which ideographs lie inside a segmented word, and whether segmentation failed.
+    """[characters] which lie inside a segmented word with ideographs, and whether it failed.
 
     Where the segmenter's words do not spell the sentence, no character is inside one.
     """
@@ -89,10 +97,8 @@ def inside_segments(sentence: str) -> tuple[Bools, bool]:
     words = rjieba.cut(sentence)
     if "".join(words) != sentence:
         return inside, True
-    heads: Ints = np.cumsum([0] + [len(word) for word in words])[:-1]
-    inside[:] = True
-    inside[heads] = False
-    for at in np.flatnonzero(inside).tolist():
-        if kind(sentence[at]) != "ideograph":
-            inside[at] = False
+    at = 0
+    for word in words:
+        inside[at + 1 : at + len(word)] = any(kind(letter) == "ideograph" for letter in word)
+        at += len(word)
     return inside, False

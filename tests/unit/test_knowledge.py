@@ -1,0 +1,148 @@
+"""Phrases and entities all or nothing, card A6: levels, coins, budgets and stages."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hiding import assert_shares, flags, groups, hide, lay, per_block, repeat, with_units
+
+from clozelab.contracts import Blocks, Mark, UserError
+from clozelab.keys import key
+from clozelab.masking.knowledge import Knowledge
+from clozelab.masking.token import Token
+from clozelab.masking.whole_word import WholeWord
+
+RNG = np.random.default_rng(5)
+PROSE = [RNG.geometric(0.75, RNG.integers(60, 300)).tolist() for _ in range(80)]
+BLOCKS = with_units(lay(PROSE))
+BITS = {"word": Mark.WORD, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
+
+
+def without_units(blocks: Blocks) -> Blocks:
+    """Every token a unit by itself at every level: what an empty gazetteer leaves."""
+    return replace(blocks, marks=np.full_like(blocks.marks, Mark.ALL))
+
+
+@pytest.mark.parametrize("choose", ["budget", "bernoulli"])
+@pytest.mark.parametrize("level", list(BITS))
+def test_units_of_the_level_are_hidden_whole(level: str, choose: str) -> None:
+    part = Knowledge(levels={level: 1.0}, choose=choose)  # type: ignore[arg-type]
+    chosen = flags(BLOCKS, hide(part, BLOCKS))
+    several = 0
+    for mine in groups(BLOCKS, BITS[level]):
+        for unit in mine:
+            assert chosen[unit].all() or not chosen[unit].any()
+            several += int(len(unit) > 1 and chosen[unit].all())
+    assert several > 100
+
+
+def test_each_block_keeps_to_the_level_picked_for_it() -> None:
+    part = Knowledge(levels={"word": 1.0, "phrase": 1.0, "entity": 1.0})
+    picked = part.picked(BLOCKS, 1)
+    chosen = flags(BLOCKS, hide(part, BLOCKS, 1))
+    by_level = [groups(BLOCKS, bit) for bit in BITS.values()]
+    assert set(picked) == {0, 1, 2}
+    for row, level in enumerate(picked):
+        for unit in by_level[level][row]:
+            assert chosen[unit].all() or not chosen[unit].any()
+
+
+def test_the_budget_is_kept_and_mostly_met() -> None:
+    chosen = flags(BLOCKS, hide(Knowledge(levels={"entity": 1.0}), BLOCKS))
+    counts = per_block(BLOCKS, chosen)
+    wanted = np.rint(0.15 * BLOCKS.lengths)
+    assert (counts <= wanted).all()
+    assert counts.sum() > 0.97 * wanted.sum()
+
+
+@pytest.mark.parametrize("level", ["character", "phrase", "entity"])
+def test_without_units_a_budget_hides_what_token_masking_hides(level: str) -> None:
+    blocks = BLOCKS if level == "character" else without_units(BLOCKS)
+    ours = hide(Knowledge(levels={level: 1.0}), blocks)
+    assert np.array_equal(ours.positions, hide(Token(), blocks).positions)
+
+
+@pytest.mark.parametrize("level", ["character", "phrase", "entity"])
+def test_without_units_coins_hide_what_token_masking_hides(level: str) -> None:
+    blocks = BLOCKS if level == "character" else without_units(BLOCKS)
+    ours = hide(Knowledge(levels={level: 1.0}, choose="bernoulli"), blocks)
+    assert np.array_equal(ours.positions, hide(Token(count="bernoulli"), blocks).positions)
+
+
+def test_words_as_units_are_whole_word_masking() -> None:
+    ours = hide(Knowledge(levels={"word": 1.0}), BLOCKS)
+    assert np.array_equal(ours.positions, hide(WholeWord(), BLOCKS).positions)
+
+
+def test_coins_hide_their_share_of_the_tokens_on_average() -> None:
+    sizes = [1, 2, 5, 1, 3] * 40
+    blocks = repeat(sizes, 1000)
+    counts = per_block(
+        blocks, flags(blocks, hide(Knowledge(levels={"word": 1.0}, choose="bernoulli"), blocks))
+    )
+    variance = 0.15 * 0.85 * sum(size * size for size in sizes)
+    assert abs(counts.mean() - 0.15 * sum(sizes)) < 4.5 * (variance / 1000) ** 0.5
+    assert abs(counts.var() / variance - 1) < 4.5 * (2 / 1000) ** 0.5
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0), (6.0, 3.0, 1.0), (0.0, 0.5, 1.5)])
+def test_levels_are_picked_in_proportion_to_their_weights(
+    weights: tuple[float, float, float],
+) -> None:
+    levels = dict(zip(("character", "phrase", "entity"), weights, strict=True))
+    counts = np.bincount(Knowledge(levels=levels).picked(repeat([1], 20_000), 1), minlength=3)
+    used = np.array(weights) > 0
+    assert not counts[~used].any()
+    assert_shares(counts[used], np.array(weights)[used])
+
+
+def test_a_level_for_an_epoch_is_the_same_in_every_block_and_drawn_anew_for_each_key() -> None:
+    part = Knowledge(pick="epoch")
+    blocks = repeat([1], 50)
+    picked = [part.picked(blocks, key(0, "mask", epoch)) for epoch in range(3000)]
+    assert all((each == each[0]).all() for each in picked[:100])
+    assert_shares(np.bincount([each[0] for each in picked]), [1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("progress", "levels"),
+    [
+        (0.0, ["character"]),
+        (0.19, ["character"]),
+        (0.2, ["character", "phrase"]),
+        (0.49, ["character", "phrase"]),
+        (0.5, ["character", "phrase", "entity"]),
+        (1.0, ["character", "phrase", "entity"]),
+    ],
+)
+def test_stages_add_one_level_after_another(progress: float, levels: list[str]) -> None:
+    part = Knowledge(stages=(2.0, 3.0, 5.0), rate=0.2, cap=9, pick="epoch", choose="bernoulli")
+    stage = part.stage(progress)
+    assert list(stage.levels) == levels
+    assert (stage.rate, stage.cap, stage.pick) == (0.2, 9, "epoch")
+    assert (stage.choose, stage.over) == ("bernoulli", part.over)
+
+
+def test_without_stages_the_strategy_stays_what_it_is() -> None:
+    part = Knowledge()
+    assert part.stage(0.1) is part
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"levels": {}},
+        {"levels": {"character": 0.0}},
+        {"levels": {"character": 1.0, "phrase": -1.0}},
+        {"levels": {"syllable": 1.0}},
+        {"stages": (1.0,)},
+        {"stages": (0.0, 0.0, 0.0)},
+        {"stages": (1.0, -0.5, 1.0)},
+        {"levels": {"character": 0.0, "phrase": 1.0}, "stages": (1.0, 1.0)},
+        {"cap": 0},
+        {"rate": 0.0},
+    ],
+)
+def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UserError):
+        Knowledge(**wrong)  # type: ignore[arg-type]
