@@ -104,7 +104,7 @@ def _add_set(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(word: str) -> int:
-    number = int(word.replace("_", "").replace(",", ""))
-    if number < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return number
+    digits = word.replace("_", "").replace(",", "")
+    if not (digits.isascii() and digits.isdigit()):
+        raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 0 up")
+    return int(digits)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 
 from clozelab.arguments import parser
 from clozelab.contracts import Counts, UserError
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from clozelab.text.store import Corpus
     from clozelab.text.store.build import Progress
 
-out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, emoji=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 _TEXT = (
     "Pierre bought a second-hand umbrella in New York because it had been raining"
@@ -35,7 +35,7 @@ def main(words: Sequence[str] | None = None) -> int:
         COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
     except UserError as error:
-        err.print(f"[bold red]clozelab:[/] {_plain(str(error))}")
+        err.print(f"[bold red]clozelab:[/] {escape(str(error))}")
         return 2
     except KeyboardInterrupt:
         err.print("[bold red]clozelab:[/] interrupted")
@@ -44,17 +44,11 @@ def main(words: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
-            raise
-        where = error.filename or "the disk"
-        err.print(f"[bold red]clozelab:[/] {where}: {error.strerror}; free it and run again")
+        place = f"{error.filename}: " if error.filename else ""
+        told = f"{place}{error.strerror or error}; mend that and run the same command again"
+        err.print(f"[bold red]clozelab:[/] {escape(told)}")
         return 2
     return 0
-
-
-def _plain(text: str) -> str:
-    """Text that rich prints as it is."""
-    return text.replace("[", r"\[")
 
 
 def corpus_build(arguments: argparse.Namespace) -> None:
@@ -89,7 +83,7 @@ def corpus_build(arguments: argparse.Namespace) -> None:
         recipe=arguments.recipe,
     )
     for line in missing(options):
-        err.print(f"[yellow]{_plain(line)}[/]")
+        err.print(f"[yellow]{escape(line)}[/]")
     counts = Counts()
     building = make(
         arguments.input, Path(arguments.out), tokenizer=tokenizer, options=options, counts=counts
@@ -103,7 +97,7 @@ def corpus_build(arguments: argparse.Namespace) -> None:
         ) from None
     for what, number in counts.numbers.items():
         place = counts.places[what]
-        err.print(_plain(f"{what}: {number:,}" + (f" (first at {place})" if place else "")))
+        err.print(escape(f"{what}: {number:,}" + (f" (first at {place})" if place else "")))
     out.print(show(corpus))
 
 
@@ -123,7 +117,9 @@ def _follow(building: Generator[Progress, None, Corpus]) -> Corpus:
     named = TextColumn("{task.description}")
     left = TimeRemainingColumn()
     size, rate = DownloadColumn(), TransferSpeedColumn()
-    with Bars(named, BarColumn(), size, rate, left, console=err) as bars:
+    with Bars(
+        named, BarColumn(), size, rate, left, console=err, disable=not err.is_terminal
+    ) as bars:
         tasks: dict[str, TaskID] = {}
         while True:
             try:
@@ -154,7 +150,7 @@ def corpus_check(arguments: argparse.Namespace) -> None:
 
     corpus = Corpus.open(arguments.corpus)
     corpus.check()
-    out.print(_plain(f"{corpus.path}: all {len(corpus.manifest['files'])} files are whole"))
+    out.print(escape(f"{corpus.path}: all {len(corpus.manifest['files'])} files are whole"))
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -167,7 +163,7 @@ def show(arguments: argparse.Namespace) -> None:
             out.print(f"[bold]{name:18}[/]{recipes.read(name).title}")
         return
     recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=arguments.set)
-    out.print(_plain(recipes.to_toml(recipe)) if arguments.toml else views.show(recipe))
+    out.print(escape(recipes.to_toml(recipe)) if arguments.toml else views.show(recipe))
 
 
 def diff(arguments: argparse.Namespace) -> None:
@@ -248,7 +244,7 @@ def demo(arguments: argparse.Namespace) -> None:
         steps.insert(0, ["corpus", "show", str(place)])
     for words in steps:
         spoken = " ".join(f'"{word}"' if " " in word else word for word in words)
-        out.rule(f"[bold]clozelab {_plain(spoken)}", align="left")
+        out.rule(f"[bold]clozelab {escape(spoken)}", align="left")
         step = parser().parse_args(words)
         COMMANDS[step.command](step)
         out.print()

@@ -270,6 +270,15 @@ def test_what_a_part_provides_is_in_its_blocks(name: str) -> None:
 
 
 @parts
+def test_arrays_have_the_types_of_the_contract(name: str) -> None:
+    blocks = everything(formats(name)[0].plan(made.placed(ENOUGH), 3))
+    types = {"ids": "int32", "starts": "int64", "marks": "uint8", "segments": "uint8"}
+    types |= {"fixed": "bool", "numbers": "int64"}
+    types |= {"labels": "int64"} if blocks.labels is not None else {}
+    assert {field: str(getattr(blocks, field).dtype) for field in types} == types
+
+
+@parts
 def test_the_store_may_be_memory_mapped(name: str, tmp_path: Any) -> None:
     documents = made.placed(ENOUGH)
     mapped = {}

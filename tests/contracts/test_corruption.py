@@ -181,14 +181,15 @@ def test_a_hidden_special_decides_for_itself_not_for_a_word_of_another_block() -
 
 
 def test_uniform_replacements_are_even_over_ordinary_ids() -> None:
-    drawn = _drawn(Corruption(mask=0, same=0, replacement="uniform"))
+    drawn = _drawn(Corruption(mask=0.5, same=0.2, replacement="uniform"))
     counts = np.bincount(drawn, minlength=WORDS.size)
     assert not counts[WORDS.special].any()
+    assert counts[WORDS.ordinary].all()
     assert_shares(counts[WORDS.ordinary], np.ones(len(WORDS.ordinary)))
 
 
 def test_unigram_replacements_are_as_frequent_as_in_the_corpus() -> None:
-    drawn = _drawn(Corruption(mask=0, same=0, replacement="unigram"))
+    drawn = _drawn(Corruption(mask=0.5, same=0.2, replacement="unigram"))
     assert WORDS.counts is not None
     share = WORDS.counts[WORDS.ordinary]
     seen = np.bincount(drawn, minlength=WORDS.size)[WORDS.ordinary]
@@ -198,8 +199,10 @@ def test_unigram_replacements_are_as_frequent_as_in_the_corpus() -> None:
 
 
 def test_any_replacements_are_even_over_the_whole_vocabulary() -> None:
-    drawn = _drawn(Corruption(mask=0, same=0, replacement="any"))
-    assert_shares(np.bincount(drawn, minlength=WORDS.size), np.ones(WORDS.size))
+    drawn = _drawn(Corruption(mask=0.5, same=0.2, replacement="any"))
+    counts = np.bincount(drawn, minlength=WORDS.size)
+    assert counts.all()
+    assert_shares(counts, np.ones(WORDS.size))
 
 
 def test_unigram_without_counts_is_refused() -> None:
@@ -229,6 +232,7 @@ def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
 
 
 def _drawn(how: Corruption) -> np.ndarray:
-    blocks = repeat([1] * 510, 300)
+    blocks = repeat([1] * 510, 800)
     hidden = hide(Token(rate=0.3), blocks)
-    return corrupt(how, blocks, hidden).ids[hidden.positions]
+    out = corrupt(how, blocks, hidden)
+    return out.ids[hidden.positions[out.decisions == RANDOM]]

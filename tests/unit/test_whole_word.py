@@ -15,6 +15,8 @@ RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(20, 380)).tolist() for _ in range(150)]
 HARD = [[*words[:40], 0, 40, STRAY, 0, STRAY, *words[40:80], 25] for words in PROSE]
 
+LAST = [[40, 1, 2]] * 20  # all the short words are needed, even one visited last
+
 
 def budgets(blocks: Blocks) -> list[int]:
     return [max(1, round(0.15 * int(length))) for length in blocks.lengths]
@@ -35,13 +37,13 @@ def greedy(blocks: Blocks, key: int) -> Bools:
     return chosen
 
 
-@pytest.mark.parametrize("words", [PROSE, HARD, [[40, 30, 50], [7], [STRAY, 0, 9]]])
+@pytest.mark.parametrize("words", [PROSE, HARD, [[40, 30, 50], [7], [STRAY, 0, 9]], LAST])
 def test_the_choice_is_that_of_the_greedy_walk(words: list[list[int]]) -> None:
     blocks = lay(words)
     assert np.array_equal(flags(blocks, hide(WholeWord(), blocks, 3)), greedy(blocks, 3))
 
 
-@pytest.mark.parametrize("words", [PROSE, HARD])
+@pytest.mark.parametrize("words", [PROSE, HARD, LAST])
 def test_words_are_hidden_whole_and_none_left_out_would_have_fitted(words: list[list[int]]) -> None:
     blocks = lay(words)
     chosen = flags(blocks, hide(WholeWord(), blocks))

@@ -23,7 +23,9 @@ def summary(plan: Plan, recipe: Recipe) -> RenderableType:
     mean = float(sample.lengths.mean())
     name = recipe.tables()["blocks"]["use"]
     lines = [
-        Text.assemble((f"{recipe.name}: {name}", "bold"), f", {count:,} blocks in a pass"),
+        Text.assemble(
+            (f"{recipe.name}: {name}", "bold"), f", {count:,} block{'s' * (count != 1)} in a pass"
+        ),
         Text(
             f"mean {mean:.1f} tokens, longest {int(sample.lengths.max())}"
             + (f" (of {len(sample):,} sampled)" if step > 1 else "")

@@ -27,7 +27,7 @@ def show(corpus: Corpus) -> RenderableType:
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
     for name, value in _facts(corpus):
-        facts.add_row(name, value)
+        facts.add_row(name, Text(value))
     head = Text.assemble((str(corpus.path), "bold"), f"  {corpus.bytes / 1e6:,.1f} MB")
     return Group(head, Text(), sizes, Text(), facts)
 

@@ -55,12 +55,7 @@ class Encoder:
     """A tokenizer with its memory of stretches."""
 
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
-        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        # A special's name that stands in the text is text.
-        self._tokenizer.encode_special_tokens = True
-        # Files of others may ask for either.
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self._tokenizer = _literal(tokenizer)
         self._pattern = stretches(tokenizer)
         self._segment = segment
         self._counts = counts
@@ -138,6 +133,23 @@ class Encoder:
 
 # Until phrases and entities are found, every token is a unit of those kinds.
 _BEGINS = {True: Mark.ALL, False: Mark.PHRASE | Mark.ENTITY}
+
+
+def _literal(tokenizer: Tokenizer) -> Tokenizer:
+    """A copy to which the name of a special is text, and which neither pads nor truncates."""
+    settings = json.loads(tokenizer.to_str())
+    if settings["model"]["type"] == "Unigram":
+        # It looks for all its pieces in the text, the specials first: no piece has a plain space.
+        added = settings["added_tokens"]
+        names = {token["content"] for token in added if token["special"]}
+        for entry in settings["model"]["vocab"]:
+            entry[0] = f" {entry[0]}" if entry[0] in names else entry[0]
+        settings["added_tokens"] = [token for token in added if not token["special"]]
+    copy = Tokenizer.from_str(json.dumps(settings))
+    copy.encode_special_tokens = True
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
 
 
 def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:

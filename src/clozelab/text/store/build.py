@@ -9,11 +9,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from multiprocessing import get_context
@@ -25,7 +27,7 @@ from tokenizers import Tokenizer
 from clozelab.contracts import Counts, UserError
 from clozelab.keys import root
 from clozelab.text.encoding import Encoder
-from clozelab.text.reading.sentences import splitter
+from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.reading.sources import Progress as Read
 from clozelab.text.reading.sources import RawDocument, Reading, documents, listing, total_bytes
 from clozelab.text.store import shards
@@ -76,6 +78,9 @@ def build(
 ) -> Generator[Progress, None, Corpus]:
     """Build a store from texts in `out`; yields progress, returns the opened store."""
     _check(out, options)
+    spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
+    names = _read_lines(options.entities) if options.entities else []
+    listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
     folder = out / "building"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -83,11 +88,13 @@ def build(
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
         _check_roles(tokenizer)
-        work = _work(tokenizer, options, counts)
-        names = yield from _tokenised(inputs, folder, work, options=options, counts=counts)
-        plan = Plan(
-            work=work, names=names, inputs=[name for name, *_ in listing(inputs, options.reading)]
+        work = _work(tokenizer, names, options=options, counts=counts)
+        job_names = yield from _tokenised(
+            inputs, folder, work, spans=spans, options=options, counts=counts
         )
+        read = [Path(name) for name, *_ in listing(inputs, options.reading)]
+        told = ["standard input" if name.parent == folder else str(name) for name in read]
+        plan = Plan(work=work, names=job_names, inputs=told)
         for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
             yield Progress(stage, done, total, "steps")
     except OSError as error:
@@ -102,12 +109,18 @@ def build(
             f"{out}: a worker process was killed, perhaps for memory; run the same command again"
             " with fewer --workers, finished parts are kept"
         ) from None
+    except UserError:
+        with suppress(OSError):  # where nothing was kept, leave nothing behind
+            folder.rmdir()
+            out.rmdir()
+        raise
     shutil.rmtree(folder)
     return Corpus.open(out)
 
 
 def _check(out: Path, options: Options) -> None:
     if (out / "manifest.json").exists():
+        shutil.rmtree(out / "building", ignore_errors=True)  # of a build killed at its very end
         raise UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is a file; choose a folder for --out")
@@ -130,6 +143,8 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
     """Standard input is read twice, by the tokenizer and by the store: keep it in a file."""
     if "-" not in inputs:
         return list(inputs)
+    if sys.stdin is None:
+        raise UserError("-: there is no standard input; name files or folders instead")
     kept = folder / "standard-input.txt"
     with kept.open("wb") as file:
         head = sys.stdin.buffer.read(1 << 16)
@@ -149,11 +164,12 @@ def _trained(
     kept = folder / f"tokenizer-{name}.json"
     if kept.exists():
         return Tokenizer.from_file(str(kept))
-    total = total_bytes(inputs)
+    total = total_bytes(inputs, reading)
     limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
     share = 1.0 if not total else min(1.0, limit / total)
     read = Read()
-    texts = _sample(documents(inputs, reading, Counts(), progress=read), share)
+    stop, ended = threading.Event(), threading.Event()
+    texts = _sample(documents(inputs, reading, Counts(), progress=read), share, stop=stop)
     result: list[Tokenizer | BaseException] = []
 
     def learn() -> None:
@@ -161,38 +177,48 @@ def _trained(
             result.append(training.train(texts))
         except BaseException as error:  # handed to the main thread, which raises it
             result.append(error)
+        ended.set()
 
-    thread = threading.Thread(target=learn, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.1)
-        stage = (
-            "reading for the tokenizer" if read.done < (total or 1) else "training the tokenizer"
-        )
-        yield Progress(stage, read.done, total)
+    threading.Thread(target=learn, daemon=True).start()
+    try:
+        while not ended.wait(0.1):
+            reads = read.done < (total or 1)
+            stage = "reading for the tokenizer" if reads else "training the tokenizer"
+            yield Progress(stage, read.done, total)
+    finally:  # a thread that still calls back from the library when Python ends would abort it
+        stop.set()
+        ended.wait(1)  # not join: an interrupt inside a join declares the thread dead
     trained = result[0]
     if isinstance(trained, BaseException):
         raise trained
     part = kept.with_suffix(".part")
-    trained.save(str(part))
+    part.write_text(trained.to_str(pretty=True), encoding="utf-8")
     part.replace(kept)
     return Tokenizer.from_file(str(kept))
 
 
-def _sample(texts: Iterator[RawDocument], share: float) -> Iterator[str]:
+def _sample(texts: Iterator[RawDocument], share: float, *, stop: threading.Event) -> Iterator[str]:
     """The paragraphs of a share of the documents, chosen by their names."""
     for document in texts:
-        if share >= 1 or root(0, document.name) < share * 2**64:
-            yield from document.text.split("\n")
+        if share < 1 and root(0, document.name) >= share * 2**64:
+            continue
+        for paragraph in document.text.split("\n"):
+            # The trainers hold a hundred bytes for every character of what they are given.
+            for piece in [paragraph] if len(paragraph) <= LONGEST else lines(paragraph):
+                if stop.is_set():
+                    raise KeyboardInterrupt
+                yield piece
 
 
-def _work(tokenizer: Tokenizer, options: Options, counts: Counts) -> shards.Work:
-    """Everything that turns text into tokens."""
+def _work(
+    tokenizer: Tokenizer, names: list[str], *, options: Options, counts: Counts
+) -> shards.Work:
+    """Everything that turns text into tokens; `names` are those of entities."""
     segment = options.segment and segmenter() is not None
     entities = Runs()
-    if options.entities:
+    if names:
         encoder = Encoder(tokenizer, segment=False, counts=counts)
-        entities = gazetteer(_read_lines(options.entities), encoder, counts)
+        entities = gazetteer(names, encoder, counts)
     kind = splitter(options.sentences).name.split()[0]
     return shards.Work(tokenizer.to_str(), kind, segment, entities)
 
@@ -200,16 +226,23 @@ def _work(tokenizer: Tokenizer, options: Options, counts: Counts) -> shards.Work
 def _read_lines(place: str) -> list[str]:
     try:
         return Path(place).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{place}: cannot be read as UTF-8 text ({error})") from None
+    except OSError as error:
+        raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
 
 
 def _tokenised(
-    inputs: list[str], folder: Path, work: shards.Work, *, options: Options, counts: Counts
+    inputs: list[str],
+    folder: Path,
+    work: shards.Work,
+    *,
+    spans: dict[str, shards.Spans],
+    options: Options,
+    counts: Counts,
 ) -> Generator[Progress, None, list[str]]:
     """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
-    total, read = total_bytes(inputs), Read()
-    spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
+    total, read = total_bytes(inputs, options.reading), Read()
     stream = documents(inputs, options.reading, counts, progress=read)
     digest = work.digest()
     names: list[str] = []
@@ -228,7 +261,8 @@ def _tokenised(
             names.append(name)
             if name not in started and not shards.sound(folder / f"{name}.npz"):
                 started.add(name)
-                running[pool.submit(shards.run, job, name)] = read.done
+                with _interrupts_held():
+                    running[pool.submit(shards.run, job, name)] = read.done
             while len(running) > options.workers:
                 done = max(done, _finished(running, counts))
                 yield Progress("tokenising", done, total)
@@ -241,6 +275,19 @@ def _tokenised(
     if not names:
         raise UserError(f"{', '.join(inputs)}: no text found there")
     return names
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back: a worker that starts meanwhile inherits this and never dies of one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _finished(running: dict[Future[str], int], counts: Counts) -> int:

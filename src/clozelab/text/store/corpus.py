@@ -118,6 +118,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise UserError(
             f"{file}: written as version {version}, this clozelab reads {VERSION}; build it again"
         )
+    if not {"splits", "vocabulary", "units", "files"} <= manifest.keys():
+        raise UserError(f"{file}: not a whole corpus manifest; build the corpus again")
     return manifest
 
 

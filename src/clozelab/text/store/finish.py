@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
+from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark, UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import ranges
 from clozelab.text.reading.sentences import splitter
@@ -41,11 +42,16 @@ class Plan:
     work: Work
     names: list[str]
     inputs: list[str]
+    kept: Bools | None = None  # which documents stay; all, where it is not said
 
     def shards(self, folder: Path) -> Iterator[Shard]:
-        """Read them one by one."""
+        """Read them one by one, without the documents left out."""
+        first = 0
         for name in self.names:
-            yield load(folder / f"{name}.npz")
+            shard = load(folder / f"{name}.npz")
+            count = len(shard.documents) - 1
+            yield shard if self.kept is None else shard.only(self.kept[first : first + count])
+            first += count
 
 
 def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
@@ -56,9 +62,13 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         (ready / split).mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_str(plan.work.tokenizer)
     digests, sizes = _survey(plan, folder, counts)
-    kept = _first_of_each(digests) if options["unique"] else np.ones(len(digests), dtype=bool)
-    counts.add("documents left out as repeats", number=int((~kept).sum()))
-    held = _held_out(digests, kept, sizes, share=options["held_out"])
+    if not sizes.any():
+        raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
+    if options["unique"]:
+        kept = _first_of_each(digests)
+        counts.add("documents left out as repeats", number=int((~kept).sum()))
+        plan, digests, sizes = replace(plan, kept=kept), digests[kept], sizes[kept]
+    held = _held_out(digests, sizes, share=options["held_out"])
     yield "counting words", 0, total
     _write_words(plan, folder, ready, tokenizer, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
@@ -68,10 +78,10 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         plan,
         folder,
         ready,
-        chosen={"train": kept & ~held, "held_out": kept & held},
+        chosen={"train": ~held, "held_out": held},
         phrases=phrases,
     )
-    tokenizer.save(str(ready / "tokenizer.json"))
+    (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     _publish(out, ready, _manifest(ready, plan, options=options, counts=counts, units=units))
 
 
@@ -97,12 +107,14 @@ def _first_of_each(digests: Keys) -> Bools:
     return kept
 
 
-def _held_out(digests: Keys, kept: Bools, sizes: Ints, *, share: float) -> Bools:
+def _held_out(digests: Keys, sizes: Ints, *, share: float) -> Bools:
     """Which documents are held out: by their text alone, so that equal ones stay together."""
     draw = digests[:, 1].astype(np.float64) / 2.0**64
     held = draw < share
-    usable = kept & (sizes > 0)
-    if share and usable.sum() >= 2:  # a small corpus still gets one on either side
+    usable = sizes > 0
+    if usable.sum() < 2:  # a single document is to be trained on
+        held[:] = False
+    elif share:  # a small corpus still gets one on either side
         order = np.flatnonzero(usable)[np.argsort(draw[usable], kind="stable")]
         if not held[order].any():
             held = (digests == digests[order[0]]).all(axis=1)
@@ -127,8 +139,8 @@ def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *,
                 first, stop = shard.word_places[hit]
                 spelled[key] = tokenizer.decode(shard.ids[first:stop].tolist()).strip()
     rank = np.argsort(order, kind="stable")
-    np.save(ready / "words.npy", keys[order][rank])
-    np.save(ready / "word_numbers.npy", (rank + _FIRST_WORD).astype(np.int32))
+    _save(ready / "words.npy", keys[order][rank])
+    _save(ready / "word_numbers.npy", (rank + _FIRST_WORD).astype(np.int32))
     lines = [f"{spelled[int(keys[n])]}\t{numbers[n]}\n" for n in order]
     (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -164,7 +176,8 @@ def _write_splits(
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
         found["phrase"] += mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
-        found["entity"] += shard.entities
+        found["phrase"] += int(shard.units[0])
+        found["entity"] += int(shard.units[1])
         count = len(shard.documents) - 1
         for split in SPLITS:
             mine = np.flatnonzero(chosen[split][first : first + count])
@@ -175,7 +188,7 @@ def _write_splits(
         yield "writing", number + 1, len(plan.names)
     for writer in out.values():
         writer.close()
-    np.save(ready / "counts.npy", counted)
+    _save(ready / "counts.npy", counted)
     return found
 
 
@@ -191,6 +204,13 @@ def _totals(plan: Plan, folder: Path, chosen: dict[str, Bools]) -> dict[str, tup
             totals[split] += [tokens[mine].sum(), sentences[mine].sum(), mine.sum()]
         first += len(tokens)
     return {split: (int(t[0]), int(t[1]), int(t[2])) for split, t in totals.items()}
+
+
+def _save(file: Path, array: Array) -> None:
+    """Write a small array; np.save to a path does not say when it was the disk that was full."""
+    whole = BytesIO()
+    np.save(whole, array)
+    file.write_bytes(whole.getvalue())
 
 
 class _Writer:

@@ -11,8 +11,9 @@ import os
 import signal
 import threading
 import time
+import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Array, Bytes, Counts, Ints, Keys, Mark
+from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
-from clozelab.packed import offsets
+from clozelab.packed import offsets, ranges
 from clozelab.text.encoding import Encoded, Encoder
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.reading.sources import RawDocument
@@ -48,7 +49,7 @@ class Work:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.keys.items()]
-        return blake2b("\0".join(["1", *names]).encode(), digest_size=16).digest()
+        return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,29 @@ class Shard:
     word_counts: Ints
     word_places: Ints  # [W, 2] where one of them stands
     counts: Counts
-    entities: int
+    units: Ints  # [2] phrases and entities that were given
+
+    def only(self, documents: Bools) -> Shard:
+        """The same without some documents, as if they had never been there (units aside)."""
+        if documents.all():
+            return self
+        count = np.diff(self.documents)[documents]
+        sentence = ranges(self.documents[:-1][documents], count)
+        size = np.diff(self.sentences)[sentence]
+        token = ranges(self.sentences[sentence], size)
+        ids, marks = self.ids[token], self.marks[token]
+        words, number, places = _words(ids, marks)
+        return replace(
+            self,
+            ids=ids,
+            marks=marks,
+            sentences=offsets(size),
+            documents=offsets(count),
+            digests=self.digests[documents],
+            words=words,
+            word_counts=number,
+            word_places=places,
+        )
 
 
 def jobs(
@@ -114,16 +137,20 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
     """A job's documents as the arrays of a shard."""
     split = splitter(work.sentences)  # type: ignore[arg-type]
     ids, marks, sizes, lengths = [], [], [], []
-    entities = 0
+    units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
     for number, document in enumerate(job.documents):
         cut = lines if document.lines else split.split
         sentences = cut(document.text, counts, place=document.name)
-        tokens = 0
+        tokens = placed = 0
         for part, shift in _batches(sentences):
             encoded = encoder.encode(part, characters=number in job.spans)
             if number in job.spans:
-                _mark_spans(encoded, part, job.spans[number], shift=shift, counts=counts)
-            entities += mark_runs(
+                spans = _inside(part, job.spans[number], shift)
+                _mark_spans(encoded, part, spans, shift=shift, counts=counts)
+                placed += len(spans)
+                for *_, bit in spans:
+                    units[bit] += 1
+            units[Mark.ENTITY] += mark_runs(
                 encoded.ids, encoded.marks, encoded.starts, runs=work.entities, bit=Mark.ENTITY
             )
             some = np.diff(encoded.starts)
@@ -132,6 +159,8 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
             sizes.append(some[some > 0])
             tokens += int((some > 0).sum())
         lengths.append(tokens)
+        lost = len(job.spans.get(number, ())) - placed
+        counts.add("spans past the end of their document", document.name, lost)
     flat = np.concatenate([np.zeros(0, np.uint32), *ids])
     flags = np.concatenate([np.zeros(0, np.uint8), *marks])
     words, number_of, places = _words(flat, flags)
@@ -144,7 +173,7 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
         "words": words,
         "word_counts": number_of,
         "word_places": places,
-        "entities": np.array(entities),
+        "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
     }
 
 
@@ -163,15 +192,20 @@ def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
         yield batch, shift
 
 
+def _inside(sentences: list[str], spans: Spans, shift: int) -> Spans:
+    """The spans that lie in a batch of sentences that begins at the character `shift`."""
+    stop = shift + sum(map(len, sentences))
+    return [span for span in spans if span[0] >= shift and span[1] <= stop]
+
+
 def _mark_spans(
     encoded: Encoded, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
 ) -> None:
-    """Mark the given spans of a document that fall into a batch of its sentences."""
+    """Mark spans of a document in a batch of its sentences."""
     begins = shift + offsets([len(sentence) for sentence in sentences])
     shifts = np.repeat(begins[:-1], np.diff(encoded.starts))
     for begin, end, bit in spans:
-        if begin >= begins[0] and end <= begins[-1]:
-            mark_span(encoded, begin, end, bit=bit, shifts=shifts, counts=counts)
+        mark_span(encoded, begin, end, bit=bit, shifts=shifts, counts=counts)
 
 
 def _words(ids: Array, marks: Bytes) -> tuple[Keys, Ints, Ints]:
@@ -207,7 +241,6 @@ def load(file: Path) -> Shard:
         assert isinstance(stored, NpzFile)
         arrays: dict[str, Any] = {name: stored[name] for name in stored.files}
     arrays["counts"] = Counts(**json.loads(arrays["counts"].tobytes()))
-    arrays["entities"] = int(arrays["entities"])
     return Shard(**arrays)
 
 
@@ -216,6 +249,8 @@ def sound(file: Path) -> bool:
     try:
         load(file)
     except (OSError, ValueError, KeyError, EOFError, TypeError):
+        return False
+    except (zipfile.BadZipFile, RuntimeError):  # what a broken archive raises is neither
         return False
     return True
 
