@@ -51,7 +51,7 @@ class Corruption:
         return epoch % self.copies if self.copies else epoch
 
     def corrupt(self, blocks: Blocks, hidden: Hidden, key: int, *, vocabulary: Vocab) -> Corrupted:
-        """Decide at each chosen position and replace; `key` as in `Masking.hide`."""
+        """Decide at each chosen position and replace; `key` is another purpose's than hiding's."""
         at = hidden.positions
         leader = self._leaders(blocks, hidden)
         share = unit(draws(blocks, key, 0)[leader])

@@ -50,7 +50,7 @@ class Knowledge:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        check_cap(self.cap)
+        check_cap(self.cap, counted=self.choose == "budget")
         for name in self.levels:
             if name not in LEVELS:
                 raise UserError(f"levels.{name}: unknown; the levels are {', '.join(LEVELS)}")

@@ -41,7 +41,7 @@ class Token:
 
     def __post_init__(self) -> None:
         check_rate(self.rate)
-        check_cap(self.cap)
+        check_cap(self.cap, counted=self.count != "bernoulli")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""

@@ -54,10 +54,12 @@ def check_rate(rate: float) -> None:
         raise UserError(f"rate = {rate}: hide more than none and less than all, for instance 0.15")
 
 
-def check_cap(cap: int | None) -> None:
-    """Refuse a cap that would leave nothing to predict."""
+def check_cap(cap: int | None, *, counted: bool = True) -> None:
+    """Refuse a cap that would leave nothing to predict, or that coins would not heed."""
     if cap is not None and cap < 1:
         raise UserError(f"cap = {cap}: leave it out, or allow at least one prediction")
+    if cap is not None and not counted:
+        raise UserError(f"cap = {cap}: a coin for each token knows no cap: leave it out")
 
 
 def grid(
