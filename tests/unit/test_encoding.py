@@ -56,6 +56,21 @@ def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_odd_characters_inside_words_join_or_part_as_in_one_piece(kind: str) -> None:
+    plain, shared = literal(tokenizer(kind)), encoder(tokenizer(kind))
+    for odd in "\x00\x0b\x0c\x1c\x1f\x85\xa0\xad\u1680\u2003\u2028\u200b\u200d\u3000\u0301\ufeff´":
+        for sentence in (
+            "the{}se",
+            " the {}se",
+            "the{} se",
+            "the{}!{}se",
+            "中{}the{}中",
+            "a{0}{0}b",
+        ):
+            check_equals_whole(plain, shared, sentence.format(odd, odd))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_real_text_is_encoded_as_in_one_piece(kind: str) -> None:
     encoded = encoder(tokenizer(kind)).encode(list(real()))
     plain = literal(tokenizer(kind))

@@ -125,6 +125,12 @@ def test_a_span_on_the_edges_of_tokens_is_exact(kind: str) -> None:
     assert counts.numbers == {}
 
 
+def test_tokens_that_touch_a_span_stay_outside() -> None:
+    units, counts = spanned("wordpiece", ["(New York)"], 1, 9)
+    assert units == ["New York"]
+    assert counts.numbers == {}
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "byte_bpe", "unigram"])
 def test_a_span_inside_tokens_is_widened_and_counted(kind: str) -> None:
     units, counts = spanned(kind, ["They met the mother of them"], 11, 16)  # "e mot"

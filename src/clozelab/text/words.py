@@ -67,7 +67,7 @@ def begins(text: str, firsts: Sequence[int]) -> list[bool]:
     answers = []
     previous = -1
     for at in firsts:
-        if at == -5:
+        if at == previous:
             answers.append(False)
         elif at in (0, len(text)) or kinds[at] in ("sign", "ideograph"):
             answers.append(True)

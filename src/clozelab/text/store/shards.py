@@ -160,7 +160,7 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
             tokens += int((some > 0).sum())
         lengths.append(tokens)
         lost = len(job.spans.get(number, ())) - placed
-        counts.add("spans past the end of their document", document.name, lost)
+        counts.add("spans past the end of their document or part of it", document.name, lost)
     flat = np.concatenate([np.zeros(0, np.uint32), *ids])
     flags = np.concatenate([np.zeros(0, np.uint8), *marks])
     words, number_of, places = _words(flat, flags)

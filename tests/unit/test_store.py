@@ -1,0 +1,253 @@
+"""The store: what is built is what was read, token by token, and how it is parted and counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import build, decoded, texts, write
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from clozelab.contracts import Counts, Mark, UserError
+from clozelab.text.reading.sentences import splitter
+from clozelab.text.store import Corpus, shards
+from clozelab.text.tokenizers import ByteBpe, Wordpiece
+from clozelab.text.vocabulary import BERT, bert_like, finished
+
+TEXTS = [*texts(40), "Ein Wort: naïve café.\nZweiter Absatz 你好世界。他说：“走吧！”然后走了。"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("made")
+    return build(write(folder / "a.jsonl", TEXTS), folder / "c", held_out=0)
+
+
+def sizes(corpus: Corpus, split: str = "train") -> list[int]:
+    """Sentences in each document."""
+    return np.diff(corpus.documents(split).documents).tolist()
+
+
+def test_documents_decode_to_their_text_under_bytes(made: Corpus) -> None:
+    assert decoded(made) == [text.strip() for text in TEXTS]
+
+
+def test_documents_decode_to_the_normalised_text_under_wordpiece(tmp_path: Path) -> None:
+    plain = [text for text in TEXTS if text.isascii()]
+    corpus = build(write(tmp_path / "a.jsonl", plain), tmp_path / "c", Wordpiece(2000), held_out=0)
+    normal = corpus.tokenizer.normalizer.normalize_str
+    for found, text in zip(decoded(corpus), plain, strict=True):
+        assert "".join(found.split()) == "".join(normal(text).split())
+
+
+def test_sentences_are_the_splitters(made: Corpus) -> None:
+    documents, split = made.documents(), splitter()
+    pieces = [split.split(text) for text in TEXTS]
+    assert sizes(made) == [len(sentences) for sentences in pieces]
+    starts = documents.sentences.tolist()
+    found = [
+        made.tokenizer.decode(documents.ids[a:b].tolist())
+        for a, b in zip(starts[:-1], starts[1:], strict=True)
+    ]
+    assert found == [sentence for sentences in pieces for sentence in sentences]
+
+
+def test_word_marks_begin_the_words_of_the_text(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS), tmp_path / "c", Wordpiece(3000), held_out=0)
+    documents = corpus.documents()
+    first = np.flatnonzero(documents.marks & Mark.WORD)
+    words = [
+        corpus.tokenizer.decode(documents.ids[a:b].tolist(), skip_special_tokens=False)
+        for a, b in zip(first, np.append(first[1:], len(documents.ids)), strict=True)
+    ]
+    normal = corpus.tokenizer.normalizer.normalize_str
+    cut = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    expected = [word for text in TEXTS for word, _ in cut(normal(text))]
+    known = [(a, b) for a, b in zip(words, expected, strict=True) if a != "[UNK]"]
+    assert all(a == b for a, b in known)
+    assert len(known) > 0.99 * len(words)
+
+
+def test_the_first_token_of_a_sentence_begins_every_unit(made: Corpus) -> None:
+    documents = made.documents()
+    assert (documents.marks[documents.sentences[:-1]] == Mark.ALL).all()
+
+
+def test_small_vocabularies_take_two_bytes_an_id(made: Corpus) -> None:
+    assert made.documents().ids.dtype == np.uint16
+    assert isinstance(made.documents().ids, np.memmap)
+
+
+def test_large_vocabularies_take_four_bytes_an_id(tmp_path: Path) -> None:
+    names = [*BERT, *(f"w{number}" for number in range(70_000))]
+    model = models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
+    corpus = build(
+        write(tmp_path / "a.jsonl", ["w0 w65530 w65531 w69999"]),
+        tmp_path / "c",
+        finished(bert_like(model, True), BERT),
+    )
+    assert corpus.documents().ids.dtype == np.uint32
+    assert corpus.documents().ids.tolist() == [5, 65535, 65536, 70004]
+
+
+def test_counts_are_of_train(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS), tmp_path / "c", held_out=0.3)
+    ids = corpus.documents("train").ids
+    assert corpus.vocabulary.counts is not None
+    assert (corpus.vocabulary.counts == np.bincount(ids, minlength=corpus.vocabulary.size)).all()
+    assert len(corpus.documents("held_out").ids) > 0
+
+
+def test_a_document_keeps_its_side(tmp_path: Path) -> None:
+    tokenizer = build(write(tmp_path / "t.jsonl", TEXTS), tmp_path / "t").tokenizer
+    few = build(write(tmp_path / "a.jsonl", TEXTS[:25]), tmp_path / "a", tokenizer, held_out=0.3)
+    many = build(write(tmp_path / "b.jsonl", TEXTS[::-1]), tmp_path / "b", tokenizer, held_out=0.3)
+    held = set(decoded(few, "held_out"))
+    assert 0 < len(held) < 25
+    assert held == set(decoded(many, "held_out")) & {text.strip() for text in TEXTS[:25]}
+    assert sorted(decoded(many) + decoded(many, "held_out")) == sorted(t.strip() for t in TEXTS)
+
+
+def test_a_small_corpus_still_has_one_held_out(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS[:3]), tmp_path / "c", held_out=1e-9)
+    assert len(corpus.documents("held_out")) == 1
+    assert len(corpus.documents("train")) == 2
+
+
+@pytest.mark.parametrize("share", [0.01, 0.999])
+def test_a_single_document_is_trained_on(tmp_path: Path, share: float) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS[:1]), tmp_path / "c", held_out=share)
+    assert [len(corpus.documents(split)) for split in ("train", "held_out")] == [1, 0]
+
+
+def test_one_document_is_left_to_train(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS[:3]), tmp_path / "c", held_out=0.999999)
+    assert [len(corpus.documents(split)) for split in ("train", "held_out")] == [1, 2]
+
+
+def test_nothing_is_held_out_where_nothing_is_asked(made: Corpus) -> None:
+    assert len(made.documents("held_out")) == 0
+    assert len(made.documents("train")) == len(TEXTS)
+
+
+def test_repeats_are_left_out_and_counted(tmp_path: Path) -> None:
+    repeated = [TEXTS[0], TEXTS[1], TEXTS[0], TEXTS[2], TEXTS[1], TEXTS[0], TEXTS[0] + " More."]
+    counts = Counts()
+    corpus = build(
+        write(tmp_path / "a.jsonl", repeated),
+        tmp_path / "c",
+        unique=True,
+        held_out=0,
+        counts=counts,
+    )
+    assert decoded(corpus) == [repeated[n].strip() for n in (0, 1, 3, 6)]
+    assert counts.numbers["documents left out as repeats"] == 3
+    assert corpus.manifest["notes"]["documents left out as repeats"] == 3
+
+
+def test_repeats_stay_unless_asked(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", [TEXTS[0]] * 3), tmp_path / "c", held_out=0)
+    assert len(corpus.documents()) == 3
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: bool) -> None:
+    plain = [text for text in TEXTS if text.isascii()]
+    corpus = build(
+        write(tmp_path / "a.jsonl", plain + plain[:5]),
+        tmp_path / "c",
+        Wordpiece(2000),
+        unique=unique,
+        words=50,
+    )
+    normal = corpus.tokenizer.normalizer.normalize_str
+    cut = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    kept = plain if unique else plain + plain[:5]
+    expected = Counter(word for text in kept for word, _ in cut(normal(text)))
+    lines = (tmp_path / "c" / "words.txt").read_text(encoding="utf-8").splitlines()
+    found = {line.rsplit("\t", 1)[0]: int(line.rsplit("\t", 1)[1]) for line in lines}
+    assert len(found) == 50
+    assert list(found.values()) == sorted(expected.values(), reverse=True)[:50]
+    assert all(expected[word] == number for word, number in found.items())
+
+
+def test_a_words_number_is_its_line(made: Corpus) -> None:
+    spelling = made.spelling
+    lines = (made.path / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert (np.diff(spelling.words.astype(object)) > 0).all()
+    assert sorted(spelling.numbers.tolist()) == list(range(3, 3 + len(lines)))
+
+
+def test_the_manifest_tells_what_was_made(made: Corpus) -> None:
+    told = json.loads((made.path / "manifest.json").read_text(encoding="utf-8"))
+    documents = made.documents()
+    assert told["splits"]["train"] == {
+        "documents": len(TEXTS),
+        "sentences": len(documents.sentences) - 1,
+        "tokens": len(documents.ids),
+    }
+    assert told["vocabulary"] == made.tokenizer.get_vocab_size()
+    files = {str(f.relative_to(made.path)) for f in made.path.rglob("*") if f.is_file()}
+    assert set(told["files"]) == files - {"manifest.json"}
+    assert told["inputs"][0].endswith("a.jsonl")
+    assert told["options"]["held_out"] == 0 and "workers" not in told["options"]
+
+
+def test_names_become_entities(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["We saw New York and Oslo. New York is big."])
+    (tmp_path / "names").write_text("New York\nOslo\n", encoding="utf-8")
+    corpus = build(file, tmp_path / "c", entities=str(tmp_path / "names"))
+    corpus.needs("entity")
+    assert corpus.manifest["units"] == {"phrase": 0, "entity": 3}
+    with pytest.raises(UserError, match=r"no phrase units.*--phrases"):
+        corpus.needs("phrase")
+
+
+def test_given_spans_become_units(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", ["Nothing here.", "We saw New York. It is big."])
+    spans = f"{file}:2\t7\t15\tentity\n{file}:2\t17\t22\tphrase\n{file}:2\t20\t9000\tentity\n"
+    (tmp_path / "spans").write_text(spans + "nowhere:1\t0\t3\tentity\n", encoding="utf-8")
+    counts = Counts()
+    corpus = build(file, tmp_path / "c", spans=str(tmp_path / "spans"), held_out=0, counts=counts)
+    corpus.needs("entity")
+    corpus.needs("phrase")
+    documents = corpus.documents()
+    inside = np.flatnonzero((documents.marks & Mark.ENTITY) == 0)
+    span = documents.ids[inside[0] - 1 : inside[-1] + 1].tolist()
+    assert corpus.tokenizer.decode(span) == " New York"
+    assert counts.numbers["documents named in --spans and not found"] == 1
+    assert sum(number for what, number in counts.numbers.items() if what.startswith("spans")) == 1
+
+
+def test_phrases_are_mined(tmp_path: Path) -> None:
+    told = [f"The word{n} of machine learning came word{n + 1}." for n in range(30)]
+    corpus = build(write(tmp_path / "a.jsonl", told), tmp_path / "c", Wordpiece(500), phrases=True)
+    corpus.needs("phrase")
+    documents = corpus.documents()
+    inside = np.flatnonzero((documents.marks & (Mark.PHRASE | Mark.WORD)) == Mark.WORD)
+    begun = {corpus.tokenizer.id_to_token(int(documents.ids[at])) for at in inside}
+    assert "learning" in begun
+
+
+def test_text_without_a_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not one token"):
+        build(write(tmp_path / "a.jsonl", ["\x01\x02\x03"]), tmp_path / "c", Wordpiece(400))
+
+
+def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
+    work = shards.Work(ByteBpe(300).train(iter(["abc"])).to_str(), "plain", False, shards.Runs())
+    encoder = shards.Encoder(Tokenizer.from_str(work.tokenizer), segment=False, counts=Counts())
+    job = shards.Job([shards.RawDocument("One two. Three.", "a:1")])
+    shards.save(shards.tokenise(job, work, encoder, Counts()), Counts(), tmp_path / "a.npz")
+    whole = (tmp_path / "a.npz").read_bytes()
+    assert shards.sound(tmp_path / "a.npz")
+    for stop in range(0, len(whole), 97):
+        (tmp_path / "b.npz").write_bytes(whole[:stop])
+        assert not shards.sound(tmp_path / "b.npz")
+    content = whole.index(b"NUMPY") + 130  # ids.npy, past its header
+    flipped = whole[:content] + bytes([whole[content] ^ 1]) + whole[content + 1 :]
+    (tmp_path / "b.npz").write_bytes(flipped)
+    assert not shards.sound(tmp_path / "b.npz")
