@@ -16,6 +16,9 @@ from typing import Literal
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from clozelab.contracts import UserError
+from clozelab.text.words import kind
+
 _FIRST_SIGN = 0xF0000  # the private planes: no text uses them for letters
 _LAST_SIGN = 0x10FFFD
 _MOST_WORDS = 1 << 20  # remembered, before they are forgotten
@@ -107,11 +110,14 @@ def learn(texts: Iterator[str], letters: Letters, *, size: int, affix: str) -> M
     )
 
 
-def settled(tokenizer: Tokenizer, specials: int) -> Tokenizer:
-    """A unigram tokenizer with its scores rounded and its pieces in order.
+def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
+    """A unigram tokenizer cut to size, its scores rounded and its pieces in order.
 
-    Its training sums in the order of a hash map too, which moves scores in the eleventh digit;
-    and letters it had dropped come back in that order with penalties a ten-thousandth apart.
+    Pieces that mix letters with signs ("however,") go: the papers' vocabularies have none, and
+    they hide where words end. The trainer needs them all the same: it counts a word once for each
+    form it occurs in, and would miss "that" if it never met "that,". Its sums follow the order of
+    a hash map too, which moves scores in the eleventh digit; and letters it had dropped come back
+    in that order with penalties a ten-thousandth apart.
     """
     settings = json.loads(tokenizer.to_str())
     learned: list[tuple[str, float]] = [tuple(entry) for entry in settings["model"]["vocab"]]
@@ -121,7 +127,27 @@ def settled(tokenizer: Tokenizer, specials: int) -> Tokenizer:
     dropped = sorted(p for p in singles if rest[p] <= lowest + 1e-4 * (len(singles) + 1))
     for number, piece in enumerate(dropped):
         rest[piece] = round(lowest, 3) + 1e-4 * number
-    scores = {p: s if p in dropped else round(s, 3) for p, s in rest.items()}
+    scores = {p: s if p in dropped else round(s, 3) for p, s in rest.items() if not _mixed(p)}
     ordered = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
+    room = size - specials - len(singles)
+    if room < 0:
+        raise too_small(size)
+    longer = [entry for entry in ordered if len(entry[0]) > 1][:room]
+    kept = {piece for piece, _ in longer} | set(singles)
+    ordered = [entry for entry in ordered if entry[0] in kept]
     settings["model"]["vocab"] = [list(entry) for entry in [*head, *ordered]]
     return Tokenizer.from_str(json.dumps(settings))
+
+
+def too_small(size: int) -> UserError:
+    """What to say where not even the single characters fit a unigram vocabulary."""
+    return UserError(
+        f"tokenizer.vocabulary = {size}: unigram keeps every character, and the text has more than"
+        " that; give it more room"
+    )
+
+
+def _mixed(piece: str) -> bool:
+    """Whether a piece has both letters (or digits) and signs."""
+    kinds = {kind(letter) for letter in piece.replace("▁", "")}
+    return "sign" in kinds and len(kinds) > 1

@@ -22,7 +22,7 @@ from tokenizers import (
 )
 
 from clozelab.contracts import UserError
-from clozelab.text.pieces import Letters, Merges, learn, settled
+from clozelab.text.pieces import Letters, Merges, learn, settled, too_small
 from clozelab.text.vocabulary import (
     ALBERT,
     BERT,
@@ -156,7 +156,7 @@ class Unigram:
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
         tokenizer.decoder = decoders.Metaspace()
         trainer = trainers.UnigramTrainer(
-            vocab_size=self.vocabulary,
+            vocab_size=self.vocabulary + self.vocabulary // 2,  # mixed pieces will go
             special_tokens=list(self.specials),
             unk_token=unknown(self.specials),
             show_progress=False,
@@ -166,11 +166,8 @@ class Unigram:
         except Exception as error:
             if "not large enough to contain all chars" not in str(error):
                 raise
-            raise UserError(
-                f"tokenizer.vocabulary = {self.vocabulary}: unigram keeps every character, and the"
-                " text has more than that; give it more room"
-            ) from error
-        return finished(settled(tokenizer, len(self.specials)))
+            raise too_small(self.vocabulary) from error
+        return finished(settled(tokenizer, len(self.specials), size=self.vocabulary))
 
 
 @dataclass(frozen=True)

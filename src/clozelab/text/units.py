@@ -40,7 +40,7 @@ def gazetteer(lines: Iterable[str], encoder: Encoder, counts: Counts) -> Runs:
     """The table of a list of names, one a line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
     found: dict[int, set[int]] = {}
-    for lead in ("", " "):  # byte BPE spells a word differently after a space
+    for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
         encoded = encoder.encode([lead + name for name in names])
         for number, name in enumerate(names):
             span = slice(encoded.starts[number], encoded.starts[number + 1])
