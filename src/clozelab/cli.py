@@ -160,10 +160,13 @@ def show(arguments: argparse.Namespace) -> None:
 
     if arguments.recipe is None:
         for name in recipes.names():
-            out.print(f"[bold]{name:18}[/]{recipes.read(name).title}")
+            out.print(f"[bold]{name:18}[/]{escape(recipes.read(name).title)}", soft_wrap=True)
         return
     recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=arguments.set)
-    out.print(escape(recipes.to_toml(recipe)) if arguments.toml else views.show(recipe))
+    if arguments.toml:
+        out.print(escape(recipes.to_toml(recipe)), soft_wrap=True)  # a wrapped line is not TOML
+    else:
+        out.print(views.show(recipe))
 
 
 def diff(arguments: argparse.Namespace) -> None:

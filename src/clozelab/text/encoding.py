@@ -78,15 +78,16 @@ class Encoder:
         pieces = offsets([len(pieces) for pieces in found])
         starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
-        if not (characters or self._segment):
+        segmented = self._ideographic(sentences) if self._segment else []
+        if not (characters or segmented):
             return Encoded(ids, marks, starts)
         before = offsets(np.fromiter(map(len, stretch), np.int64, len(stretch)))
         shift = np.repeat(before[:-1] - np.repeat(before[pieces[:-1]], np.diff(pieces)), sizes)
         firsts = np.frombuffer(self._firsts, np.int32)[source] + shift
         stops = np.frombuffer(self._stops, np.int32)[source] + shift
         encoded = Encoded(ids, marks, starts, firsts, stops)
-        if self._segment:
-            self._mark_segments(sentences, encoded, firsts)
+        for at in segmented:
+            self._mark_segments(sentences[at], encoded, at)
         return encoded
 
     def _learn(self, stretch: list[str]) -> None:
@@ -115,20 +116,27 @@ class Encoder:
         self._marks = bytearray()
         self._letters = 0
 
-    def _mark_segments(self, sentences: list[str], encoded: Encoded, firsts: Ints) -> None:
-        """Take the segment mark from what lies inside a segmented word."""
-        for number, sentence in enumerate(sentences):
-            if not _IDEOGRAPH.search(sentence):
-                continue
-            self._counts.add("sentences segmented")
-            inside, failed = inside_segments(sentence)
-            if failed:
-                self._counts.add("sentences whose segmentation did not match", sentence[:40])
-            span = slice(encoded.starts[number], encoded.starts[number + 1])
-            if span.start < span.stop:
-                at = np.minimum(firsts[span], len(sentence) - 1)
-                encoded.marks[span][inside[at]] &= np.uint8(Mark.ALL ^ Mark.SEGMENT)
-                encoded.marks[span.start] = Mark.ALL
+    @staticmethod
+    def _ideographic(sentences: list[str]) -> list[int]:
+        """The sentences with an ideograph in them."""
+        return [
+            number
+            for number, sentence in enumerate(sentences)
+            if not sentence.isascii() and _IDEOGRAPH.search(sentence)
+        ]
+
+    def _mark_segments(self, sentence: str, encoded: Encoded, number: int) -> None:
+        """Take the segment mark from what lies inside a segmented word of a sentence."""
+        assert encoded.firsts is not None
+        self._counts.add("sentences segmented")
+        inside, failed = inside_segments(sentence)
+        if failed:
+            self._counts.add("sentences whose segmentation did not match", sentence[:40])
+        span = slice(encoded.starts[number], encoded.starts[number + 1])
+        if span.start < span.stop:
+            at = np.minimum(encoded.firsts[span], len(sentence) - 1)
+            encoded.marks[span][inside[at]] &= np.uint8(Mark.ALL ^ Mark.SEGMENT)
+            encoded.marks[span.start] = Mark.ALL
 
 
 # Until phrases and entities are found, every token is a unit of those kinds.

@@ -179,8 +179,8 @@ def _trained(
             result.append(error)
         ended.set()
 
-    threading.Thread(target=learn, daemon=True).start()
     try:
+        threading.Thread(target=learn, daemon=True).start()
         while not ended.wait(0.1):
             reads = read.done < (total or 1)
             stage = "reading for the tokenizer" if reads else "training the tokenizer"
@@ -247,12 +247,13 @@ def _tokenised(
     digest = work.digest()
     names: list[str] = []
     running: dict[Future[str], int] = {}
-    pool = ProcessPoolExecutor(
-        options.workers,
-        mp_context=get_context("spawn"),
-        initializer=shards.start,
-        initargs=(work, str(folder), os.getpid()),
-    )
+    with _interrupts_held():
+        pool = ProcessPoolExecutor(
+            options.workers,
+            mp_context=get_context("spawn"),
+            initializer=shards.start,
+            initargs=(work, str(folder), os.getpid()),
+        )
     try:
         started: set[str] = set()
         done = 0
@@ -279,15 +280,25 @@ def _tokenised(
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back: a worker that starts meanwhile inherits this and never dies of one."""
+    """Hold Ctrl-C back until the end: half a process started would complain and never end.
+
+    A worker that starts meanwhile inherits the mask, so that it never dies of one.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    held: list[object] = []
+    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
+    raises = signal.signal(signal.SIGINT, lambda *_: held.append(None)) if is_main else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, raises)
+    if held:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _finished(running: dict[Future[str], int], counts: Counts) -> int:

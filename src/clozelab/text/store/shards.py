@@ -24,7 +24,7 @@ from tokenizers import Tokenizer
 
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
-from clozelab.packed import offsets, ranges
+from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import Encoded, Encoder
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.reading.sources import RawDocument
@@ -135,46 +135,56 @@ def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) 
 
 def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str, Array]:
     """A job's documents as the arrays of a shard."""
-    split = splitter(work.sentences)  # type: ignore[arg-type]
-    ids, marks, sizes, lengths = [], [], [], []
+    split = splitter(work.sentences).split  # type: ignore[arg-type]
+    cut = [
+        (lines if document.lines else split)(document.text, counts, place=document.name)
+        for document in job.documents
+    ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
-    for number, document in enumerate(job.documents):
-        cut = lines if document.lines else split.split
-        sentences = cut(document.text, counts, place=document.name)
-        tokens = placed = 0
-        for part, shift in _batches(sentences):
-            encoded = encoder.encode(part, characters=number in job.spans)
-            if number in job.spans:
-                spans = _inside(part, job.spans[number], shift)
-                _mark_spans(encoded, part, spans, shift=shift, counts=counts)
-                placed += len(spans)
-                for *_, bit in spans:
-                    units[bit] += 1
+    parts: list[Encoded] = []
+    for first, last in _groups(job):
+        given = job.spans.get(first, [])
+        placed = 0
+        for batch, shift in _batches([sentence for some in cut[first:last] for sentence in some]):
+            encoded = encoder.encode(batch, characters=bool(given))
+            spans = _inside(batch, given, shift)
+            _mark_spans(encoded, batch, spans, shift=shift, counts=counts)
+            placed += len(spans)
+            for *_, bit in spans:
+                units[bit] += 1
             units[Mark.ENTITY] += mark_runs(
                 encoded.ids, encoded.marks, encoded.starts, runs=work.entities, bit=Mark.ENTITY
             )
-            some = np.diff(encoded.starts)
-            ids.append(encoded.ids.astype(np.uint32))
-            marks.append(encoded.marks)
-            sizes.append(some[some > 0])
-            tokens += int((some > 0).sum())
-        lengths.append(tokens)
-        lost = len(job.spans.get(number, ())) - placed
-        counts.add("spans past the end of their document or part of it", document.name, lost)
-    flat = np.concatenate([np.zeros(0, np.uint32), *ids])
-    flags = np.concatenate([np.zeros(0, np.uint8), *marks])
-    words, number_of, places = _words(flat, flags)
+            parts.append(encoded)
+        lost = len(given) - placed
+        place = job.documents[first].name
+        counts.add("spans past the end of their document or part of it", place, lost)
+    ids = np.concatenate([np.zeros(0, np.uint32), *(part.ids.astype(np.uint32) for part in parts)])
+    marks = np.concatenate([np.zeros(0, np.uint8), *(part.marks for part in parts)])
+    sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.starts) for part in parts)])
+    words, number_of, places = _words(ids, marks)
     return {
-        "ids": flat,
-        "marks": flags,
-        "sentences": offsets(np.concatenate([np.zeros(0, np.int64), *sizes])),
-        "documents": offsets(lengths),
+        "ids": ids,
+        "marks": marks,
+        "sentences": offsets(sizes[sizes > 0]),
+        "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
         "digests": np.array([_digest(d.text) for d in job.documents], np.uint64).reshape(-1, 2),
         "words": words,
         "word_counts": number_of,
         "word_places": places,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
     }
+
+
+def _groups(job: Job) -> Iterator[tuple[int, int]]:
+    """Runs of documents to be encoded together; one with given spans stands alone."""
+    first = 0
+    for number in [*sorted(job.spans), len(job.documents)]:
+        if first < number:
+            yield first, number
+        if number < len(job.documents):
+            yield number, number + 1
+        first = number + 1
 
 
 def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
