@@ -382,3 +382,10 @@ def test_a_recipe_checked_once_stays_checked() -> None:
     recipe: Recipe = read("bert")
     with pytest.raises(UserError, match="next_sentence needs next"):
         replace(recipe, blocks=read("roberta").blocks)
+
+
+def test_a_cap_left_from_shorter_blocks_is_warned_of() -> None:
+    (said,) = read("bert", overrides=["masking.cap=20"]).warnings()
+    assert "3.9%" in said and "77" in said
+    assert not read("bert", overrides=["masking.cap=77"]).warnings()
+    assert not any(read(name).warnings() for name in names())

@@ -58,6 +58,10 @@ class Recipe:
                 found[slot] = {"use": slots.use(slot, part), **plain(part)}
         return found
 
+    def warnings(self) -> list[str]:
+        """What is allowed and yet hardly meant, a sentence each."""
+        return slots.warnings(self)
+
     def parameters(self) -> dict[str, int]:
         """Trainable numbers by dotted part; a tied table is counted once, in the encoder."""
         size = self.tokenizer.vocabulary

@@ -5,6 +5,7 @@ Parts say what they provide and need; what depends on a number rather than on a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,18 @@ def check(recipe: Recipe) -> None:
         problem = rule(recipe)
         if problem is not None:
             raise UserError(f"{recipe.name}: {problem}")
+
+
+def warnings(recipe: Recipe) -> list[str]:
+    """What is allowed and yet hardly meant: a cap left over from shorter blocks."""
+    cap, rate = getattr(recipe.masking, "cap", None), getattr(recipe.masking, "rate", 0.0)
+    length = recipe.blocks.length
+    if cap is None or cap >= 0.9 * rate * length:
+        return []
+    return [
+        f"{recipe.name}: masking.cap = {cap} hides only {cap / length:.1%} of a block of {length},"
+        f" not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it out"
+    ]
 
 
 def _parts(recipe: Recipe) -> Iterator[tuple[str, Any]]:

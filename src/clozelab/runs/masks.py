@@ -13,6 +13,7 @@ from clozelab.blocks.full_sentences import FullSentences
 from clozelab.contracts import Blocks, Corrupted, Counts, Documents, Hidden, Plan, UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
+from clozelab.masking.whole_word import WholeWord
 from clozelab.packed import offsets
 from clozelab.recipe import Recipe
 from clozelab.text.encoding import Encoder
@@ -81,10 +82,17 @@ def masked(
 
 def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
     """The blocks of a pass over a split of the corpus."""
+    _check_units(recipe, corpus)
+    redrawn = recipe.corruption.redraw == "pairs_and_masks"
+    copy = recipe.corruption.copy(epoch) if redrawn else 0
+    return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
+
+
+def _check_units(recipe: Recipe, corpus: Corpus) -> None:
+    """Refuse a corpus without the units that the recipe hides."""
     if isinstance(recipe.masking, Knowledge):
         for level in ("phrase", "entity"):
             if recipe.masking.levels.get(level):
                 corpus.needs(level)
-    redrawn = recipe.corruption.redraw == "pairs_and_masks"
-    copy = recipe.corruption.copy(epoch) if redrawn else 0
-    return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
+    if isinstance(recipe.masking, WholeWord) and recipe.masking.words == "segmenter":
+        corpus.needs("segment")

@@ -93,10 +93,15 @@ class Corpus:
 
     def needs(self, units: str) -> None:
         """Refuse where the store was built without a kind of unit."""
-        if not self.manifest["units"].get(units):
-            option = {"phrase": "--phrases", "entity": "--entities FILE or --spans FILE"}
+        found = self.manifest["segmenter"] if units == "segment" else self.manifest["units"][units]
+        remedy = {
+            "phrase": "with --phrases",
+            "entity": "with --entities FILE or --spans FILE",
+            "segment": "where rjieba is installed, without --no-segmentation",
+        }
+        if not found:
             raise UserError(
-                f"{self.path}: no {units} units in this corpus; build it with {option[units]}"
+                f"{self.path}: no {units} units in this corpus; build it again {remedy[units]}"
             )
 
 
