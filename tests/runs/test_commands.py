@@ -1,0 +1,299 @@
+"""The commands, as a user runs them: what they print, and what they answer to mistakes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from corpora import ENVIRONMENT, build, refused, run, texts, write
+
+from clozelab import cli, recipe
+from clozelab.data import chinese, chinese_entities, tokenizer
+from clozelab.text.reading.sources import RawDocument
+from clozelab.text.store import Corpus
+from clozelab.text.store.build import _sample
+from clozelab.text.tokenizers import Wordpiece
+
+ENGLISH = "Pierre bought an umbrella in New York because of unbelievably hard rain."
+CHINESE = "使用语言模型来预测下一个词的概率。"
+RECIPES = recipe.names()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus with everything a recipe may ask for."""
+    folder = tmp_path_factory.mktemp("corpus")
+    file = write(folder / "a.jsonl", texts(60))
+    built = build(
+        [file, str(chinese())],
+        folder / "c",
+        Wordpiece(1500),
+        phrases=True,
+        entities=str(chinese_entities()),
+        held_out=0.1,
+    )
+    return str(built.path)
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus of one document."""
+    folder = tmp_path_factory.mktemp("lone")
+    return str(build(write(folder / "a.jsonl", texts(1)), folder / "c").path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What a command prints, run in this process."""
+    assert cli.main(words) == 0, capsys.readouterr().err
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown, "colour in a pipe"
+    return shown
+
+
+def epochs(shown: str) -> dict[int, str]:
+    """The masks that were shown, by epoch."""
+    return {int(n): text for n, text in re.findall(r"epoch (\d+).*\n(.+)", shown)}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_show_gives_a_recipe_that_reads_back(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    for size in (None, "tiny"):
+        words = [name] if size is None else [name, "--size", size]
+        assert "parameters" in said(capsys, "show", *words)
+        (tmp_path / "r.toml").write_text(said(capsys, "show", *words, "--toml"), encoding="utf-8")
+        again = recipe.read(str(tmp_path / "r.toml"))
+        assert again.tables() == recipe.read(name, size=size).tables()
+
+
+def test_show_lists_the_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [line.split()[0] for line in said(capsys, "show").splitlines()] == RECIPES
+
+
+def test_diff_tells_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "diff", "bert", "roberta").splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
+    assert rows["blocks.use"] == ['"segment_pair"', '"full_sentences"']
+    assert rows["corruption.copies"] == ["10", "0"]
+    assert "encoder.width" not in rows
+    assert said(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
+
+
+@pytest.mark.parametrize("text", [ENGLISH, CHINESE])
+@pytest.mark.parametrize("name", RECIPES)
+def test_mask_shows_every_recipe(capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:
+    shown = epochs(said(capsys, "mask", name, text))
+    assert len(shown) == 3
+    hides = "targets" in recipe.read(name).masking.provides
+    assert all(("⟦" in masks) == hides for masks in shown.values())
+
+
+def test_static_masks_return_and_dynamic_ones_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    static, dynamic = (epochs(said(capsys, "mask", name, ENGLISH)) for name in ("bert", "roberta"))
+    assert static[0] == static[10] != static[1]
+    assert len(set(dynamic.values())) == 3
+
+
+def test_mask_shows_the_epoch_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    several = epochs(said(capsys, "mask", "roberta", ENGLISH))
+    assert epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1")) == {1: several[1]}
+    other = epochs(said(capsys, "mask", "roberta", ENGLISH, "--epoch", "1", "--seed", "7"))
+    assert other[1] != several[1]
+
+
+def test_mask_takes_the_tokenizer_of_a_corpus(
+    capsys: pytest.CaptureFixture[str], corpus: str
+) -> None:
+    def pieces(shown: str) -> list[str]:
+        return re.sub(r"→[^⟧]+|[⟦⟧=]", "", epochs(shown)[0]).replace("·", " ").split()[1:-1]
+
+    shown = said(capsys, "mask", "bert", ENGLISH, "--corpus", corpus, "--epoch", "0")
+    tokens = Corpus.open(corpus).tokenizer.encode(ENGLISH, add_special_tokens=False).tokens
+    assert pieces(shown) == [token.removeprefix("##") for token in tokens]
+
+
+def test_mask_reads_standard_input() -> None:
+    assert epochs(run("mask", "bert", "-", text=ENGLISH).stdout) == epochs(
+        run("mask", "bert", ENGLISH).stdout
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_blocks_shows_every_recipe(
+    capsys: pytest.CaptureFixture[str], corpus: str, name: str
+) -> None:
+    words = ["blocks", name, "--corpus", corpus, "--size", "tiny", "--number", "1", "--count", "2"]
+    shown = said(capsys, *words)
+    assert re.findall(r"^block (\d+): (\d+) \w+", shown, re.MULTILINE)[0][0] == "1"
+    assert len(re.findall(r"^block \d+:", shown, re.MULTILINE)) == 2
+    assert "in a pass" in shown
+
+
+def test_blocks_reads_what_is_held_out(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    def count(part: str) -> int:
+        words = ["blocks", "roberta", "--corpus", corpus, "--size", "tiny", "--part", part]
+        found = re.search(r"([\d,]+) blocks in a pass", said(capsys, *words))
+        assert found
+        return int(found[1].replace(",", ""))
+
+    assert 0 < count("held_out") < count("train")
+
+
+def test_one_document_has_no_random_next_segment(
+    capsys: pytest.CaptureFixture[str], lone: str
+) -> None:
+    answer = refused(run("blocks", "bert", "--corpus", lone))
+    assert "a single document" in answer and "build it from several documents" in answer
+    assert "block 0:" in said(capsys, "blocks", "roberta", "--corpus", lone)
+
+
+def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) -> None:
+    shown = said(capsys, "corpus", "show", corpus)
+    numbers = Corpus.open(corpus).manifest["splits"]["train"]
+    row = next(line.split() for line in shown.splitlines() if line.startswith("train"))
+    assert row[1:] == [f"{numbers[key]:,}" for key in ("documents", "sentences", "tokens")]
+    assert "all 13 files are whole" in said(capsys, "corpus", "check", corpus)
+
+
+def test_demo_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "a.jsonl", texts(60))
+    monkeypatch.setattr("clozelab.data.corpus", lambda: Path(file))
+    for first in ("clozelab corpus build", "clozelab corpus show"):
+        shown = said(capsys, "demo", "--out", str(tmp_path / "demo"))
+        assert shown.startswith(first)
+        assert shown.count("\nclozelab ") == 7
+        assert shown.count("\nblock ") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("show brt", "recipe brt is unknown; did you mean bert?"),
+        ("show bert --size tinny", "did you mean tiny?"),
+        ("show bert --set masking.rat=0.3", "rate"),
+        ("show bert --set masking.rate=high", "masking.rate"),
+        ("show bert --set masking.use=tokn", "token"),
+        ("diff bert rberta", "did you mean roberta?"),
+        ("mask bert ''", "the text has no token in it"),
+        ("blocks bert --corpus nowhere", "nowhere: no corpus here; make one by"),
+        ("corpus show nowhere", "nowhere: no corpus here; make one by"),
+        ("corpus build text.txtt --out c", "did you mean text.txt?"),
+        ("corpus build empty.txt --out c", "there is no text in empty.txt"),
+        ("corpus build white.txt --out c", "there is no text in white.txt"),
+        ("corpus build bad.txt --out c", "bad.txt:1: byte 0xFF is not UTF-8"),
+        ("corpus build text.txt --out text.txt/c", "Not a directory"),
+        ("corpus build text.txt --out " + "x" * 300, "File name too long"),
+        ("corpus build text.txt --out c --tokenizer wordpeice", "did you mean wordpiece?"),
+        ("corpus build text.txt --out c --tokenizer-from text.txt", "text.txt: "),
+        ("corpus build text.txt --out c --tokenizer-from no", "no: no such tokenizer"),
+        ("corpus build text.txt --out c --vocabulary 10", "--vocabulary 10: too small"),
+        ("corpus build text.txt --out c --held-out 1", "--held-out 1.0: a share from 0"),
+        ("corpus build text.txt --out c --entities no", "no: cannot be read (No such file"),
+        ("corpus build text.txt --out c --spans spans", "spans:100: expected document, start"),
+        ("corpus build text.txt --out c --encoding klingon", "no encoding 'klingon'"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(tmp_path: Path, words: str, answer: str) -> None:
+    (tmp_path / "text.txt").write_text("One sentence here. And another.\n")
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "white.txt").write_text(" \n\t\n\n")
+    (tmp_path / "bad.txt").write_bytes(b"abc \xff\xfe there.\n")
+    (tmp_path / "spans").write_text("text.txt:1\t0\t3\tentity\n" * 99 + "wrong\n")
+    split = [word.strip("'") for word in words.split(" ")]
+    assert answer in refused(run(*split, cwd=tmp_path))
+    assert not (tmp_path / "c").exists(), "a refused build left something behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--part", "tain"], "no split 'tain'; there are train and held_out"),
+        (["--number", "999,999,999"], "--number 999999999: there are blocks 0 to"),
+    ],
+)
+def test_blocks_that_are_not_there(corpus: str, words: list[str], answer: str) -> None:
+    assert answer in refused(run("blocks", "roberta", "--corpus", corpus, "--size", "tiny", *words))
+
+
+def test_numbers_that_are_none_are_answered_plainly() -> None:
+    result = run("mask", "bert", "text", "--epoch", "x")
+    assert result.returncode == 2
+    assert result.stderr.endswith("--epoch: 'x' is not a whole number from 0 up\n")
+
+
+def test_nul_bytes_are_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"hello \0 world.\n")
+    result = run("corpus", "build", "a.txt", "--out", "c", "--workers", "1", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "NUL bytes removed: 1 (first at a.txt:1)" in result.stderr
+
+
+def test_text_without_sentence_ends_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("word of no end " * 2000)
+    result = run("corpus", "build", "a.txt", "--out", "c", "--workers", "1", cwd=tmp_path)
+    assert "sentences over 10,000 characters cut: 2" in result.stderr
+    assert Corpus.open(tmp_path / "c").manifest["splits"]["train"]["sentences"] == 3
+
+
+def test_a_tokenizer_is_never_given_a_line_without_end() -> None:
+    document = RawDocument("abc def " * 5000 + "\n" + "x" * 30_000 + "\nshort", "a:1")
+    pieces = list(_sample(iter([document]), 1.0, stop=threading.Event()))
+    assert max(map(len, pieces)) <= 10_001  # with the space in front
+    assert "".join(pieces) == document.text.replace("\n", "")
+
+
+def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
+    """50 MB in one line: parent and workers together stay under a gigabyte."""
+    words = b"the quick brown fox jumps over lazy dogs "
+    with (tmp_path / "a.txt").open("wb") as file:
+        for _ in range(50):
+            file.write(words * (1_000_000 // len(words)))
+    command = [sys.executable, "-m", "clozelab", "corpus", "build", "a.txt", "--out", "c"]
+    command += ["--tokenizer-from", str(tokenizer("wordpiece")), "--workers", "2"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    stop = threading.Timer(80, process.kill)
+    stop.start()
+    peaks: dict[int, int] = {}
+    while process.poll() is None:
+        for status in Path("/proc").glob("[0-9]*/status"):
+            measure(status, process.pid, peaks)
+        time.sleep(0.05)
+    stop.cancel()
+    assert process.returncode == 0
+    assert len(peaks) >= 3
+    assert sum(peaks.values()) < 1_000_000, peaks
+
+
+def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
+    """Note the most memory (KB) a process of a session has taken."""
+    try:
+        fields = (status.parent / "stat").read_text().rsplit(")", 1)[1].split()
+        found = re.search(r"VmHWM:\s+(\d+)", status.read_text())
+    except OSError:
+        return
+    if int(fields[3]) == session and found:
+        peaks[int(status.parent.name)] = int(found[1])
+
+
+def test_help_starts_without_anything_heavy() -> None:
+    script = (
+        "import sys; from clozelab.arguments import parser; parser();"
+        "print([n for n in ('torch', 'pyarrow', 'tokenizers', 'nupunkt') if n in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
+    for words in ([], ["corpus"], ["corpus", "build"], ["show"], ["mask"], ["blocks"], ["demo"]):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            cli.main([*words, "--help"])
