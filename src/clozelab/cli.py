@@ -73,7 +73,7 @@ def corpus_build(arguments: argparse.Namespace) -> None:
         held_out=arguments.held_out,
         unique=arguments.unique,
         words=arguments.words,
-        workers=arguments.workers or cores(),
+        workers=cores() if arguments.workers is None else arguments.workers,
     )
     tokenizer = choose_tokenizer(
         kind=arguments.tokenizer,

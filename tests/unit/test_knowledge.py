@@ -116,11 +116,11 @@ def test_a_level_for_an_epoch_is_the_same_in_every_block_and_drawn_anew_for_each
     ],
 )
 def test_stages_add_one_level_after_another(progress: float, levels: list[str]) -> None:
-    part = Knowledge(stages=(2.0, 3.0, 5.0), rate=0.2, cap=9, pick="epoch", choose="bernoulli")
+    part = Knowledge(stages=(2.0, 3.0, 5.0), rate=0.2, over="content", cap=9, pick="epoch")
     stage = part.stage(progress)
     assert list(stage.levels) == levels
     assert (stage.rate, stage.cap, stage.pick) == (0.2, 9, "epoch")
-    assert (stage.choose, stage.over) == ("bernoulli", part.over)
+    assert (stage.choose, stage.over) == (part.choose, "content")
 
 
 def test_without_stages_the_strategy_stays_what_it_is() -> None:

@@ -403,11 +403,11 @@ def test_a_long_document_is_cut_at_the_best_boundary(
     assert [len(document.text) for document in found] == [99, 99, 99, 49]
     assert all(document.text.endswith("end.") for document in found)
     assert [document.name for document in found[:2]] == [f"{path}:1", f"{path}:5"]
-    assert counts.numbers == {"documents over 16 M characters cut": 1}
+    assert counts.numbers == {"documents over 4 M characters cut": 1}
     record = write(tmp_path / "b.jsonl", jsonl({"text": "word " * 50}, {"text": "x" * 250}))
     pieces = texts(record, counts=counts)
     assert [len(piece) for piece in pieces] == [99, 99, 50, 100, 100, 50]
-    assert counts.numbers == {"documents over 16 M characters cut": 3}
+    assert counts.numbers == {"documents over 4 M characters cut": 3}
     assert "".join(pieces[3:]) == "x" * 250
 
 
@@ -468,10 +468,10 @@ def test_a_json_line_over_every_limit_is_skipped(
     counts = Counts()
     path = write(tmp_path / "a.jsonl", jsonl({"text": "a"}, {"text": "b" * 99}, {"text": "c"}))
     assert texts(path, counts=counts) == ["a", "c"]
-    assert counts.places == {"JSON lines over 64 M characters skipped": f"{path}:2"}
+    assert counts.places == {"JSON lines over 16 M characters skipped": f"{path}:2"}
     long = write(tmp_path / "b.jsonl", jsonl({"text": "a"}) + " " * 20_000_000)
     assert _peak(lambda: len(read(long, counts=counts)))[1] < 8
-    assert counts.numbers == {"JSON lines over 64 M characters skipped": 2}
+    assert counts.numbers == {"JSON lines over 16 M characters skipped": 2}
 
 
 # --- bad input -------------------------------------------------------------------------------

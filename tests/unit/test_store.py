@@ -12,6 +12,8 @@ from corpora import build, decoded, texts, write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark, UserError
+from clozelab.keys import fold
+from clozelab.text.encoding import Encoder
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus, shards
 from clozelab.text.tokenizers import ByteBpe, Wordpiece
@@ -178,7 +180,18 @@ def test_a_words_number_is_its_line(made: Corpus) -> None:
     spelling = made.spelling
     lines = (made.path / "words.txt").read_text(encoding="utf-8").splitlines()
     assert (np.diff(spelling.words.astype(object)) > 0).all()
-    assert sorted(spelling.numbers.tolist()) == list(range(3, 3 + len(lines)))
+    assert sorted(set(spelling.numbers.tolist())) == list(range(3, 3 + len(lines)))
+    assert len({line.rsplit("\t", 1)[0] for line in lines}) == len(lines)
+
+
+def test_a_word_is_one_word_with_and_without_its_space(made: Corpus) -> None:
+    encoder = Encoder(made.tokenizer, segment=False, counts=Counts())
+    encoded = encoder.encode(["the", " the"])
+    keys = fold(encoded.ids, encoded.starts[:-1])
+    assert keys[0] != keys[1]  # byte BPE has two tokens for it
+    at = np.searchsorted(made.spelling.words, keys)
+    assert (made.spelling.words[at] == keys).all()
+    assert made.spelling.numbers[at[0]] == made.spelling.numbers[at[1]]
 
 
 def test_the_manifest_tells_what_was_made(made: Corpus) -> None:

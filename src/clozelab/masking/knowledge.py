@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -70,7 +70,7 @@ class Knowledge:
         ends = np.cumsum(self.stages) / sum(self.stages)
         reached = 1 + int(np.searchsorted(ends[:-1], progress, side="right"))
         levels = dict(list(self.levels.items())[:reached])
-        return Knowledge(self.rate, levels, self.choose, self.over, self.cap, self.pick, stages=())
+        return replace(self, levels=levels, stages=())
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose units; see `Masking`."""

@@ -18,7 +18,7 @@ from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut
 from clozelab.text.reading.lines import PACKINGS, Lines, opened
 
 _LONGEST_RECORD = 4 * LIMIT  # characters of a JSON line: its text, escapes and other fields
-_OVERLONG = "JSON lines over 64 M characters skipped"
+_OVERLONG = "JSON lines over 16 M characters skipped"
 _ROWS = 256  # of a table, held at a time
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
 

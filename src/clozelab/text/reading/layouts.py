@@ -15,8 +15,8 @@ from clozelab.text.reading import plain
 from clozelab.text.reading.lines import HEAD, Lines
 from clozelab.text.reading.sentences import whole_character
 
-LIMIT = 16_000_000  # characters of a document
-_CUT = "documents over 16 M characters cut"
+LIMIT = 4_000_000  # characters of a document
+_CUT = "documents over 4 M characters cut"
 _WIDEST = 200  # characters: nobody wraps lines wider than this
 _ENDED = re.compile("[.!?…。！？][\"'”’»)\\]」』）】》]*$")
 _EASTERN = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")

@@ -7,6 +7,7 @@ unfinished lies in `building/`; a build that was stopped in any way goes on from
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -83,7 +84,9 @@ def build(
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
     folder = out / "building"
     folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
     try:
+        _hold(lock, out)
         inputs = _spooled(inputs, folder)
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
@@ -114,8 +117,18 @@ def build(
             folder.rmdir()
             out.rmdir()
         raise
+    finally:
+        os.close(lock)
     shutil.rmtree(folder)
     return Corpus.open(out)
+
+
+def _hold(lock: int, out: Path) -> None:
+    """Keep a second build out of the folder; the lock goes with the process, however it ends."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(f"{out}: another build is at work there; wait for it, or end it") from None
 
 
 def _check(out: Path, options: Options) -> None:

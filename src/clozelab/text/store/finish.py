@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -124,24 +125,33 @@ def _held_out(digests: Keys, sizes: Ints, *, share: float) -> Bools:
 
 
 def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int) -> None:
-    """The most frequent words: their keys and numbers, and a list for the eye."""
+    """The most frequent words: their keys and numbers, and a list for the eye.
+
+    A word may have several keys: byte BPE spells it in other ids after a space.
+    """
     tally = Tally()
     for shard in plan.shards(folder):
         tally.add(shard.words, shard.word_counts)
-    keys, numbers = tally.table()
-    order = np.lexsort((keys, -numbers))[:most]
+    keys, counts = tally.table()
+    often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
     spelled: dict[int, str] = {}
-    wanted = np.sort(keys[order])
     for shard in plan.shards(folder):
-        for hit in np.flatnonzero(contains(wanted, shard.words)):
+        for hit in np.flatnonzero(contains(often, shard.words)):
             key = int(shard.words[hit])
             if key not in spelled:
                 first, stop = shard.word_places[hit]
                 spelled[key] = tokenizer.decode(shard.ids[first:stop].tolist()).strip()
-    rank = np.argsort(order, kind="stable")
-    _save(ready / "words.npy", keys[order][rank])
-    _save(ready / "word_numbers.npy", (rank + _FIRST_WORD).astype(np.int32))
-    lines = [f"{spelled[int(keys[n])]}\t{numbers[n]}\n" for n in order]
+    totals: Counter[str] = Counter()
+    for key, count in zip(often.tolist(), counts[np.searchsorted(keys, often)], strict=True):
+        totals[spelled[key]] += int(count)
+    del totals[""]  # an unknown token spells nothing
+    ranked = sorted(totals, key=lambda word: (-totals[word], word))[:most]
+    number = {word: rank + _FIRST_WORD for rank, word in enumerate(ranked)}
+    known = [key for key in often.tolist() if spelled[key] in number]
+    _save(ready / "words.npy", np.array(known, dtype=np.uint64))
+    numbers = np.array([number[spelled[key]] for key in known], dtype=np.int32)
+    _save(ready / "word_numbers.npy", numbers)
+    lines = [f"{word}\t{totals[word]}\n" for word in ranked]
     (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
 
