@@ -159,14 +159,16 @@ def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     from clozelab.contracts import Counts
     from clozelab.text.reading.sources import Reading, documents
 
-    megabytes = sum(
-        len(d.text.encode("utf-8", "replace")) for d in documents(texts, Reading(), Counts())
-    )
-    megabytes = megabytes / 1e6
-    ours = [sys.executable, "-m", "clozelab", "corpus", "build", *texts]
+    plain, letters = folder / "text.jsonl", 0
+    with plain.open("w", encoding="utf-8") as lines:
+        for document in documents(texts, Reading(), Counts()):
+            letters += len(document.text.encode("utf-8", "replace"))
+            lines.write(json.dumps({"text": document.text}) + "\n")
+    megabytes = letters / 1e6
+    ours = [sys.executable, "-m", "clozelab", "corpus", "build", str(plain)]
     ours += ["--out", str(folder / "ours"), "--tokenizer-from", str(tokenizer), "--workers", "2"]
     script = Path(__file__).with_name("datasets_map.py")
-    theirs = [sys.executable, str(script), str(folder / "theirs"), str(tokenizer), *texts]
+    theirs = [sys.executable, str(script), str(folder / "theirs"), str(tokenizer), str(plain)]
     rows = []
     for name, command in (("clozelab corpus build", ours), ("datasets.map", theirs)):
         seconds, memory, told = _watched(command)

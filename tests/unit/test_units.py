@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from texts import KINDS, encoder, tokenizer
 from clozelab.contracts import Counts, Ints, Keys, Mark, UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import offsets
-from clozelab.text.encoding import Encoded
 from clozelab.text.units import (
     LEAST_COUNT,
     LONGEST_ENTITY,
@@ -111,9 +111,7 @@ def spanned(kind: str, sentences: list[str], begin: int, end: int) -> tuple[list
     shifts: Ints = np.repeat(begins, np.diff(encoded.starts))
     mark_span(encoded, begin, end, bit=Mark.ENTITY, shifts=shifts, counts=counts)
     assert encoded.firsts is not None and encoded.stops is not None
-    moved = Encoded(
-        encoded.ids, encoded.marks, encoded.starts, encoded.firsts + shifts, encoded.stops + shifts
-    )
+    moved = replace(encoded, firsts=encoded.firsts + shifts, stops=encoded.stops + shifts)
     return cut("".join(sentences), moved, Mark.ENTITY), counts
 
 

@@ -1,9 +1,9 @@
 """Sentences → ids and marks, fast: every distinct stretch of text is tokenised once.
 
-A stretch is a word, or a run between spaces, with the white space before it. For the tokenizers
-whose normaliser and pre-tokenizer never look across stretches, encoding them apart and joining
-gives the same ids as encoding the sentence, and natural text repeats its stretches; any other
-tokenizer gets whole sentences.
+A stretch is a word, or a run between spaces, with the white space before it where that counts.
+For the tokenizers whose normaliser and pre-tokenizer never look across stretches, encoding them
+apart and joining gives the same ids as encoding the sentence, and natural text repeats its
+stretches; any other tokenizer gets whole sentences.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 from array import array
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,21 @@ class Encoded:
     ids: Ids
     marks: Bytes
     starts: Ints  # first token of each sentence, then the end
+    stretches: Ints  # the encoder's numbers of the stretches they were cut into
     firsts: Ints | None = None  # the character of its sentence each token begins at, after spaces
     stops: Ints | None = None  # the character after its last
+
+
+class _Numbers(dict[str, int]):
+    """Stretches by number; one not met before gets the next, and waits in `new`."""
+
+    def __init__(self) -> None:
+        self.new: list[str] = []
+
+    def __missing__(self, stretch: str) -> int:
+        number = self[stretch] = len(self)
+        self.new.append(stretch)
+        return number
 
 
 class Encoder:
@@ -57,6 +71,7 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
         self._tokenizer = _literal(tokenizer)
         self._pattern = stretches(tokenizer)
+        self._lower = self._pattern is not _SENTENCE and _lowers(tokenizer)
         self._segment = segment
         self._counts = counts
         self._forget()
@@ -66,51 +81,78 @@ class Encoder:
 
         With `characters`, also the characters of its sentence that each token covers.
         """
-        found = [self._pattern.findall(sentence) for sentence in sentences]
+        # Lower-cased first where the tokenizer would, so that "The" and "the" are one stretch.
+        cut = [
+            sentence.lower() if self._lower and sentence.isascii() else sentence
+            for sentence in sentences
+        ]
+        found = [self._pattern.findall(sentence) for sentence in cut]
         stretch = [piece for pieces in found for piece in pieces]
-        self._learn(stretch)
         number = np.fromiter(map(self._known.__getitem__, stretch), np.int64, len(stretch))
-        begin = np.frombuffer(self._starts, np.int64)
-        sizes = begin[number + 1] - begin[number]
-        source = ranges(begin[number], sizes)
-        ids = np.frombuffer(self._ids, np.uint32)[source].astype(np.int32)
-        marks = np.frombuffer(self._marks, np.uint8)[source]
-        pieces = offsets([len(pieces) for pieces in found])
-        starts = offsets(sums(sizes, pieces))
+        self._learn()
+        ids, marks, sizes, source = self._tokens(number)
+        starts = offsets(sums(sizes, offsets([len(pieces) for pieces in found])))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         segmented = self._ideographic(sentences) if self._segment else []
         if not (characters or segmented):
-            return Encoded(ids, marks, starts)
-        before = offsets(np.fromiter(map(len, stretch), np.int64, len(stretch)))
-        shift = np.repeat(before[:-1] - np.repeat(before[pieces[:-1]], np.diff(pieces)), sizes)
+            return Encoded(ids, marks, starts, number)
+        matches = chain.from_iterable(map(self._pattern.finditer, cut))
+        shift = np.repeat(np.fromiter((match.start() for match in matches), np.int64), sizes)
         firsts = np.frombuffer(self._firsts, np.int32)[source] + shift
         stops = np.frombuffer(self._stops, np.int32)[source] + shift
-        encoded = Encoded(ids, marks, starts, firsts, stops)
+        encoded = Encoded(ids, marks, starts, number, firsts, stops)
         for at in segmented:
             self._mark_segments(sentences[at], encoded, at)
         return encoded
 
-    def _learn(self, stretch: list[str]) -> None:
-        """Tokenise the stretches not met before; remember their ids, marks and characters."""
-        new = set(stretch).difference(self._known)
-        if self._letters + sum(map(len, new)) > _MOST_LETTERS:
+    def words(self, stretches: Ints) -> tuple[Ids, Bytes, Ints]:
+        """The tokens of each stretch once, and how often its stretch occurs in `stretches`."""
+        number, times = np.unique(stretches, return_counts=True)
+        ids, marks, sizes, _ = self._tokens(number)
+        return ids, marks, np.repeat(times, sizes)
+
+    def _tokens(self, number: Ints) -> tuple[Ids, Bytes, Ints, Ints]:
+        """The tokens of stretches, how many each has, and where they lie."""
+        begin = np.frombuffer(self._starts, np.int64)
+        sizes = begin[number + 1] - begin[number]
+        source = ranges(begin[number], sizes)
+        ids = np.frombuffer(self._ids, np.uint32)[source].astype(np.int32)
+        return ids, np.frombuffer(self._marks, np.uint8)[source], sizes, source
+
+    def forget(self) -> None:
+        """Let go of what was learned, once it is much; numbers of stretches end with it."""
+        if self._letters > _MOST_LETTERS:
             self._forget()
-            new = set(stretch)
-        ordered = sorted(new)
-        encodings = self._tokenizer.encode_batch(ordered, add_special_tokens=False)
-        for text, encoding in zip(ordered, encodings, strict=True):
-            places = encoding.offsets
-            firsts = after_space(text, [first for first, _ in places])
-            self._known[text] = len(self._starts) - 1
-            self._ids.extend(encoding.ids)
-            self._firsts.extend(firsts)
-            self._stops.extend([stop for _, stop in places])
-            self._marks.extend(map(_BEGINS.__getitem__, begins(text, firsts)))
-            self._starts.append(len(self._ids))
-            self._letters += len(text)
+
+    def _learn(self) -> None:
+        """Tokenise the stretches just met; remember their ids, marks and characters."""
+        new = self._known.new
+        encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
+        ids = [encoding.ids for encoding in encodings]
+        places = [encoding.offsets for encoding in encodings]
+        starts = offsets([len(some) for some in ids])
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(places)), np.int32)
+        bodies = [text.lstrip(" ") for text in new]
+        lead = np.array([len(text) - len(body) for text, body in zip(new, bodies, strict=True)])
+        firsts = np.maximum(flat[::2], np.repeat(lead, np.diff(starts))).astype(np.int32)
+        marks = np.full(len(firsts), _INSIDE, dtype=np.uint8)
+        marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
+        for number, body in enumerate(bodies):
+            if not (body.isascii() and body.isalpha()):  # of a plain word the first token begins it
+                span = slice(starts[number], starts[number + 1])
+                firsts[span] = after_space(new[number], flat[::2][span].tolist())
+                word = begins(new[number], firsts[span].tolist())
+                marks[span] = np.where(word, Mark.ALL, _INSIDE)
+        self._starts.frombytes((starts[1:] + len(self._ids)).tobytes())
+        self._ids.extend(chain.from_iterable(ids))
+        self._firsts.frombytes(firsts.tobytes())
+        self._stops.frombytes(flat[1::2].tobytes())
+        self._marks.extend(marks.tobytes())
+        self._letters += sum(map(len, new))
+        new.clear()
 
     def _forget(self) -> None:
-        self._known: dict[str, int] = {}
+        self._known = _Numbers()
         self._ids, self._starts = array("I"), array("q", [0])
         self._firsts, self._stops = array("i"), array("i")
         self._marks = bytearray()
@@ -140,7 +182,7 @@ class Encoder:
 
 
 # Until phrases and entities are found, every token is a unit of those kinds.
-_BEGINS = {True: Mark.ALL, False: Mark.PHRASE | Mark.ENTITY}
+_INSIDE = Mark.PHRASE | Mark.ENTITY
 
 
 def _literal(tokenizer: Tokenizer) -> Tokenizer:
@@ -185,6 +227,13 @@ _SQUEEZE = [
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
     {"type": "Strip", "strip_left": False, "strip_right": True},
 ]
+
+
+def _lowers(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer takes capitals for small letters."""
+    normal = json.loads(tokenizer.to_str())["normalizer"] or {}
+    steps = [normal, *normal.get("normalizers", [])]
+    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
 
 
 def _inside_stretches(step: dict[str, Any]) -> bool:

@@ -49,6 +49,7 @@ _STARTERS = _words(
     " Though Through Thus To Today Under Unlike Until Was We Were What When Where Whether Which"
     " While Who Why Will With Without Would Yes Yesterday Yet You Your"
 )
+_KNOWN = _OPEN | _NUMBERED | _EITHER
 
 
 def ends(line: str) -> list[int]:
@@ -86,3 +87,9 @@ def _breaks(line: str, stop: int, *, start: int, after: str) -> bool:
     if lower in _EITHER or ("." in word and _DOTTED.fullmatch(word)):
         return after in _STARTERS
     return True
+
+
+def abbreviated(line: str, end: int) -> bool:
+    """Whether the word before the stop that ends at `end` is a known abbreviation."""
+    word = line[line.rfind(" ", max(0, end - 24), end) + 1 : end].rstrip('."”').lower()
+    return word in _KNOWN

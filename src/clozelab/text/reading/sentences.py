@@ -34,6 +34,11 @@ _EASTERN_END = re.compile(
     f"(?:(?<=[。！？；｡])|(?<=[{_EASTERN}][!?])|(?<=[{_EASTERN}]…)(?=…)|(?=[!?…]*+[。！？；｡]))"
     f"{_STOPS}*+[”’」』）】》〉］｝〕〗〙〛]*+(?![，、：,…—])"
 )
+# A stop after small letters, digits or a bracket and before a capitalised word: the end of a
+# sentence, most of the time. One set of characters comes first: so the search is fast.
+_LIKELY = re.compile(
+    r"[.!?](?:(?<=[a-z]{3}[.!?])|(?<=[0-9]{2}\.)|(?<=\)\.)|(?<=[a-z]{3}\.)[\"”])(?=\s+[A-Z][a-z])"
+)
 _WESTERN_STOP = re.compile(r"[.!?…]\S{0,8}\s")
 
 Ends = Callable[[str], list[int]]
@@ -178,6 +183,19 @@ def _eastern_ends(line: str) -> list[int]:
 
 
 def _nupunkt_ends(line: str) -> list[int]:
+    """Ends that need no second look by rule, and nupunkt for the stops that are left."""
+    found: list[int] = []
+    start = 0
+    likely = (match.end() for match in _LIKELY.finditer(line))
+    for end in [*(end for end in likely if not plain.abbreviated(line, end)), len(line)]:
+        if _WESTERN_STOP.search(line, start, end):
+            found += (start + stop for stop in _nupunkt_windows(line[start:end]))
+        found.append(end)
+        start = end
+    return found[:-1]
+
+
+def _nupunkt_windows(line: str) -> list[int]:
     if len(line) <= _UNBROKEN:
         return _nupunkt_stops(line)
     if max(map(len, line.split())) > _UNBROKEN:

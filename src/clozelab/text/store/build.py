@@ -55,7 +55,7 @@ class Options:
     phrases: bool = False
     held_out: float = 0.01
     unique: bool = False  # leave out documents that repeat another
-    words: int = 100_000  # size of the vocabulary of whole words
+    words: int = 50_000  # size of the vocabulary of whole words
     workers: int = 1
 
 
@@ -120,7 +120,7 @@ def build(
     finally:
         os.close(lock)
     shutil.rmtree(folder)
-    return Corpus.open(out)
+    return Corpus.open(out, trusting=True)
 
 
 def _hold(lock: int, out: Path) -> None:

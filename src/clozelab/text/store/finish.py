@@ -69,7 +69,7 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         kept = _first_of_each(digests)
         counts.add("documents left out as repeats", number=int((~kept).sum()))
         plan, digests, sizes = replace(plan, kept=kept), digests[kept], sizes[kept]
-    held = _held_out(digests, sizes, share=options["held_out"])
+    held = _held_out(digests, sizes[:, 0], share=options["held_out"])
     yield "counting words", 0, total
     _write_words(plan, folder, ready, tokenizer, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
@@ -80,6 +80,7 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         folder,
         ready,
         chosen={"train": ~held, "held_out": held},
+        sizes=sizes,
         phrases=phrases,
     )
     (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
@@ -87,12 +88,13 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
 
 
 def _survey(plan: Plan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
-    """Every document's digest and number of tokens; and what the workers counted."""
+    """Every document's digest, and its tokens and sentences; and what the workers counted."""
     digests, sizes = [], []
     for shard in plan.shards(folder):
         counts.merge(shard.counts)
         digests.append(shard.digests)
-        sizes.append(np.diff(shard.sentences[shard.documents]))
+        tokens = np.diff(shard.sentences[shard.documents])
+        sizes.append(np.stack([tokens, np.diff(shard.documents)], axis=1))
     return np.concatenate(digests), np.concatenate(sizes)
 
 
@@ -134,25 +136,34 @@ def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *,
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
     often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
-    spelled: dict[int, str] = {}
-    for shard in plan.shards(folder):
-        for hit in np.flatnonzero(contains(often, shard.words)):
-            key = int(shard.words[hit])
-            if key not in spelled:
-                first, stop = shard.word_places[hit]
-                spelled[key] = tokenizer.decode(shard.ids[first:stop].tolist()).strip()
+    spelled = _spelled(plan, folder, tokenizer, often)
     totals: Counter[str] = Counter()
-    for key, count in zip(often.tolist(), counts[np.searchsorted(keys, often)], strict=True):
-        totals[spelled[key]] += int(count)
+    for word, count in zip(spelled, counts[np.searchsorted(keys, often)].tolist(), strict=True):
+        totals[word] += count
     del totals[""]  # an unknown token spells nothing
     ranked = sorted(totals, key=lambda word: (-totals[word], word))[:most]
     number = {word: rank + _FIRST_WORD for rank, word in enumerate(ranked)}
-    known = [key for key in often.tolist() if spelled[key] in number]
-    _save(ready / "words.npy", np.array(known, dtype=np.uint64))
-    numbers = np.array([number[spelled[key]] for key in known], dtype=np.int32)
-    _save(ready / "word_numbers.npy", numbers)
+    numbers = np.array([number.get(word, 0) for word in spelled], dtype=np.int32)
+    _save(ready / "words.npy", often[numbers > 0])
+    _save(ready / "word_numbers.npy", numbers[numbers > 0])
     lines = [f"{word}\t{totals[word]}\n" for word in ranked]
     (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def _spelled(plan: Plan, folder: Path, tokenizer: Tokenizer, words: Keys) -> list[str]:
+    """The text of some words."""
+    spelled: dict[int, str] = {}
+    missing = words
+    for shard in plan.shards(folder):
+        row, ids = shard.word_ids[contains(missing, shard.words)[shard.word_ids[:, 0]]].T
+        tokens: dict[int, list[int]] = {}
+        for word, number in zip(shard.words[row].tolist(), ids.tolist(), strict=True):
+            tokens.setdefault(word, []).append(number)
+        texts = tokenizer.decode_batch(list(tokens.values()))
+        spelled |= zip(tokens, (text.strip() for text in texts), strict=True)
+        found = np.array(sorted(tokens), dtype=np.uint64)
+        missing = missing[~contains(found, missing)]
+    return [spelled[word] for word in words.tolist()]
 
 
 def _phrases(plan: Plan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
@@ -174,14 +185,23 @@ def _phrases(plan: Plan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
 
 
 def _write_splits(
-    plan: Plan, folder: Path, ready: Path, *, chosen: dict[str, Bools], phrases: Keys
+    plan: Plan,
+    folder: Path,
+    ready: Path,
+    *,
+    chosen: dict[str, Bools],
+    sizes: Ints,
+    phrases: Keys,
 ) -> Steps[dict[str, int]]:
     """Copy the chosen documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(Tokenizer.from_str(plan.work.tokenizer)).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     counted = np.zeros(vocabulary, dtype=np.int64)
-    totals = _totals(plan, folder, chosen)
-    out = {split: _Writer(ready / split, kind, totals=totals[split]) for split in SPLITS}
+    out = {}
+    for split, some in chosen.items():
+        tokens, sentences = sizes[some].sum(axis=0).tolist()
+        documents = int((sizes[some, 1] > 0).sum())
+        out[split] = _Writer(ready / split, kind, totals=(tokens, sentences, documents))
     found = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
@@ -190,8 +210,7 @@ def _write_splits(
         found["entity"] += int(shard.units[1])
         count = len(shard.documents) - 1
         for split in SPLITS:
-            mine = np.flatnonzero(chosen[split][first : first + count])
-            ids = out[split].add(shard, mine)
+            ids = out[split].add(shard, np.flatnonzero(chosen[split][first : first + count]))
             if split == "train":
                 counted += np.bincount(ids, minlength=vocabulary)
         first += count
@@ -200,20 +219,6 @@ def _write_splits(
         writer.close()
     _save(ready / "counts.npy", counted)
     return found
-
-
-def _totals(plan: Plan, folder: Path, chosen: dict[str, Bools]) -> dict[str, tuple[int, int, int]]:
-    """Tokens, sentences and documents of each split."""
-    totals = {split: np.zeros(3, dtype=np.int64) for split in SPLITS}
-    first = 0
-    for shard in plan.shards(folder):
-        sentences = np.diff(shard.documents)
-        tokens = np.diff(shard.sentences[shard.documents])
-        for split in SPLITS:
-            mine = chosen[split][first : first + len(tokens)] & (sentences > 0)
-            totals[split] += [tokens[mine].sum(), sentences[mine].sum(), mine.sum()]
-        first += len(tokens)
-    return {split: (int(t[0]), int(t[1]), int(t[2])) for split, t in totals.items()}
 
 
 def _save(file: Path, array: Array) -> None:

@@ -6,6 +6,7 @@ that was killed finds its finished shards again, whatever else has changed.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ from clozelab.text.reading.sources import RawDocument
 from clozelab.text.units import Runs, mark_runs, mark_span
 
 SHARD = 1 << 21  # characters
-_BATCH = 1 << 17  # characters encoded at a time
+_BATCH = 1 << 18  # characters encoded at a time
 
 Spans = list[tuple[int, int, int]]
 
@@ -80,7 +81,7 @@ class Shard:
     digests: Keys  # [D, 2] exact duplicates are equal here
     words: Keys  # [W] distinct words' keys
     word_counts: Ints
-    word_places: Ints  # [W, 2] where one of them stands
+    word_ids: Ints  # [·, 2] of each id in them: which word, and the id
     counts: Counts
     units: Ints  # [2] phrases and entities that were given
 
@@ -93,7 +94,7 @@ class Shard:
         size = np.diff(self.sentences)[sentence]
         token = ranges(self.sentences[sentence], size)
         ids, marks = self.ids[token], self.marks[token]
-        words, number, places = _words(ids, marks)
+        words, counts, word_ids = _words(ids, marks, np.ones(len(ids), dtype=np.int64))
         return replace(
             self,
             ids=ids,
@@ -102,8 +103,8 @@ class Shard:
             documents=offsets(count),
             digests=self.digests[documents],
             words=words,
-            word_counts=number,
-            word_places=places,
+            word_counts=counts,
+            word_ids=word_ids,
         )
 
 
@@ -135,6 +136,7 @@ def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) 
 
 def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str, Array]:
     """A job's documents as the arrays of a shard."""
+    encoder.forget()
     split = splitter(work.sentences).split  # type: ignore[arg-type]
     cut = [
         (lines if document.lines else split)(document.text, counts, place=document.name)
@@ -162,7 +164,8 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
     ids = np.concatenate([np.zeros(0, np.uint32), *(part.ids.astype(np.uint32) for part in parts)])
     marks = np.concatenate([np.zeros(0, np.uint8), *(part.marks for part in parts)])
     sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.starts) for part in parts)])
-    words, number_of, places = _words(ids, marks)
+    met = np.concatenate([np.zeros(0, np.int64), *(part.stretches for part in parts)])
+    words, word_counts, word_ids = _words(*encoder.words(met))
     return {
         "ids": ids,
         "marks": marks,
@@ -170,8 +173,8 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
         "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
         "digests": np.array([_digest(d.text) for d in job.documents], np.uint64).reshape(-1, 2),
         "words": words,
-        "word_counts": number_of,
-        "word_places": places,
+        "word_counts": word_counts,
+        "word_ids": word_ids,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
     }
 
@@ -218,12 +221,18 @@ def _mark_spans(
         mark_span(encoded, begin, end, bit=bit, shifts=shifts, counts=counts)
 
 
-def _words(ids: Array, marks: Bytes) -> tuple[Keys, Ints, Ints]:
-    """The distinct words of a shard: keys, counts, and a place where each stands."""
+def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
+    """The distinct words of tokens that occur so many times: keys, counts, and the ids of each.
+
+    The ids are rows of [key's place, id], so that one array holds words of any length.
+    """
     first = np.flatnonzero(marks & Mark.WORD)
-    keys, at, number = np.unique(fold(ids, first), return_index=True, return_counts=True)
-    stop = np.append(first[1:], len(ids))
-    return keys, number, np.stack([first[at], stop[at]], axis=1)
+    keys, at, which = np.unique(fold(ids, first), return_index=True, return_inverse=True)
+    counts = np.zeros(len(keys), dtype=np.int64)
+    np.add.at(counts, which, times[first])
+    sizes = np.append(first[1:], len(ids)) - first
+    rows = np.repeat(np.arange(len(keys)), sizes[at])
+    return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
 
 
 def _digest(text: str) -> tuple[int, int]:
@@ -278,6 +287,7 @@ def start(work: Work, folder: str, parent: int) -> None:
     """Make ready a worker process; it ends when its parent does, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
     _Process.work, _Process.folder = work, Path(folder)
     _Process.counts = Counts()
