@@ -12,6 +12,7 @@ from texts import KINDS, encoder, tokenizer
 from clozelab.contracts import Counts, Ints, Keys, Mark, UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import offsets
+from clozelab.text.encoding import Encoded
 from clozelab.text.units import (
     LEAST_COUNT,
     LONGEST_ENTITY,
