@@ -78,7 +78,7 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     group.add_argument("--no-segmentation", action="store_true", help="leave Chinese unsegmented")
     group.add_argument("--unique", action="store_true", help="leave out documents that repeat")
     group.add_argument("--held-out", type=float, default=0.01, help="share of documents (0.01)")
-    group.add_argument("--words", type=_count, default=50_000, help="whole words kept for ELMo")
+    group.add_argument("--words", type=_count, default=30_000, help="whole words kept for ELMo")
     group.add_argument("--workers", type=_count, help="processes (one a core)")
     verb = _verb(kinds, "corpus show", "what is in a corpus")
     verb.add_argument("corpus")

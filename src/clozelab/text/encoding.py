@@ -91,19 +91,24 @@ class Encoder:
         number = np.fromiter(map(self._known.__getitem__, stretch), np.int64, len(stretch))
         self._learn()
         ids, marks, sizes, source = self._tokens(number)
-        starts = offsets(sums(sizes, offsets([len(pieces) for pieces in found])))
+        pieces = offsets([len(some) for some in found])
+        starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
-        segmented = self._ideographic(sentences) if self._segment else []
-        if not (characters or segmented):
+        for at in self._ideographic(sentences) if self._segment else []:
+            span = slice(starts[at], starts[at + 1])
+            mine = sizes[pieces[at] : pieces[at + 1]]
+            firsts, _ = self._characters([cut[at]], mine, source[span])
+            self._mark_segments(sentences[at], marks[span], firsts)
+        if not characters:
             return Encoded(ids, marks, starts, number)
+        return Encoded(ids, marks, starts, number, *self._characters(cut, sizes, source))
+
+    def _characters(self, cut: list[str], sizes: Ints, source: Ints) -> tuple[Ints, Ints]:
+        """The characters that tokens of sentences begin at and end before."""
         matches = chain.from_iterable(map(self._pattern.finditer, cut))
         shift = np.repeat(np.fromiter((match.start() for match in matches), np.int64), sizes)
         firsts = np.frombuffer(self._firsts, np.int32)[source] + shift
-        stops = np.frombuffer(self._stops, np.int32)[source] + shift
-        encoded = Encoded(ids, marks, starts, number, firsts, stops)
-        for at in segmented:
-            self._mark_segments(sentences[at], encoded, at)
-        return encoded
+        return firsts, np.frombuffer(self._stops, np.int32)[source] + shift
 
     def words(self, stretches: Ints) -> tuple[Ids, Bytes, Ints]:
         """The tokens of each stretch once, and how often its stretch occurs in `stretches`."""
@@ -167,18 +172,14 @@ class Encoder:
             if not sentence.isascii() and _IDEOGRAPH.search(sentence)
         ]
 
-    def _mark_segments(self, sentence: str, encoded: Encoded, number: int) -> None:
+    def _mark_segments(self, sentence: str, marks: Bytes, firsts: Ints) -> None:
         """Take the segment mark from what lies inside a segmented word of a sentence."""
-        assert encoded.firsts is not None
         self._counts.add("sentences segmented")
         inside, failed = inside_segments(sentence)
         if failed:
             self._counts.add("sentences whose segmentation did not match", sentence[:40])
-        span = slice(encoded.starts[number], encoded.starts[number + 1])
-        if span.start < span.stop:
-            at = np.minimum(encoded.firsts[span], len(sentence) - 1)
-            encoded.marks[span][inside[at]] &= np.uint8(Mark.ALL ^ Mark.SEGMENT)
-            encoded.marks[span.start] = Mark.ALL
+        marks[inside[np.minimum(firsts, len(sentence) - 1)]] &= np.uint8(Mark.ALL ^ Mark.SEGMENT)
+        marks[:1] = Mark.ALL
 
 
 # Until phrases and entities are found, every token is a unit of those kinds.

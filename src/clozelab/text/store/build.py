@@ -55,7 +55,7 @@ class Options:
     phrases: bool = False
     held_out: float = 0.01
     unique: bool = False  # leave out documents that repeat another
-    words: int = 50_000  # size of the vocabulary of whole words
+    words: int = 30_000  # size of the vocabulary of whole words
     workers: int = 1
 
 
