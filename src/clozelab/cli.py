@@ -16,6 +16,7 @@ from clozelab.arguments import parser
 from clozelab.contracts import Counts, UserError
 
 if TYPE_CHECKING:
+    from clozelab.recipe import Recipe
     from clozelab.text.store import Corpus
     from clozelab.text.store.build import Progress
 
@@ -153,6 +154,17 @@ def corpus_check(arguments: argparse.Namespace) -> None:
     out.print(escape(f"{corpus.path}: all {len(corpus.manifest['files'])} files are whole"))
 
 
+def _read(arguments: argparse.Namespace) -> Recipe:
+    """The recipe a command names, its warnings said."""
+    from clozelab import recipe as recipes
+
+    size = getattr(arguments, "size", None)
+    recipe = recipes.read(arguments.recipe, size=size, overrides=arguments.set)
+    for line in recipe.warnings():
+        err.print(f"[yellow]{escape(line)}[/]")
+    return recipe
+
+
 def show(arguments: argparse.Namespace) -> None:
     """A recipe, resolved."""
     from clozelab import recipe as recipes
@@ -162,7 +174,7 @@ def show(arguments: argparse.Namespace) -> None:
         for name in recipes.names():
             out.print(f"[bold]{name:18}[/]{escape(recipes.read(name).title)}", soft_wrap=True)
         return
-    recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=arguments.set)
+    recipe = _read(arguments)
     if arguments.toml:
         out.print(escape(recipes.to_toml(recipe)), soft_wrap=True)  # a wrapped line is not TOML
     else:
@@ -179,12 +191,11 @@ def diff(arguments: argparse.Namespace) -> None:
 
 def mask(arguments: argparse.Namespace) -> None:
     """What a recipe hides in a text."""
-    from clozelab import recipe as recipes
     from clozelab.report import masks as views
     from clozelab.runs import masks
     from clozelab.text.store import Corpus
 
-    recipe = recipes.read(arguments.recipe, overrides=arguments.set)
+    recipe = _read(arguments)
     corpus = Corpus.open(arguments.corpus) if arguments.corpus else None
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
     blocks, documents = masks.lay(text, recipe, corpus)
@@ -207,12 +218,11 @@ def blocks(arguments: argparse.Namespace) -> None:
     """What a recipe's blocks look like."""
     import numpy as np
 
-    from clozelab import recipe as recipes
     from clozelab.report import blocks as views
     from clozelab.runs import masks
     from clozelab.text.store import Corpus
 
-    recipe = recipes.read(arguments.recipe, size=arguments.size, overrides=arguments.set)
+    recipe = _read(arguments)
     corpus = Corpus.open(arguments.corpus)
     plan = masks.plan(
         recipe, corpus, split=arguments.part, epoch=arguments.epoch, seed=arguments.seed

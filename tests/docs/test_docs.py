@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,10 +29,10 @@ def blocks(page: Path) -> list[tuple[str, str]]:
     return FENCE.findall(page.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def desk(tmp_path: Path) -> Path:
     """A folder with what the examples read: books, a Chinese file and a list of names."""
-    folder = tmp_path_factory.mktemp("desk")
+    folder = tmp_path
     (folder / "books").mkdir()
     with gzip.open(data.corpus(), "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for _, line in zip(range(400), lines, strict=False)]
@@ -68,7 +69,9 @@ def test_the_examples_run(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatc
         if language == "sh":
             run(text, desk)
         elif language == "python":
-            exec(compile(text, str(page), "exec"), {"__name__": "example"})
+            example = ModuleType("example")
+            monkeypatch.setitem(sys.modules, "example", example)  # dataclasses look their module up
+            exec(compile(text, str(page), "exec"), example.__dict__)
 
 
 def test_links_lead_somewhere() -> None:
