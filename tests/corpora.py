@@ -19,7 +19,7 @@ from clozelab import data
 from clozelab.contracts import Counts
 from clozelab.runs.corpus import make
 from clozelab.text.store import Corpus
-from clozelab.text.store.build import Options
+from clozelab.text.store.options import Options
 from clozelab.text.tokenizers import ByteBpe, Training
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"

@@ -18,7 +18,7 @@ from clozelab.contracts import Counts, UserError
 if TYPE_CHECKING:
     from clozelab.recipe import Recipe
     from clozelab.text.store import Corpus
-    from clozelab.text.store.build import Progress
+    from clozelab.text.store.options import Progress
 
 out = Console(highlight=False, emoji=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
@@ -57,7 +57,7 @@ def corpus_build(arguments: argparse.Namespace) -> None:
     from clozelab.report.corpora import show
     from clozelab.runs.corpus import choose_tokenizer, cores, make, missing
     from clozelab.text.reading.sources import Reading
-    from clozelab.text.store.build import Options
+    from clozelab.text.store.options import Options
 
     options = Options(
         reading=Reading(

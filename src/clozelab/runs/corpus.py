@@ -14,7 +14,8 @@ from clozelab import recipe as recipes
 from clozelab.contracts import Counts, UserError
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
-from clozelab.text.store.build import Options, Progress, build
+from clozelab.text.store.build import build
+from clozelab.text.store.options import Options, Progress
 from clozelab.text.tokenizers import TOKENIZERS, Training
 from clozelab.text.vocabulary import load
 from clozelab.text.words import segmenter

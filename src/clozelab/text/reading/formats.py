@@ -47,7 +47,7 @@ def kind_of(path: Path) -> Kind:
 
 def read_file(
     path: Path, reading: Reading, *, counts: Counts, progress: Progress
-) -> Iterator[RawDocument]:
+) -> Generator[RawDocument, None, None]:
     """The documents of one file, in order, in bounded memory."""
     start = progress.done
     kind = kind_of(path)

@@ -76,7 +76,7 @@ def splitter(kind: Literal["auto", "nupunkt", "plain"] = "auto") -> Splitter:
         try:
             from nupunkt import __version__
 
-            return Splitter(f"nupunkt {__version__}", _nupunkt_ends)
+            return Splitter(f"nupunkt {__version__}, rule {plain.VERSION}", _nupunkt_ends)
         except ImportError:
             if kind == "nupunkt":
                 raise UserError(

@@ -8,7 +8,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
@@ -49,7 +50,7 @@ class _Item:
 
 def documents(
     inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: Progress | None = None
-) -> Iterator[RawDocument]:
+) -> Generator[RawDocument, None, None]:
     """Every document of the inputs, in order; what was skipped or mended is added to `counts`.
 
     Names that lead nowhere are refused at once; an input without any document at the end.
@@ -84,7 +85,7 @@ def _read(
     reading: Reading,
     counts: Counts,
     progress: Progress,
-) -> Iterator[RawDocument]:
+) -> Generator[RawDocument, None, None]:
     found = False
     for item in items:
         if item.path is not None:
@@ -95,9 +96,10 @@ def _read(
             )
         else:
             stream = _hub(item.name, reading, counts=counts)
-        for document in stream:
-            found = True
-            yield document
+        with closing(stream):  # a reader that stops early closes the file at once
+            for document in stream:
+                found = True
+                yield document
     if not found:
         skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
         raise UserError(
@@ -245,7 +247,7 @@ def _hub_item(name: str) -> _Item:
     return _Item(name)
 
 
-def _hub(name: str, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+def _hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDocument, None, None]:
     """The documents of a dataset of the Hugging Face hub, streamed."""
     match = _HUB.fullmatch(name)
     assert match is not None

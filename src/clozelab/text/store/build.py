@@ -10,18 +10,14 @@ import errno
 import fcntl
 import os
 import shutil
-import signal
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import suppress
+from dataclasses import asdict
 from hashlib import blake2b
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
 
 from tokenizers import Tokenizer
 
@@ -34,6 +30,8 @@ from clozelab.text.reading.sources import RawDocument, Reading, documents, listi
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import Plan, finish
+from clozelab.text.store.options import Options, Progress
+from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import Training
 from clozelab.text.units import Runs, gazetteer, read_spans
 from clozelab.text.vocabulary import describe
@@ -41,32 +39,6 @@ from clozelab.text.words import segmenter
 
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
 _MOST_SAMPLE = 1 << 30
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a corpus is to be built."""
-
-    reading: Reading = field(default_factory=Reading)
-    sentences: Literal["auto", "nupunkt", "plain"] = "auto"
-    segment: bool = True
-    entities: str | None = None  # a file with a name on each line
-    spans: str | None = None  # a TSV of document, start, end, kind
-    phrases: bool = False
-    held_out: float = 0.01
-    unique: bool = False  # leave out documents that repeat another
-    words: int = 30_000  # size of the vocabulary of whole words
-    workers: int = 1
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a stage of the build is; `total` is unknown for standard input."""
-
-    stage: str
-    done: int
-    total: int | None
-    unit: Literal["bytes", "steps"] = "bytes"
 
 
 def build(
@@ -92,7 +64,7 @@ def build(
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
         _check_roles(tokenizer)
         work = _work(tokenizer, names, options=options, counts=counts)
-        job_names = yield from _tokenised(
+        job_names = yield from tokenised(
             inputs, folder, work, spans=spans, options=options, counts=counts
         )
         read = [Path(name) for name, *_ in listing(inputs, options.reading)]
@@ -243,82 +215,3 @@ def _read_lines(place: str) -> list[str]:
         raise UserError(f"{place}: cannot be read ({error.strerror}); check the name") from None
     except UnicodeDecodeError:
         raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
-
-
-def _tokenised(
-    inputs: list[str],
-    folder: Path,
-    work: shards.Work,
-    *,
-    spans: dict[str, shards.Spans],
-    options: Options,
-    counts: Counts,
-) -> Generator[Progress, None, list[str]]:
-    """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
-    total, read = total_bytes(inputs, options.reading), Read()
-    stream = documents(inputs, options.reading, counts, progress=read)
-    digest = work.digest()
-    names: list[str] = []
-    running: dict[Future[str], int] = {}
-    with _interrupts_held():
-        pool = ProcessPoolExecutor(
-            options.workers,
-            mp_context=get_context("spawn"),
-            initializer=shards.start,
-            initargs=(work, str(folder), os.getpid()),
-        )
-    try:
-        started: set[str] = set()
-        done = 0
-        for job in shards.jobs(stream, spans, counts):
-            name = job.name(digest)
-            names.append(name)
-            if name not in started and not shards.sound(folder / f"{name}.npz"):
-                started.add(name)
-                with _interrupts_held():
-                    running[pool.submit(shards.run, job, name)] = read.done
-            while len(running) > options.workers:
-                done = max(done, _finished(running, counts))
-                yield Progress("tokenising", done, total)
-            yield Progress("tokenising", done, total)
-        while running:
-            done = max(done, _finished(running, counts))
-            yield Progress("tokenising", done, total)
-    finally:
-        pool.shutdown(cancel_futures=True)
-    if not names:
-        raise UserError(f"{', '.join(inputs)}: no text found there")
-    return names
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end: half a process started would complain and never end.
-
-    A worker that starts meanwhile inherits the mask, so that it never dies of one.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    held: list[object] = []
-    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
-    raises = signal.signal(signal.SIGINT, lambda *_: held.append(None)) if is_main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_main:
-            signal.signal(signal.SIGINT, raises)
-    if held:
-        signal.raise_signal(signal.SIGINT)
-
-
-def _finished(running: dict[Future[str], int], counts: Counts) -> int:
-    """Wait for a shard or two; returns how far into the input they reach."""
-    ready, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-    reached = 0
-    for future in ready:
-        future.result()
-        reached = max(reached, running.pop(future))
-    return reached

@@ -6,25 +6,23 @@ One shard is in memory at a time; what grows with the corpus is a few bytes a do
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark, UserError
+from clozelab.contracts import Bools, Counts, Ints, Keys, Mark, UserError
 from clozelab.keys import fold, mix
-from clozelab.packed import ranges
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.spelling import lettered
-from clozelab.text.store.corpus import ARRAYS, SPLITS, VERSION, checksum
+from clozelab.text.store.corpus import SPLITS, VERSION, checksum
 from clozelab.text.store.shards import Shard, Work, load
+from clozelab.text.store.writing import Writer, save_array
 from clozelab.text.units import Tally, contains, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
@@ -144,8 +142,8 @@ def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *,
     ranked = sorted(totals, key=lambda word: (-totals[word], word))[:most]
     number = {word: rank + _FIRST_WORD for rank, word in enumerate(ranked)}
     numbers = np.array([number.get(word, 0) for word in spelled], dtype=np.int32)
-    _save(ready / "words.npy", often[numbers > 0])
-    _save(ready / "word_numbers.npy", numbers[numbers > 0])
+    save_array(ready / "words.npy", often[numbers > 0])
+    save_array(ready / "word_numbers.npy", numbers[numbers > 0])
     lines = [f"{word}\t{totals[word]}\n" for word in ranked]
     (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -201,7 +199,7 @@ def _write_splits(
     for split, some in chosen.items():
         tokens, sentences = sizes[some].sum(axis=0).tolist()
         documents = int((sizes[some, 1] > 0).sum())
-        out[split] = _Writer(ready / split, kind, totals=(tokens, sentences, documents))
+        out[split] = Writer(ready / split, kind, totals=(tokens, sentences, documents))
     found = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
@@ -217,59 +215,8 @@ def _write_splits(
         yield "writing", number + 1, len(plan.names)
     for writer in out.values():
         writer.close()
-    _save(ready / "counts.npy", counted)
+    save_array(ready / "counts.npy", counted)
     return found
-
-
-def _save(file: Path, array: Array) -> None:
-    """Write a small array; np.save to a path does not say when it was the disk that was full."""
-    whole = BytesIO()
-    np.save(whole, array)
-    file.write_bytes(whole.getvalue())
-
-
-class _Writer:
-    """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
-
-    def __init__(self, folder: Path, kind: type, *, totals: tuple[int, int, int]) -> None:
-        tokens, sentences, documents = totals
-        lengths = (tokens, tokens, sentences + 1, documents + 1)
-        kinds = (kind, np.uint8, np.int64, np.int64)
-        self._files: dict[str, BinaryIO] = {}
-        self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
-        for name, length in zip(ARRAYS, lengths, strict=True):
-            self._files[name] = (folder / f"{name}.npy").open("wb")
-            header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": (length,)}
-            np.lib.format.write_array_header_1_0(self._files[name], header)
-        self._put("sentences", np.zeros(1))
-        self._put("documents", np.zeros(1))
-        self._tokens = self._sentences = 0
-
-    def add(self, shard: Shard, documents: Ints) -> Array:
-        """Append some of a shard's documents, but for empty ones; returns their ids."""
-        count = shard.documents[documents + 1] - shard.documents[documents]
-        documents, count = documents[count > 0], count[count > 0]
-        sentence = ranges(shard.documents[documents], count)
-        size = shard.sentences[sentence + 1] - shard.sentences[sentence]
-        token = ranges(shard.sentences[sentence], size)
-        ids = shard.ids[token]
-        self._put("ids", ids)
-        self._put("marks", shard.marks[token])
-        self._put("sentences", self._tokens + np.cumsum(size))
-        self._put("documents", self._sentences + np.cumsum(count))
-        self._tokens += len(ids)
-        self._sentences += len(size)
-        return ids
-
-    def _put(self, name: str, values: Array) -> None:
-        self._files[name].write(values.astype(self._kinds[name]).tobytes())
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-            file.close()
 
 
 def _manifest(

@@ -6,12 +6,8 @@ that was killed finds its finished shards again, whatever else has changed.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import signal
-import threading
-import time
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +17,6 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
-from tokenizers import Tokenizer
 
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
@@ -272,40 +267,3 @@ def sound(file: Path) -> bool:
     except (zipfile.BadZipFile, RuntimeError):  # what a broken archive raises is neither
         return False
     return True
-
-
-class _Process:
-    """What a worker process holds between jobs."""
-
-    work: Work
-    encoder: Encoder
-    counts: Counts
-    folder: Path
-
-
-def start(work: Work, folder: str, parent: int) -> None:
-    """Make ready a worker process; it ends when its parent does, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
-    _Process.work, _Process.folder = work, Path(folder)
-    _Process.counts = Counts()
-    tokenizer = Tokenizer.from_str(work.tokenizer)
-    _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
-
-
-def run(job: Job, name: str) -> str:
-    """Tokenise a job in a worker process; returns the shard's name."""
-    counts = _Process.counts
-    counts.numbers.clear()
-    counts.places.clear()
-    arrays = tokenise(job, _Process.work, _Process.encoder, counts)
-    save(arrays, counts, _Process.folder / f"{name}.npz")
-    return name

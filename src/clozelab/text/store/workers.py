@@ -1,0 +1,140 @@
+"""The processes that tokenise: handed shards, never outliving their parent, deaf to Ctrl-C."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Counts, UserError
+from clozelab.text.encoding import Encoder
+from clozelab.text.reading.sources import Progress as Read
+from clozelab.text.reading.sources import documents, total_bytes
+from clozelab.text.store import shards
+from clozelab.text.store.options import Options, Progress
+
+
+def tokenised(
+    inputs: list[str],
+    folder: Path,
+    work: shards.Work,
+    *,
+    spans: dict[str, shards.Spans],
+    options: Options,
+    counts: Counts,
+) -> Generator[Progress, None, list[str]]:
+    """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
+    total, read = total_bytes(inputs, options.reading), Read()
+    digest = work.digest()
+    names: list[str] = []
+    running: dict[Future[str], int] = {}
+    with _interrupts_held():
+        pool = ProcessPoolExecutor(
+            options.workers,
+            mp_context=get_context("spawn"),
+            initializer=start,
+            initargs=(work, str(folder), os.getpid()),
+        )
+    stream = documents(inputs, options.reading, counts, progress=read)
+    try:
+        started: set[str] = set()
+        done = 0
+        for job in shards.jobs(stream, spans, counts):
+            name = job.name(digest)
+            names.append(name)
+            if name not in started and not shards.sound(folder / f"{name}.npz"):
+                started.add(name)
+                with _interrupts_held():
+                    running[pool.submit(run, job, name)] = read.done
+            while len(running) > options.workers:
+                done = max(done, _finished(running, counts))
+                yield Progress("tokenising", done, total)
+            yield Progress("tokenising", done, total)
+        while running:
+            done = max(done, _finished(running, counts))
+            yield Progress("tokenising", done, total)
+    finally:
+        stream.close()
+        pool.shutdown(cancel_futures=True)
+    if not names:
+        raise UserError(f"{', '.join(inputs)}: no text found there")
+    return names
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end: half a process started would complain and never end.
+
+    A worker that starts meanwhile inherits the mask, so that it never dies of one.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    held: list[object] = []
+    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
+    raises = signal.signal(signal.SIGINT, lambda *_: held.append(None)) if is_main else None
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_main:
+            signal.signal(signal.SIGINT, raises)
+    if held:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _finished(running: dict[Future[str], int], counts: Counts) -> int:
+    """Wait for a shard or two; returns how far into the input they reach."""
+    ready, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+    reached = 0
+    for future in ready:
+        future.result()
+        reached = max(reached, running.pop(future))
+    return reached
+
+
+class _Process:
+    """What a worker process holds between jobs."""
+
+    work: shards.Work
+    encoder: Encoder
+    counts: Counts
+    folder: Path
+
+
+def start(work: shards.Work, folder: str, parent: int) -> None:
+    """Make ready a worker process; it ends when its parent does, however that ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    _Process.work, _Process.folder = work, Path(folder)
+    _Process.counts = Counts()
+    tokenizer = Tokenizer.from_str(work.tokenizer)
+    _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
+
+
+def _follow(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def run(job: shards.Job, name: str) -> str:
+    """Tokenise a job in a worker process; returns the shard's name."""
+    counts = _Process.counts
+    counts.numbers.clear()
+    counts.places.clear()
+    arrays = shards.tokenise(job, _Process.work, _Process.encoder, counts)
+    shards.save(arrays, counts, _Process.folder / f"{name}.npz")
+    return name
