@@ -264,3 +264,17 @@ def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
     flipped = whole[:content] + bytes([whole[content] ^ 1]) + whole[content + 1 :]
     (tmp_path / "b.npz").write_bytes(flipped)
     assert not shards.sound(tmp_path / "b.npz")
+
+
+def test_a_new_text_gets_the_units_of_the_corpus(tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("New York\n", encoding="utf-8")
+    text = "He saw New York and the old oak tree. " + "The old oak tree fell. " * 20
+    corpus = build(write(tmp_path / "a.jsonl", [text]), tmp_path / "c", entities=str(names))
+    encoder = Encoder(corpus.tokenizer, segment=False, counts=Counts())
+    encoded = encoder.encode(["In New York he slept."])
+    assert (encoded.marks & Mark.ENTITY).all()
+    corpus.mark_units(encoded)
+    inside = encoded.ids[(encoded.marks & Mark.ENTITY) == 0].tolist()
+    assert corpus.tokenizer.decode(inside).replace(" ", "") in "NewYork"
+    assert inside

@@ -49,6 +49,8 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Docum
         vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
     encoder = Encoder(tokenizer, segment=segmenter() is not None, counts=Counts())
     encoded = encoder.encode(splitter().split(text))
+    if corpus is not None:
+        corpus.mark_units(encoded)
     if not len(encoded.ids):
         raise UserError("the text has no token in it: give some words to hide")
     sizes = np.diff(encoded.starts)

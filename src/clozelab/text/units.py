@@ -30,6 +30,17 @@ class Runs:
     def __bool__(self) -> bool:
         return bool(self.keys)
 
+    def rows(self) -> Keys:
+        """The table as an array of [words, key]."""
+        rows = [(n, key) for n, keys in self.keys.items() for key in keys.tolist()]
+        return np.array(rows, dtype=np.uint64).reshape(-1, 2)
+
+    @classmethod
+    def of(cls, rows: Keys) -> Runs:
+        """The table that `rows` wrote."""
+        lengths = np.unique(rows[:, 0]).tolist()
+        return cls({n: rows[rows[:, 0] == n, 1] for n in lengths})
+
     @property
     def longest(self) -> int:
         """Words of the longest run."""

@@ -4,6 +4,7 @@ manifest.json   what it is, what made it, a checksum of every file; written last
 tokenizer.json  the tokenizer
 train/, held_out/   ids.npy marks.npy sentences.npy documents.npy
 counts.npy      how often each id occurs in train
+phrases.npy entities.npy   the units that were found, to find them in other text
 words.npy       keys of the most frequent words, ascending; word_numbers.npy; words.txt
 """
 
@@ -19,8 +20,10 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Documents, Spelling, UserError, Vocabulary
+from clozelab.contracts import Documents, Mark, Spelling, UserError, Vocabulary
+from clozelab.text.encoding import Encoded
 from clozelab.text.spelling import letters
+from clozelab.text.units import Runs, mark_phrases, mark_runs
 from clozelab.text.vocabulary import describe
 
 VERSION = 1
@@ -82,6 +85,13 @@ class Corpus:
         flat, starts = letters(self.tokenizer)
         words, numbers = (np.load(self.path / f"{n}.npy") for n in ("words", "word_numbers"))
         return Spelling(flat, starts, words, numbers)
+
+    def mark_units(self, encoded: Encoded) -> None:
+        """Mark in a new text the phrases and names that this corpus knows."""
+        ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
+        mark_phrases(ids, marks, starts, phrases=np.load(self.path / "phrases.npy"))
+        names = Runs.of(np.load(self.path / "entities.npy"))
+        mark_runs(ids, marks, starts, runs=names, bit=Mark.ENTITY)
 
     def documents(self, split: str = "train") -> Documents:
         """The documents of a split, memory-mapped."""

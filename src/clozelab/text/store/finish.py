@@ -81,6 +81,8 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         sizes=sizes,
         phrases=phrases,
     )
+    save_array(ready / "phrases.npy", phrases)
+    save_array(ready / "entities.npy", plan.work.entities.rows())
     (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     _publish(out, ready, _manifest(ready, plan, options=options, counts=counts, units=units))
 
