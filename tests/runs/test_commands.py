@@ -158,7 +158,7 @@ def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) 
     numbers = Corpus.open(corpus).manifest["splits"]["train"]
     row = next(line.split() for line in shown.splitlines() if line.startswith("train"))
     assert row[1:] == [f"{numbers[key]:,}" for key in ("documents", "sentences", "tokens")]
-    assert "all 13 files are whole" in said(capsys, "corpus", "check", corpus)
+    assert "all 15 files are whole" in said(capsys, "corpus", "check", corpus)
 
 
 def test_demo_runs(

@@ -132,7 +132,7 @@ def test_workers_do_not_change_a_byte(
 ) -> None:
     file, expected = many
     assert made(tmp_path, file, workers=workers) == expected
-    assert "manifest.json" in expected and len(expected) == 14
+    assert "manifest.json" in expected and len(expected) == 16
 
 
 def test_shards_do_not_change_the_tokens(tmp_path: Path, many: tuple[str, dict[str, str]]) -> None:
