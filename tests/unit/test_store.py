@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -278,3 +280,16 @@ def test_a_new_text_gets_the_units_of_the_corpus(tmp_path: Path) -> None:
     inside = encoded.ids[(encoded.marks & Mark.ENTITY) == 0].tolist()
     assert corpus.tokenizer.decode(inside).replace(" ", "") in "NewYork"
     assert inside
+
+
+def test_a_second_build_is_kept_out_and_leaves_the_first_alone(tmp_path: Path) -> None:
+    building = tmp_path / "c" / "building"
+    building.mkdir(parents=True)
+    file = write(tmp_path / "a.jsonl", TEXTS[:3])
+    first = os.open(building, os.O_RDONLY)
+    fcntl.flock(first, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match="another build is at work"):
+        build(file, tmp_path / "c")
+    assert building.is_dir()
+    os.close(first)
+    assert len(build(file, tmp_path / "c", held_out=0).documents()) == 3

@@ -58,7 +58,6 @@ class Rows:
         place = np.where(
             in_second, start[:, None] + column - reuse - count - 1, at[:, None] + column
         )
-        place = np.minimum(place, self.width - 1)  # under the specials
         ids, marks, fixed = self._read(place, base, reverse)
         separator = (column == reuse + count) | (column == length - 2)
         ids[separator] = self.stream.documents.vocabulary.role("sep")
@@ -95,7 +94,7 @@ class Rows:
         # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
         cut = np.where(many > 0, cut, room // 2)
         random = heads(mix(draw(self.stream.key, "coin"), numbers)) | (many <= 0)
-        anywhere = below(mix(draw(self.stream.key, "start"), numbers), self.width - room + cut)
+        anywhere = below(mix(draw(self.stream.key, "start"), numbers), self.width - room + cut + 1)
         start = np.where(random, anywhere, begin + cut)
         return cut, start, random.astype(np.int64)
 

@@ -80,6 +80,7 @@ def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> Wal
 
 def chain(following: Ints) -> Ints:
     """The entries met from entry 0 on when each leads to its `following` one, to the end."""
+    assert (following > np.arange(len(following))).all(), "a chain that stands still never ends"
     met: list[Ints] = []
     at, total = 0, len(following)
     while at < total:

@@ -56,9 +56,8 @@ def build(
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
     folder = out / "building"
     folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
+    lock = _hold(folder)
     try:
-        _hold(lock, out)
         inputs = _spooled(inputs, folder)
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
@@ -95,12 +94,17 @@ def build(
     return Corpus.open(out, trusting=True)
 
 
-def _hold(lock: int, out: Path) -> None:
+def _hold(folder: Path) -> int:
     """Keep a second build out of the folder; the lock goes with the process, however it ends."""
+    lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UserError(f"{out}: another build is at work there; wait for it, or end it") from None
+        os.close(lock)
+        raise UserError(
+            f"{folder.parent}: another build is at work there; wait for it, or end it"
+        ) from None
+    return lock
 
 
 def _check(out: Path, options: Options) -> None:
