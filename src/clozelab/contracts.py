@@ -2,7 +2,8 @@
 
 Everything is batched and packed: many documents, or many blocks, lie one after another in flat
 arrays, and an array of offsets says where each begins. Shape letters used throughout:
-N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions.
+N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions; of tensors also
+H heads, E the embedding's width, W the width of a vector, L the longest block, C characters.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -169,6 +173,67 @@ class Corrupted:
 
     ids: Ids  # [N]
     decisions: Bytes  # [K] MASK, RANDOM or SAME
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What one objective predicts in some blocks, packed.
+
+    Columns named in `PLACES` hold positions inside the target's own block; `labels` (and whatever
+    else ends in "labels") hold what is to be predicted, IGNORED where there is nothing.
+    """
+
+    IGNORED: ClassVar[int] = -100
+    PLACES: ClassVar[tuple[str, ...]] = ("at", "left", "right")
+
+    starts: Ints  # [B + 1] first target of each block
+    columns: Mapping[str, Ints]  # [K] each
+
+
+class Input(NamedTuple):
+    """What an encoder reads: blocks packed one after another, in tensors.
+
+    Shapes are the same from step to step on a device that compiles, so there may be dummies: blocks
+    of padding behind the real ones, then empty blocks. For an encoder that reads words, N counts
+    words.
+    """
+
+    ids: Tensor  # [N]
+    places: Tensor  # [N] each token's position inside its block
+    segments: Tensor  # [N]
+    starts: Tensor  # [B + 1] int32: first token of each block, then N
+    longest: int  # no block is longer
+    dense: bool = False  # every block has `longest` tokens and there are no dummies
+    real: Tensor | None = None  # [] how many tokens are not dummies; None is all
+    order: Tensor | None = None  # [N] XLNet: rank in the factorisation order of its half
+    kinds: Tensor | None = None  # [N] XLNet: 0 plain, 1 special, 2 target
+    reverse: Tensor | None = None  # [B] XLNet: read from its end
+    queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; repeats are idle
+    memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
+    characters: Tensor | None = None  # [N, C] ELMo
+
+
+class Encoded(NamedTuple):
+    """What an encoder makes of its input.
+
+    Promise: dummies and batch-mates never change a position; every parameter gets gradient.
+    """
+
+    states: Tensor  # [N, W] the last layer (ELMo: both directions, [N, 2W])
+    table: Tensor | None  # [V, E] the embedding table, which heads are tied to
+    layers: tuple[Tensor, ...] = ()  # [N, W] the embedding's output and each layer's, if asked for
+    queries: Tensor | None = None  # [B · T, W] XLNet: the query stream
+    memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
+
+
+Sums = dict[str, "Tensor"]  # "loss", "count", "correct" and the like: each a sum, never a mean
+
+
+class Batch(NamedTuple):
+    """One micro-batch: the input, and for each objective the columns of its targets, [K] each."""
+
+    input: Input
+    targets: dict[str, dict[str, Tensor]]
 
 
 class Plan(Protocol):

@@ -11,10 +11,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training", "tasks", "interop"}
-GROUND = {"contracts", "keys", "packed"}
+GROUND = {"contracts", "keys", "packed", "layers"}
 ALLOWED = {
     "contracts": set(),
     "packed": {"contracts"},
+    "layers": {"contracts"},
     "keys": {"contracts"},
     "data": set(),
     **{part: GROUND for part in PARTS},

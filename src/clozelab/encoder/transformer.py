@@ -6,9 +6,12 @@ a smaller embedding and layers that share their weights (ALBERT §3.1).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.encoder.stack import Stack
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,20 @@ class Transformer:
             groups=min(self.groups, layers),
         )
 
+    def copies(self, half: Literal["attention", "ffn"]) -> int:
+        """How many of that half of a layer there are; layer i uses number i · copies // layers."""
+        return self.groups if self.sharing in (half, "all") else self.layers
+
+    def build(self, vocabulary: int) -> Stack:
+        """The encoder with fresh weights, for a vocabulary of that size."""
+        from clozelab.encoder.stack import Stack
+
+        return Stack(self, vocabulary)
+
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """Trainable numbers by part, for a vocabulary of that size."""
         width, inner, embedding = self.width, self.inner, self.embedding
-        copies = {"shared": self.groups, "own": self.layers}
-        attention = copies["shared" if self.sharing in ("attention", "all") else "own"]
-        ffn = copies["shared" if self.sharing in ("ffn", "all") else "own"]
+        attention, ffn = self.copies("attention"), self.copies("ffn")
         counts = {
             "embeddings.words": vocabulary * embedding,
             "embeddings.positions": (self.positions + self.position_offset) * embedding,

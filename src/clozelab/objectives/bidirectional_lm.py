@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clozelab.contracts import UserError
-from clozelab.objectives.heads import Widths, check_weight
+from clozelab.objectives.widths import Course, Widths, check_weight
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,12 @@ class BidirectionalLm:
     needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
 
     weight: float = 1.0
+    course: Course = ()
     words: int = 793471
     samples: int = 8192
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
         if not 1 <= self.samples <= self.words:
             raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
 

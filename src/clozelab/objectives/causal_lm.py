@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from clozelab.objectives.heads import Widths, check_weight, transform
+from clozelab.objectives.widths import Course, Widths, check_weight, transform
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,11 @@ class CausalLm:
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
 
     weight: float = 1.0
+    course: Course = ()
     head: Literal["plain", "transform"] = "plain"
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clozelab.contracts import UserError
-from clozelab.objectives.heads import Widths, check_weight
+from clozelab.objectives.widths import Course, Widths, check_weight
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Distillation:
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
 
     weight: float = 1.0
+    course: Course = ()
     teacher: str = "bert"
     temperature: float = 2.0
     soft: float = 5.0
@@ -31,7 +32,7 @@ class Distillation:
     layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
         if self.temperature <= 0:
             raise UserError(f"temperature = {self.temperature}: must be above 0, for instance 2")
         for name in ("soft", "cosine"):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.objectives.heads import Widths, check_weight, transform
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.objectives.targets import chosen
+from clozelab.objectives.widths import Course, Tied, Widths, check_weight, transform
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.vocabulary import VocabularyHead
 
 
 @dataclass(frozen=True)
@@ -16,10 +21,21 @@ class MaskedLm:
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
 
     weight: float = 1.0
+    course: Course = ()
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
         return transform(encoder, vocabulary)
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        return chosen(blocks, hidden, corrupted)
+
+    def build(self, encoder: Tied, vocabulary: int) -> VocabularyHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.vocabulary import VocabularyHead
+
+        return VocabularyHead(encoder, vocabulary)

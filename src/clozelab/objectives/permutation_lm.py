@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clozelab.objectives.heads import Widths, check_weight
+from clozelab.objectives.widths import Course, Widths, check_weight
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,10 @@ class PermutationLm:
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
 
     weight: float = 1.0
+    course: Course = ()
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""

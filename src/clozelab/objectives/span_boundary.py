@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clozelab.contracts import UserError
-from clozelab.objectives.heads import Widths, check_weight
+from clozelab.objectives.widths import Course, Widths, check_weight
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,14 @@ class SpanBoundary:
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
 
     weight: float = 1.0
+    course: Course = ()
     positions: int = 200
     dimension: int = 200
     longest: int = 15
     boundary: Literal["content", "any"] = "content"
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        check_weight(self.weight, self.course)
         for name in ("positions", "dimension", "longest"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")

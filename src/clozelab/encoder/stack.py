@@ -1,0 +1,113 @@
+"""The Transformer as a module: embeddings, then layers that may share their halves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from clozelab.contracts import Encoded, Input
+from clozelab.encoder.attention import Layout, attend, lay_out
+from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
+
+if TYPE_CHECKING:
+    from clozelab.encoder.transformer import Transformer
+
+
+class Embeddings(nn.Module):
+    """Token, position and type added up, then norm, dropout and the way to full width."""
+
+    def __init__(self, shape: Transformer, vocabulary: int) -> None:
+        super().__init__()
+        narrow = shape.embedding
+        self.words = nn.Embedding(vocabulary, narrow)
+        self.positions = nn.Embedding(shape.positions + shape.position_offset, narrow)
+        self.types = nn.Embedding(shape.types, narrow) if shape.types else None
+        self.norm = Norm(narrow, eps=shape.epsilon) if shape.embedding_norm else None
+        self.projection = Linear(narrow, shape.width) if narrow != shape.width else None
+        self.offset, self.rate = shape.position_offset, shape.dropout
+
+    def forward(self, batch: Input, dtype: torch.dtype) -> Tensor:
+        """[N, W] in the given precision."""
+        x: Tensor = self.words(batch.ids) + self.positions(batch.places + self.offset)
+        if self.types is not None:
+            x = x + self.types(batch.segments)
+        if self.norm is not None:
+            x = self.norm(x)
+        x = drop(x.to(dtype), self.rate, self.training)
+        return x if self.projection is None else self.projection(x)
+
+
+class Attention(nn.Module):
+    """Self-attention, queries, keys and values from one product; the norm that belongs to it."""
+
+    def __init__(self, shape: Transformer) -> None:
+        super().__init__()
+        self.qkv = Linear(shape.width, 3 * shape.width)
+        self.output = Linear(shape.width, shape.width)
+        self.norm = Norm(shape.width, eps=shape.epsilon)
+        self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """The attended sum; norm, residual and dropout are the caller's."""
+        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
+        rate = self.rate if self.training else 0.0
+        out: Tensor = self.output(attend(q, k, v, layout, dropout=rate, causal=self.causal))
+        return out
+
+
+class Stack(nn.Module):
+    """Embeddings and layers; see `Transformer` for the switches.
+
+    `precision` is the type of the activations, the parameters' own if None; `recompute` trades
+    time for memory by keeping no activations inside a layer.
+    """
+
+    precision: torch.dtype | None = None
+    recompute: bool = False
+
+    def __init__(self, shape: Transformer, vocabulary: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embeddings = Embeddings(shape, vocabulary)
+        self.attention = nn.ModuleList(Attention(shape) for _ in range(shape.copies("attention")))
+        self.ffn = nn.ModuleList(
+            FeedForward(
+                shape.width, shape.inner, activation=shape.activation, epsilon=shape.epsilon
+            )
+            for _ in range(shape.copies("ffn"))
+        )
+        self.norm = Norm(shape.width, eps=shape.epsilon) if shape.norm == "pre" else None
+        initialise(self)
+
+    def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
+        """The states of every token; with `keep` those of every layer as well."""
+        table = self.embeddings.words.weight
+        dtype = self.precision or table.dtype
+        x: Tensor = self.embeddings(batch, dtype)
+        layout = lay_out(batch, dtype)
+        kept = [x]
+        for number in range(self.shape.layers):
+            attention = self.attention[number * len(self.attention) // self.shape.layers]
+            ffn = self.ffn[number * len(self.ffn) // self.shape.layers]
+            if self.recompute and self.training:
+                x = checkpoint(self._layer, attention, ffn, x, layout, use_reentrant=False)
+            else:
+                x = self._layer(attention, ffn, x, layout)
+            if keep:
+                kept.append(x)
+        if self.norm is not None:
+            x = self.norm(x)
+            kept[-1] = x
+        return Encoded(x, table, tuple(kept) if keep else ())
+
+    def _layer(self, attention: nn.Module, ffn: nn.Module, x: Tensor, layout: Layout) -> Tensor:
+        """One layer: normalised after each half's sum (BERT), or before each half."""
+        rate = self.shape.dropout
+        if self.norm is None:
+            x = attention.norm(x + drop(attention(x, layout), rate, self.training))  # type: ignore[operator]
+            return ffn.norm(x + drop(ffn(x), rate, self.training))  # type: ignore[operator, no-any-return]
+        x = x + drop(attention(attention.norm(x), layout), rate, self.training)  # type: ignore[operator]
+        return x + drop(ffn(ffn.norm(x)), rate, self.training)  # type: ignore[operator]

@@ -1,0 +1,1 @@
+"""The heads as modules: states of the encoder → sums and counts."""
