@@ -1,0 +1,171 @@
+"""A step's blocks laid into micro-batches of a constant size: one compiled graph serves them all.
+
+Blocks are taken in order; a micro-batch closes when its tokens, its blocks or one objective's
+slots run out, so that no target is ever dropped. What is left over is filled with dummies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clozelab.contracts import Array, Batch, Input, Ints, Targets
+
+
+@dataclass(frozen=True)
+class Share:
+    """The blocks that one rank trains on in one step, corrupted, with what is to be predicted.
+
+    An array of `columns` has one row for each token (or word, where the encoder reads words).
+    """
+
+    columns: Mapping[str, Array]  # "ids", "places", "segments" and what else `Input` names, [N]
+    starts: Ints  # [B + 1]
+    targets: Mapping[str, Targets]
+    reverse: Array | None = None  # [B]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def tokens(self) -> int:
+        """How many there are."""
+        return int(self.starts[-1])
+
+    def counts(self) -> dict[str, int]:
+        """How many labels each objective has to predict."""
+        return {name: _labels(found.columns) for name, found in self.targets.items()}
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a micro-batch holds at most; where `constant`, it is filled up to exactly that."""
+
+    tokens: int
+    blocks: int
+    slots: Mapping[str, int]
+    longest: int
+    constant: bool
+
+    def divide(self, share: Share) -> list[slice]:
+        """Which blocks go into each micro-batch."""
+        lengths = np.diff(share.starts).tolist()
+        sizes = {name: np.diff(found.starts).tolist() for name, found in share.targets.items()}
+        parts: list[slice] = []
+        first, tokens, slots = 0, 0, dict.fromkeys(sizes, 0)
+        for block, length in enumerate(lengths):
+            more = {name: slots[name] + size[block] for name, size in sizes.items()}
+            idle = -(-(self.tokens - tokens - length) // self.longest)
+            full = (
+                tokens + length > self.tokens
+                or block - first + 1 + max(idle, 0) > self.blocks
+                or any(more[name] > self.slots[name] for name in more)
+            )
+            if full and block > first:
+                parts.append(slice(first, block))
+                first, tokens = block, 0
+                more = {name: size[block] for name, size in sizes.items()}
+            tokens, slots = tokens + length, more
+        if len(share):
+            parts.append(slice(first, len(share)))
+        return parts
+
+    def batches(self, share: Share) -> list[Batch]:
+        """The whole share in micro-batches."""
+        return [self.lay(share, part) for part in self.divide(share)]
+
+    def lay(self, share: Share, part: slice) -> Batch:
+        """One micro-batch as tensors; an empty part is all dummies."""
+        starts = share.starts[part.start : part.stop + 1]
+        begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+        lengths = np.diff(starts) if len(starts) else np.zeros(0, dtype=np.int64)
+        size = max(self.tokens, end - begin) if self.constant else end - begin or self.longest
+        idle = _idle(size - (end - begin), self.longest)
+        columns = {name: _filled(values[begin:end], size) for name, values in share.columns.items()}
+        if idle:
+            columns["places"][end - begin :] = torch.from_numpy(
+                np.concatenate([np.arange(length) for length in idle])
+            )
+        every = np.concatenate([lengths, idle]).astype(np.int64)
+        if self.constant:
+            every = np.pad(every, (0, max(0, self.blocks - len(every))))
+        offsets = np.concatenate([[0], np.cumsum(every)])
+        targets = {
+            name: self._slots(name, found, part, offsets) for name, found in share.targets.items()
+        }
+        dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
+        more: dict[str, Any] = {}
+        if "order" in columns:
+            more["queries"] = targets["permutation_lm"]["at"].view(len(lengths), -1)
+        if share.reverse is not None:
+            more["reverse"] = torch.from_numpy(np.ascontiguousarray(share.reverse[part]))
+        laid = Input(
+            **columns,
+            starts=torch.from_numpy(offsets.astype(np.int32)),
+            longest=self.longest,
+            dense=dense,
+            real=torch.tensor(end - begin),
+            **more,
+        )
+        return Batch(laid, targets)
+
+    def _slots(self, name: str, found: Targets, part: slice, offsets: Ints) -> dict[str, Tensor]:
+        """The targets of a part's blocks, places counted over the micro-batch, filled up."""
+        starts = found.starts[part.start : part.stop + 1]
+        begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
+        size = max(self.slots[name], end - begin) if self.constant else end - begin
+        base = np.repeat(offsets[: max(len(starts) - 1, 0)], np.diff(starts))
+        columns = {}
+        for column, values in found.columns.items():
+            taken = values[begin:end] + base if column in Targets.PLACES else values[begin:end]
+            fill = Targets.IGNORED if column.endswith("labels") else 0
+            columns[column] = _filled(taken, size, fill)
+        return columns
+
+
+def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: bool) -> Room:
+    """Room for micro-batches of at most `tokens`, by blocks like those to come.
+
+    `blocks` is how many a rank has in a step: a step is cut into as few micro-batches as it takes,
+    each a little larger than its even part, so that little is left to fill.
+    """
+    lengths = np.diff(share.starts)
+    mean, spread = float(lengths.mean()), float(lengths.std())
+    most = max(tokens, longest)
+    if lengths.min() == longest:
+        rows = -(-blocks // -(-blocks // (most // longest)))
+        size, count = rows * longest, rows
+    else:
+        expected = blocks * mean + 3 * spread * blocks**0.5
+        even = expected / -(-expected // most) + longest / 2
+        size = max(longest, -(-int(min(even, most)) // 64) * 64)
+        count = int(1.2 * size / mean) + 4
+    slots = {}
+    for name, found in share.targets.items():
+        expected = size * int(found.starts[-1]) / share.tokens
+        needed = min(size, int(1.02 * expected + 3 * expected**0.5))
+        slots[name] = max(-(-needed // 16) * 16, int(np.diff(found.starts).max()))
+    return Room(size, count, slots, longest, constant)
+
+
+def _labels(columns: Mapping[str, Ints]) -> int:
+    found = [values for name, values in columns.items() if name.endswith("labels")]
+    return int(sum((values != Targets.IGNORED).sum() for values in found))
+
+
+def _idle(tokens: int, longest: int) -> list[int]:
+    """The lengths of the dummy blocks that fill `tokens`."""
+    whole, rest = divmod(tokens, longest)
+    return [longest] * whole + ([rest] if rest else [])
+
+
+def _filled(values: Array, size: int, fill: int = 0) -> Tensor:
+    """The values as a tensor of `size` rows."""
+    out = torch.full((size, *values.shape[1:]), fill, dtype=torch.int64)
+    out[: len(values)] = torch.from_numpy(np.asarray(values).astype(np.int64))
+    return out

@@ -1,0 +1,133 @@
+"""The processes of a run and the devices they hold; the only user of torch.distributed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from clozelab.contracts import UserError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among those of the run; `size` is 1 without torchrun."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
+        """The model with its gradients averaged over all processes, its weights sharded or not."""
+        if self.size == 1 and not shard:
+            return model
+        if not shard:
+            ids = [self.device.index] if self.device.type == "cuda" else None
+            return DistributedDataParallel(model, device_ids=ids)
+        for unit in _units(model):
+            fully_shard(unit)
+        fully_shard(model)
+        return model
+
+    def accumulate(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Around a backward pass: gradients are averaged only after the step's last."""
+        if isinstance(model, DistributedDataParallel) and not last:
+            return model.no_sync()
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(last)
+        return nullcontext()
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes, on each of them."""
+        if self.size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def most(self, value: int) -> int:
+        """The largest over all processes."""
+        if self.size == 1:
+            return value
+        found = torch.tensor(value, device=self.device)
+        distributed.all_reduce(found, distributed.ReduceOp.MAX)
+        return int(found)
+
+    def joined(self, rows: Tensor) -> Tensor:
+        """[…] of every process, one after another along the second dimension."""
+        if self.size == 1:
+            return rows
+        found = [torch.empty_like(rows) for _ in range(self.size)]
+        distributed.all_gather(found, rows.contiguous())
+        return torch.cat(found, 1)
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def join(device: str | None = None) -> Iterator[World]:
+    """The world that torchrun describes, or one process; left again at the end."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, local = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
+    chosen = _device(device, local)
+    if size == 1:
+        yield World(0, 1, chosen)
+        return
+    backend = "nccl" if chosen.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, timeout=timedelta(minutes=10))
+    try:
+        yield World(rank, size, chosen)
+    finally:
+        distributed.destroy_process_group()
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor that may be sharded; every process must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def like(value: Tensor, reference: Tensor) -> Tensor:
+    """A whole tensor sharded as the reference is, on its device."""
+    value = value.to(reference.device)
+    if isinstance(reference, DTensor):
+        return distribute_tensor(value, reference.device_mesh, reference.placements)
+    return value
+
+
+def _units(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """What is gathered at a time: the matrices of each half of a layer.
+
+    Norms, heads, the tied table and layers that share weights stay with the whole.
+    """
+    encoder: Any = model.encoder
+    for halves in (getattr(encoder, "attention", []), getattr(encoder, "ffn", [])):
+        if len(halves) == encoder.shape.layers:
+            for half in halves:
+                yield [child for child in half.children() if isinstance(child, nn.Linear)]
+
+
+def _device(asked: str | None, local: int) -> torch.device:
+    """The device a user asked for, or the best there is."""
+    if asked in (None, "cuda") and torch.cuda.is_available():
+        torch.cuda.set_device(local)
+        return torch.device("cuda", local)
+    if asked not in (None, "cpu", "cuda"):
+        raise UserError(f"--device {asked}: unknown; use cpu or cuda")
+    if asked == "cuda":
+        raise UserError("--device cuda: no GPU was found here; leave it out to use the CPU")
+    return torch.device("cpu")
