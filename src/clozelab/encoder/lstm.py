@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.encoder.characters import Reader
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Lstm:
         filters = tuple((wide, max(1, many * width // self.width)) for wide, many in self.filters)
         inner = max(1, self.inner * width // self.width)
         return replace(self, layers=layers, width=width, inner=inner, filters=filters)
+
+    def build(self, vocabulary: int) -> Reader:
+        """The encoder with fresh weights; words are spelled out, whatever the vocabulary."""
+        from clozelab.encoder.characters import Reader
+
+        return Reader(self)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """Trainable numbers by part; words are spelled out, so a vocabulary costs nothing here."""

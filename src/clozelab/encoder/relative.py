@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.encoder.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class Relative:
     def resized(self, layers: int, width: int) -> Relative:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
         return replace(self, layers=layers, width=width, heads=width // 64, inner=4 * width)
+
+    def build(self, vocabulary: int) -> Streams:
+        """The encoder with fresh weights, for a vocabulary of that size."""
+        from clozelab.encoder.streams import Streams
+
+        return Streams(self, vocabulary)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """Trainable numbers by part, for a vocabulary of that size."""

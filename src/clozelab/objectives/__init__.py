@@ -8,12 +8,14 @@ from clozelab.objectives.next_sentence import NextSentence
 from clozelab.objectives.permutation_lm import PermutationLm
 from clozelab.objectives.sentence_order import SentenceOrder
 from clozelab.objectives.span_boundary import SpanBoundary
+from clozelab.objectives.span_joint import SpanJoint
 
 Objective = (
     MaskedLm
     | NextSentence
     | SentenceOrder
     | SpanBoundary
+    | SpanJoint
     | PermutationLm
     | CausalLm
     | BidirectionalLm
@@ -25,10 +27,11 @@ PARTS: dict[str, type[Objective]] = {
     "next_sentence": NextSentence,
     "sentence_order": SentenceOrder,
     "span_boundary": SpanBoundary,
+    "span_joint": SpanJoint,
     "permutation_lm": PermutationLm,
     "causal_lm": CausalLm,
     "bidirectional_lm": BidirectionalLm,
     "distillation": Distillation,
 }
 
-__all__ = ["PARTS", "BidirectionalLm", "CausalLm", "Distillation", "Objective"]
+__all__ = ["PARTS", "BidirectionalLm", "CausalLm", "Distillation", "MaskedLm", "Objective"]

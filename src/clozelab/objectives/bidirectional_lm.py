@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import UserError
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets, UserError
+from clozelab.objectives.targets import around_words
 from clozelab.objectives.widths import Course, Widths, check_weight
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.words import WordHead
 
 
 @dataclass(frozen=True)
 class BidirectionalLm:
     """Cross-entropy in both directions through one softmax over words, which is not tied.
 
-    `words` is how many the softmax knows, `samples` how many of them stand for all in a step.
+    `words` is how many the softmax knows, `samples` how many of them stand for all in a step of
+    training; an evaluation uses them all. Targets, and their places, count words.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -32,3 +37,13 @@ class BidirectionalLm:
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
         return {"words": self.words * encoder.width, "bias": self.words}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        return around_words(blocks, self.words)
+
+    def build(self, encoder: Widths, vocabulary: int) -> WordHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.words import WordHead
+
+        return WordHead(encoder, self.words, samples=self.samples)

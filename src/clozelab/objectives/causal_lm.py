@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.objectives.widths import Course, Widths, check_weight, transform
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.objectives.targets import following
+from clozelab.objectives.widths import Course, Tied, Widths, check_weight, transform
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
 
 
 @dataclass(frozen=True)
@@ -29,3 +34,13 @@ class CausalLm:
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
         return transform(encoder, vocabulary) if self.head == "transform" else {}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        return following(blocks)
+
+    def build(self, encoder: Tied, vocabulary: int) -> PlainHead | VocabularyHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
+
+        return PlainHead() if self.head == "plain" else VocabularyHead(encoder, vocabulary)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import UserError
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets, UserError
+from clozelab.objectives.targets import chosen, everything
 from clozelab.objectives.widths import Course, Widths, check_weight
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.teacher import Teaching
 
 
 @dataclass(frozen=True)
@@ -44,5 +48,43 @@ class Distillation:
             raise UserError(f"layers = {list(self.layers)}: list teacher layers from 0, ascending")
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable numbers of the head, by part: none for a student as wide as its teacher."""
         return {}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """Where the student is compared with its teacher; the labels only mark real tokens."""
+        found = chosen(blocks, hidden, corrupted) if self.over == "targets" else everything(blocks)
+        return Targets(found.starts, {name: found.columns[name] for name in ("at", "labels")})
+
+    def build(
+        self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None
+    ) -> Teaching:
+        """The comparison; a teacher of another width adds a projection with fresh weights."""
+        from clozelab.objectives.heads.teacher import Teaching
+
+        return Teaching(
+            encoder.width,
+            temperature=self.temperature,
+            soft=self.soft,
+            cosine=self.cosine,
+            teacher_width=teacher_width,
+        )
+
+    def layer_choice(self, teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+        """The teacher layer that each layer of the student starts from; none if "random"."""
+        if self.start == "random":
+            return ()
+        if student_layers > teacher_layers:
+            raise UserError(
+                f"distillation: a student of {student_layers} layers cannot start from a teacher"
+                f' of {teacher_layers}; give it at most as many, or set start = "random"'
+            )
+        if self.start == "spread":
+            apart = (teacher_layers - 1) / max(1, student_layers - 1)
+            return tuple(round(number * apart) for number in range(student_layers))
+        if len(self.layers) != student_layers or self.layers[-1] >= teacher_layers:
+            raise UserError(
+                f"distillation: layers = {list(self.layers)} must be {student_layers} of the"
+                f" teacher's 0 to {teacher_layers - 1}"
+            )
+        return self.layers

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import UserError
-from clozelab.objectives.widths import Course, Widths, check_weight
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets, UserError
+from clozelab.objectives.targets import inside_spans
+from clozelab.objectives.widths import Course, Tied, Widths, check_weight
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.span import SpanHead
 
 
 @dataclass(frozen=True)
@@ -49,3 +53,16 @@ class SpanBoundary:
             "second": width * encoder.embedding + encoder.embedding + norm,
             "bias": vocabulary,
         }
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        specials = self.boundary == "any"
+        return inside_spans(blocks, hidden, longest=self.longest, specials=specials)
+
+    def build(self, encoder: Tied, vocabulary: int) -> SpanHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.span import SpanHead
+
+        return SpanHead(
+            encoder, vocabulary, positions=self.positions, dimension=self.dimension, chained=False
+        )

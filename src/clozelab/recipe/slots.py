@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab import blocks, encoder, masking, objectives, training
 from clozelab.contracts import UserError
-from clozelab.encoder import Relative, Transformer
-from clozelab.objectives import CausalLm, Distillation
+from clozelab.encoder import Lstm, Relative, Transformer
+from clozelab.objectives import CausalLm, Distillation, MaskedLm
 from clozelab.recipe.tables import listed
 from clozelab.text.tokenizers import TOKENIZERS
 
@@ -33,6 +33,7 @@ TABLES = (
     *("encoder", "objectives", "optimiser", "schedule"),
 )
 _PROVIDERS = ("tokenizer", "blocks", "masking", "encoder")
+_ALPHABET = 261  # the character numbers of blocks words
 
 
 def use(slot: str, part: object) -> str:
@@ -53,7 +54,7 @@ def check(recipe: Recipe) -> None:
     for slot, part in _parts(recipe):
         for need in sorted(part.needs - provided):
             raise UserError(_unmet(recipe, slot, use(slot, part), need=need))
-    for rule in (_vocabulary, _lengths, _causal, _targets, _segments, _memory, _layers):
+    for rule in _RULES:
         problem = rule(recipe)
         if problem is not None:
             raise UserError(f"{recipe.name}: {problem}")
@@ -186,3 +187,36 @@ def _layers(recipe: Recipe) -> str | None:
                 f' {recipe.encoder.layers}; list as many, or use start = "spread"'
             )
     return None
+
+
+def _teacher(recipe: Recipe) -> str | None:
+    """A teacher's distributions are those of its masked_lm, and so are its student's."""
+    kinds = {type(part) for part in recipe.objectives}
+    if Distillation in kinds and MaskedLm not in kinds:
+        return "objective distillation compares what masked_lm predicts; list masked_lm beside it"
+    return None
+
+
+def _characters(recipe: Recipe) -> str | None:
+    """Every filter fits a word, and every character has a row."""
+    length = getattr(recipe.blocks, "characters", None)
+    if not isinstance(recipe.encoder, Lstm) or length is None:
+        return None
+    widest = max(wide for wide, _ in recipe.encoder.filters)
+    if widest > length:
+        return (
+            f"encoder.filters reach over {widest} characters and blocks.characters = {length};"
+            " give narrower filters or longer words"
+        )
+    if recipe.encoder.alphabet < _ALPHABET:
+        return (
+            f"encoder.alphabet = {recipe.encoder.alphabet} is too few for the characters of"
+            f" blocks words; use {_ALPHABET}"
+        )
+    return None
+
+
+_RULES = (
+    *(_vocabulary, _lengths, _causal, _targets, _segments, _memory, _layers),
+    *(_teacher, _characters),
+)

@@ -84,13 +84,13 @@ def masked(
 
 def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
     """The blocks of a pass over a split of the corpus."""
-    _check_units(recipe, corpus)
+    check_units(recipe, corpus)
     redrawn = recipe.corruption.redraw == "pairs_and_masks"
     copy = recipe.corruption.copy(epoch) if redrawn else 0
     return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
 
 
-def _check_units(recipe: Recipe, corpus: Corpus) -> None:
+def check_units(recipe: Recipe, corpus: Corpus) -> None:
     """Refuse a corpus without the units that the recipe hides."""
     if isinstance(recipe.masking, Knowledge):
         for level in ("phrase", "entity"):

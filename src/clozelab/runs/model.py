@@ -57,11 +57,21 @@ class Model(nn.Module):
         return encoded
 
 
-def build(recipe: Recipe, vocabulary: int, *, seed: int) -> Model:
+def build(recipe: Recipe, vocabulary: int, *, seed: int, teacher: Model | None = None) -> Model:
     """The model with fresh weights, the same for the same seed whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(root(seed, "weights") >> 1)
         encoder: Any = recipe.encoder
-        parts: list[Any] = list(recipe.objectives)
-        heads = {slots.use("objectives", part): part.build(encoder, vocabulary) for part in parts}
-        return Model(encoder.build(vocabulary), heads)
+        heads: dict[str, nn.Module] = {}
+        for part in recipe.objectives:
+            if isinstance(part, Distillation):
+                shape: Any = teacher.encoder.shape if teacher else None
+                width = shape.width if shape else None
+                head: nn.Module = part.build(encoder, vocabulary, teacher_width=width)
+            else:
+                head = part.build(encoder, vocabulary)
+            heads[slots.use("objectives", part)] = head
+        model = Model(encoder.build(vocabulary), heads)
+    if teacher is not None:
+        model.teacher = (teacher.eval().requires_grad_(False),)
+    return model

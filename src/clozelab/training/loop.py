@@ -9,20 +9,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from clozelab.contracts import Batch, UserError
 from clozelab.keys import key, mix
-from clozelab.training.optimiser import clip
+from clozelab.training.updates import clip
 from clozelab.training.world import World
 
 Measured = dict[str, dict[str, float]]  # by objective: its sums
 
 
-class Diverged(UserError):
+class DivergedError(UserError):
     """A loss that is no number; it was seen before anything was updated."""
 
 
@@ -36,7 +37,7 @@ class Prepared:
     counts: Mapping[str, int]  # labels of each objective in these batches
     tokens: int
     factor: float = 0.0  # of the peak rates
-    weights: Mapping[str, float] = {}  # of the objectives
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the objectives
     fresh: bool = False  # the text does not go on from the step before
     after: object = None  # where the feed stands afterwards, for a checkpoint
 
@@ -67,7 +68,7 @@ class Trainee:
 
 
 def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
-    """Take a step for each prepared one; a loss that is no number raises `Diverged`."""
+    """Take a step for each prepared one; a loss that is no number raises `DivergedError`."""
     began = time.perf_counter()
     for prepared in feed:
         trainee.model.train()
@@ -95,7 +96,7 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
     memory: Tensor | None = None
     for prepared in feed:
         memory = None if prepared.fresh else memory
-        parts = []
+        parts: list[Tensor] = []
         for batch in _batches(prepared, world):
             sums, after = model(_on(batch, world.device, memory, parts))
             parts += [] if after is None else [after]
@@ -123,7 +124,7 @@ def _gradients(
         with world.accumulate(trainee.model, number == len(batches) - 1):
             sums, after = trainee.model(_on(batch, world.device, trainee.memory, parts))
             loss = torch.stack([sums[name]["loss"] * scale[name] for name in names]).sum()
-            (trainee.scaler.scale(loss) if trainee.scaler else loss).backward()
+            (trainee.scaler.scale(loss) if trainee.scaler else loss).backward()  # type: ignore[no-untyped-call]
         parts += [] if after is None else [after]
         _add(found, sums)
     trainee.memory = torch.cat(parts, 1) if parts else None
@@ -154,7 +155,7 @@ def _on(
 ) -> Batch:
     """The batch on a device, with the memory of its rows: those after the batches before."""
     given = batch.input
-    values = {
+    values: dict[str, Any] = {
         name: value.to(device, non_blocking=True)
         for name, value in given._asdict().items()
         if isinstance(value, Tensor)
@@ -204,7 +205,7 @@ def _read(found: dict[str, dict[str, Tensor]]) -> Measured:
 def _check(sums: Measured, number: int) -> None:
     for name, one in sums.items():
         if not math.isfinite(one["loss"]):
-            raise Diverged(
+            raise DivergedError(
                 f"step {number}: the loss of {name} is {one['loss']}; nothing was updated."
                 " Lower optimiser.rate, lengthen schedule.warmup or set optimiser.clip=1"
             )

@@ -2,14 +2,20 @@
 
 Everywhere `rate` is the peak learning rate, `decay` the decoupled weight decay, which leaves biases
 and norms alone unless `decay_all`, and `clip` the largest global gradient norm; 0 is no clipping.
+`build` takes a model's named parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,12 @@ class Adamw:
     def __post_init__(self) -> None:
         _check(self)
 
+    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+        """The optimiser over those that train."""
+        from clozelab.training.updates import adamw
+
+        return [adamw(self, parameters)]
+
 
 @dataclass(frozen=True)
 class BertAdam:
@@ -47,6 +59,12 @@ class BertAdam:
     def __post_init__(self) -> None:
         _check(self)
 
+    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+        """The optimiser over those that train."""
+        from clozelab.training.updates import uncorrected
+
+        return [uncorrected(self, parameters, trust=False)]
+
 
 @dataclass(frozen=True)
 class Lamb:
@@ -64,6 +82,12 @@ class Lamb:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+        """The optimiser over those that train."""
+        from clozelab.training.updates import uncorrected
+
+        return [uncorrected(self, parameters, trust=True)]
 
 
 @dataclass(frozen=True)
@@ -92,8 +116,14 @@ class Muon:
             raise UserError(f"matrix_rate = {self.matrix_rate}: must be above 0")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum = {self.momentum}: must be at least 0 and below 1")
-        if self.iterations < 1:
-            raise UserError(f"iterations = {self.iterations}: must be at least 1")
+        if not 1 <= self.iterations < 100:
+            raise UserError(f"iterations = {self.iterations}: must be at least 1 and below 100")
+
+    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+        """Two optimisers: the matrices', and Adam."""
+        from clozelab.training.updates import muon
+
+        return muon(self, parameters)
 
 
 class _Settings(Protocol):

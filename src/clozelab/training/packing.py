@@ -6,7 +6,7 @@ slots run out, so that no target is ever dropped. What is left over is filled wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from clozelab.contracts import Array, Batch, Input, Ints, Targets
+from clozelab.packed import offsets
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,30 @@ class Share:
     def counts(self) -> dict[str, int]:
         """How many labels each objective has to predict."""
         return {name: _labels(found.columns) for name, found in self.targets.items()}
+
+
+def joined(shares: Sequence[Share]) -> Share:
+    """Several shares as one."""
+    if len(shares) == 1:
+        return shares[0]
+    first = shares[0]
+    turned = [share.reverse for share in shares if share.reverse is not None]
+    targets = {
+        name: Targets(
+            _after([share.targets[name].starts for share in shares]),
+            {
+                column: np.concatenate([share.targets[name].columns[column] for share in shares])
+                for column in found.columns
+            },
+        )
+        for name, found in first.targets.items()
+    }
+    return Share(
+        {name: np.concatenate([s.columns[name] for s in shares]) for name in first.columns},
+        _after([share.starts for share in shares]),
+        targets,
+        np.concatenate(turned) if turned else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -94,19 +119,19 @@ class Room:
         every = np.concatenate([lengths, idle]).astype(np.int64)
         if self.constant:
             every = np.pad(every, (0, max(0, self.blocks - len(every))))
-        offsets = np.concatenate([[0], np.cumsum(every)])
+        begins = offsets(every)
         targets = {
-            name: self._slots(name, found, part, offsets) for name, found in share.targets.items()
+            name: self._slots(name, found, part, begins) for name, found in share.targets.items()
         }
         dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
         more: dict[str, Any] = {}
-        if "order" in columns:
+        if "order" in columns and len(lengths):
             more["queries"] = targets["permutation_lm"]["at"].view(len(lengths), -1)
         if share.reverse is not None:
             more["reverse"] = torch.from_numpy(np.ascontiguousarray(share.reverse[part]))
         laid = Input(
             **columns,
-            starts=torch.from_numpy(offsets.astype(np.int32)),
+            starts=torch.from_numpy(begins.astype(np.int32)),
             longest=self.longest,
             dense=dense,
             real=torch.tensor(end - begin),
@@ -114,12 +139,12 @@ class Room:
         )
         return Batch(laid, targets)
 
-    def _slots(self, name: str, found: Targets, part: slice, offsets: Ints) -> dict[str, Tensor]:
+    def _slots(self, name: str, found: Targets, part: slice, begins: Ints) -> dict[str, Tensor]:
         """The targets of a part's blocks, places counted over the micro-batch, filled up."""
         starts = found.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         size = max(self.slots[name], end - begin) if self.constant else end - begin
-        base = np.repeat(offsets[: max(len(starts) - 1, 0)], np.diff(starts))
+        base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
         columns = {}
         for column, values in found.columns.items():
             taken = values[begin:end] + base if column in Targets.PLACES else values[begin:end]
@@ -151,6 +176,11 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
         needed = min(size, int(1.02 * expected + 3 * expected**0.5))
         slots[name] = max(-(-needed // 16) * 16, int(np.diff(found.starts).max()))
     return Room(size, count, slots, longest, constant)
+
+
+def _after(starts: Sequence[Ints]) -> Ints:
+    """Offsets of several packs as those of one."""
+    return offsets(np.concatenate([np.diff(one) for one in starts]))
 
 
 def _labels(columns: Mapping[str, Ints]) -> int:

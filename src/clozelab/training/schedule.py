@@ -5,11 +5,23 @@ BERT A.2 gives most steps to short blocks; RoBERTa §4.2 fills steps by tokens w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isclose
-from typing import ClassVar, Literal
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import ceil, cos, isclose, pi
+from typing import ClassVar, Literal, NamedTuple
 
 from clozelab.contracts import UserError
+
+
+class Phase(NamedTuple):
+    """A stretch of steps with blocks of one length."""
+
+    length: int | None  # None: the length of the format's blocks
+    first: int
+    last: int  # the last step that belongs to it
+    number: int  # phases before it
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,63 @@ class Schedule:
             raise UserError(f'power = {self.power}: has an effect only with decay = "polynomial"')
         self._check_phases()
         self._check_ramp()
+
+    def factor(self, step: int) -> float:
+        """The rate after so many steps, as a share of the peak."""
+        if step < self.warmup:
+            return step / self.warmup
+        if self.decay == "constant":
+            return 1.0
+        # BERT's code began the line with the warm-up, so that the rate drops where that ends.
+        first = 0 if self.decay == "google_linear" else self.warmup
+        left = (self.steps - step) / (self.steps - first) if step < self.steps else 0.0
+        if self.decay == "cosine":
+            left = (1 - cos(pi * left)) / 2
+        elif self.decay == "polynomial":
+            left **= self.power
+        return self.final + (1 - self.final) * left
+
+    def progress(self, step: int) -> float:
+        """The share of the run that so many steps are."""
+        return min(step / self.steps, 1.0)
+
+    def phase(self, step: int) -> Phase:
+        """The phase of the step that follows so many others; the last one lasts for ever."""
+        if not self.phases:
+            return Phase(None, 0, self.steps - 1, 0)
+        ends = self._ends(share for _, share in self.phases)
+        number = bisect_right(ends, min(step, self.steps - 1))
+        first = ends[number - 1] if number else 0
+        return Phase(self.phases[number][0], first, ends[number] - 1, number)
+
+    def sequences_at(self, step: int) -> int:
+        """How many blocks the step after so many others takes."""
+        shares = [share for _, share in self.ramp]
+        sizes = [*(size for size, _ in self.ramp), self.sequences]
+        ends = self._ends([*shares, 1 - sum(shares)])
+        return sizes[bisect_right(ends, min(step, self.steps - 1))]
+
+    def fitted(self, steps: int) -> Schedule:
+        """The same run in so many steps: shares stay shares.
+
+        The warm-up of a shorter run is at least one step in twenty, since Adam's first steps are
+        as noisy as those of a long one, and at most half.
+        """
+        warmup = round(self.warmup / self.steps * steps)
+        if self.warmup and steps < self.steps:
+            warmup = min(max(warmup, ceil(steps / 20)), steps // 2)
+        return replace(self, steps=steps, warmup=warmup)
+
+    def _ends(self, shares: Iterable[float]) -> list[int]:
+        """Where stretches of those shares end: rounded, none empty if there are steps enough."""
+        ends = [round(total * self.steps) for total in accumulate(shares)]
+        ends[-1] = self.steps
+        if self.steps < len(ends):
+            return ends
+        for number in range(len(ends)):
+            before, after = ends[number - 1] if number else 0, len(ends) - 1 - number
+            ends[number] = min(max(ends[number], before + 1), self.steps - after)
+        return ends
 
     def _check_phases(self) -> None:
         if any(length < 1 or share <= 0 for length, share in self.phases):

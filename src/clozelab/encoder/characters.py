@@ -1,0 +1,185 @@
+"""ELMo's encoder as a module (§3.1): words from their characters, then LSTMs in both directions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from clozelab.contracts import Encoded, Input
+from clozelab.encoder.attention import rectangle
+from clozelab.layers import Linear, drop
+
+if TYPE_CHECKING:
+    from clozelab.encoder.lstm import Lstm
+
+
+class Filters(nn.Conv1d):
+    """Filters of one width over the characters of a word."""
+
+    def forward(self, letters: Tensor) -> Tensor:
+        """[N, character width, C] → [N, filters]: the greatest response anywhere in the word.
+
+        Bias and rectifier rise with what they are given, so they may follow the maximum, and
+        nothing as long as the word is kept for the way back.
+        """
+        most = functional.conv1d(letters, self.weight.to(letters.dtype)).max(dim=2).values
+        assert self.bias is not None
+        return functional.relu(most + self.bias.to(letters.dtype))
+
+
+class Characters(nn.Module):
+    """A vector for every word from its characters alone; padding is a character like another."""
+
+    def __init__(self, shape: Lstm) -> None:
+        super().__init__()
+        made = sum(many for _, many in shape.filters)
+        self.embedding = nn.Embedding(shape.alphabet, shape.character_width)
+        self.filters = nn.ModuleList(
+            Filters(shape.character_width, many, wide) for wide, many in shape.filters
+        )
+        self.highways = nn.ModuleList(Highway(made) for _ in range(shape.highways))
+        self.projection = Linear(made, shape.width)
+        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        for parameter in self.filters.parameters():
+            nn.init.uniform_(parameter, -0.05, 0.05)
+        nn.init.normal_(self.projection.weight, std=made**-0.5)
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, characters: Tensor, dtype: torch.dtype) -> Tensor:
+        """[N, C] character numbers → [N, W] in the given precision."""
+        letters = self.embedding(characters.long()).to(dtype).transpose(1, 2)
+        x = torch.cat([filters(letters) for filters in self.filters], dim=1)
+        for highway in self.highways:
+            x = highway(x)
+        out: Tensor = self.projection(x)
+        return out
+
+
+class Highway(nn.Module):
+    """A dense layer with a gate that mixes it with its input; it starts by passing that on."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, 2 * width)  # the transform, then its gate
+        nn.init.normal_(self.dense.weight, std=width**-0.5)
+        with torch.no_grad():
+            self.dense.bias.zero_()[width:] = -2.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """gate · transform + (1 - gate) · x."""
+        transform, gate = self.dense(x).chunk(2, dim=-1)
+        return torch.lerp(x, functional.relu(transform), torch.sigmoid(gate))
+
+
+class Rows(NamedTuple):
+    """Blocks laid into rows for both directions: the second reads each from its last word."""
+
+    words: Tensor  # [2 · B · L] the word in each cell; the second direction's count from N
+    cells: Tensor  # [2 · N] the cell of each word
+    longest: int
+
+
+def lay(batch: Input) -> Rows:
+    """Lay the blocks of a batch into rows."""
+    words, cell, _ = rectangle(batch)
+    lengths = batch.starts.diff().long()[:, None]
+    columns = torch.arange(batch.longest, device=words.device)
+    turned = torch.where(columns < lengths, lengths - 1 - columns, columns)
+    first = torch.arange(len(lengths), device=words.device) * batch.longest
+    turn = (first[:, None] + turned).flatten()  # [B · L] its own inverse
+    return Rows(
+        words=torch.cat([words, words[turn] + len(cell)]),
+        cells=torch.cat([cell, turn[cell] + len(words)]),
+        longest=batch.longest,
+    )
+
+
+class BothWays(nn.Module):
+    """One LSTM layer in each direction, as one recurrence; cells and outputs are clipped."""
+
+    def __init__(self, shape: Lstm) -> None:
+        super().__init__()
+        width, inner = shape.width, shape.inner
+        self.inputs = nn.Parameter(torch.empty(2, width, 4 * inner))
+        self.states = nn.Parameter(torch.empty(2, width, 4 * inner))
+        self.bias = nn.Parameter(torch.zeros(2, 4 * inner))  # in, new, forget, out
+        self.projection = nn.Parameter(torch.empty(2, inner, width))
+        self.clip = shape.clip
+        joint = (6 / (2 * width + 4 * inner)) ** 0.5  # both products are one matrix in the original
+        nn.init.uniform_(self.inputs, -joint, joint)
+        nn.init.uniform_(self.states, -joint, joint)
+        alone = (6 / (inner + width)) ** 0.5
+        nn.init.uniform_(self.projection, -alone, alone)
+        with torch.no_grad():
+            self.bias[:, 2 * inner : 3 * inner] = 1.0  # a cell starts out remembering
+
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+        """[2, N, W] → [2, N, W]: each word from those before it in its direction."""
+        dtype, width = x.dtype, x.shape[-1]
+        laid = x.flatten(0, 1).index_select(0, rows.words).view(2, -1, width)
+        gates = torch.baddbmm(self.bias.to(dtype)[:, None], laid, self.inputs.to(dtype))
+        steps = gates.view(2, -1, rows.longest, gates.shape[-1]).unbind(2)
+        recurrent, projection = self.states.to(dtype), self.projection.to(dtype)
+        state = steps[0].new_zeros(2, steps[0].shape[1], width)
+        # A cell adds up a whole block, so it is kept in the precision of the weights.
+        cell = self.bias.new_zeros(2, steps[0].shape[1], projection.shape[1])
+        states = []
+        for step in steps:
+            cell, ready = self._remember(cell, torch.baddbmm(step, state, recurrent))
+            state = torch.bmm(ready, projection).clamp(-self.clip, self.clip)
+            states.append(state)
+        out = torch.stack(states, dim=2).view(-1, width)
+        return out.index_select(0, rows.cells).view(2, -1, width)
+
+    def _remember(self, cell: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """The new cell, and what it lets out."""
+        admit, new, keep, out = gates.to(cell.dtype).chunk(4, dim=-1)
+        cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(new)
+        cell = cell.clamp(-self.clip, self.clip)
+        return cell, (torch.sigmoid(out) * torch.tanh(cell)).to(gates.dtype)
+
+
+class Reader(nn.Module):
+    """Characters and layers; see `Lstm` for the sizes.
+
+    `precision` is the type of the activations, the parameters' own if None; `recompute` trades
+    time for memory by keeping no activations inside a layer.
+    """
+
+    precision: torch.dtype | None = None
+    recompute: bool = False
+
+    def __init__(self, shape: Lstm) -> None:
+        super().__init__()
+        self.shape = shape
+        self.characters = Characters(shape)
+        self.layers = nn.ModuleList(BothWays(shape) for _ in range(shape.layers))
+
+    def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
+        """Both directions' states of every word; with `keep` those of every layer as well."""
+        assert batch.characters is not None, "this encoder reads words by their characters"
+        dtype = self.precision or self.characters.embedding.weight.dtype
+        rows = lay(batch)
+        words: Tensor = self.characters(batch.characters, dtype)
+        x = words.expand(2, *words.shape)
+        kept = [x]
+        for number, layer in enumerate(self.layers):
+            x = drop(x, self.shape.dropout, self.training)
+            if self.recompute and self.training:
+                read: Tensor = checkpoint(layer, x, rows, use_reentrant=False)
+            else:
+                read = layer(x, rows)
+            # Words and states differ in kind: a layer adds to the one below from the second on.
+            x = x + read if number else read
+            if keep:
+                kept.append(x)
+        return Encoded(_joined(x), None, tuple(map(_joined, kept)) if keep else ())
+
+
+def _joined(x: Tensor) -> Tensor:
+    """[N, 2W]: the left-to-right states, then the right-to-left ones."""
+    return x.transpose(0, 1).flatten(1)

@@ -1,0 +1,235 @@
+"""XLNet's encoder as a module: relative attention, content and query stream, memory (§2.3-2.5).
+
+How its weights lie in the tensors of `transformers` (W width, H heads, D = W / H):
+
+    ours                                    theirs
+    embeddings.words.weight  [V, W]         word_embedding.weight
+    embeddings.query         [W]            mask_emb [1, 1, W]
+    attention.i.query.weight [W, W]         layer.i.rel_attn.q [W, H, D]: q.reshape(W, W).T
+      key, value, position                  k, v, r, in the same way
+    attention.i.output.weight [W, W]        layer.i.rel_attn.o [W, H, D]: o.reshape(W, W), no .T
+    attention.i.content_bias [H, D]         layer.i.rel_attn.r_w_bias
+      position_bias, segment_bias           r_r_bias, r_s_bias
+    attention.i.segments     [2, H, D]      layer.i.rel_attn.seg_embed (row 0 same, row 1 other)
+    attention.i.norm                        layer.i.rel_attn.layer_norm
+    ffn.i.inner, output, norm               layer.i.ff.layer_1, layer_2, layer_norm
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from clozelab.contracts import Encoded, Input
+from clozelab.encoder.sight import Grid, View, grid, look, sinusoids
+from clozelab.layers import FeedForward, Linear, Norm, activate, drop, initialise
+
+if TYPE_CHECKING:
+    from clozelab.encoder.relative import Relative
+
+
+class Context(NamedTuple):
+    """What both streams of a layer attend to, in heads."""
+
+    keys: Tensor  # [B, H, K, D] of memory and content
+    values: Tensor  # [B, H, K, D]
+    distances: Tensor  # [B or 1, H, P, D]
+
+
+class Scene(NamedTuple):
+    """What is the same in every layer."""
+
+    content: View
+    queries: View | None
+    waves: Tensor  # [2 or 1, P, W] sinusoids of the distances: forwards, backwards
+    reverse: Tensor | None  # [B] which blocks are read backwards
+
+
+class Embeddings(nn.Module):
+    """The token alone, for position and segment are met in attention; and what a query starts as.
+
+    There is no norm.
+    """
+
+    def __init__(self, shape: Relative, vocabulary: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, shape.width)
+        self.query = nn.Parameter(torch.empty(shape.width))
+
+
+class RelativeAttention(nn.Module):
+    """Attention by content, distance and segment; the norm that belongs to it."""
+
+    def __init__(self, shape: Relative) -> None:
+        super().__init__()
+        width, heads = shape.width, shape.heads
+        self.query = Linear(width, width, bias=False)
+        self.key = Linear(width, width, bias=False)
+        self.value = Linear(width, width, bias=False)
+        self.output = Linear(width, width, bias=False)
+        self.position = Linear(width, width, bias=False)
+        self.content_bias = nn.Parameter(torch.empty(heads, width // heads))
+        self.position_bias = nn.Parameter(torch.empty(heads, width // heads))
+        self.segment_bias = nn.Parameter(torch.empty(heads, width // heads))
+        self.segments = nn.Parameter(torch.empty(2, heads, width // heads))
+        self.norm = Norm(width, eps=shape.epsilon)
+        self.heads, self.rate = heads, shape.attention_dropout
+
+    def context(self, x: Tensor, waves: Tensor, reverse: Tensor | None) -> Context:
+        """Keys, values and distances for the rows of both streams."""
+        distances = self._split(self.position(waves))
+        if reverse is not None:
+            distances = distances.index_select(0, reverse.long())
+        return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
+
+    def forward(self, x: Tensor, context: Context, view: View) -> Tensor:
+        """[B, R, W] attended sums; norm, residual and dropout are the caller's."""
+        q = self._split(self.query(x))
+        content = self._biased(q, self.content_bias) @ context.keys.mT
+        distance = self._biased(q, self.position_bias) @ context.distances.mT
+        segments = self.segments.to(q.dtype).permute(1, 2, 0)
+        same, other = (self._biased(q, self.segment_bias) @ segments)[..., None].unbind(-2)
+        scores = content.to(self.query.weight.dtype) + view.pick(distance)
+        scores = (scores + torch.where(view.same, same, other)) * q.shape[-1] ** -0.5
+        # A query may see nothing at all, and then attends to nothing: no softmax over the unseen.
+        hidden = ~view.seen
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+        weights = scores.softmax(-1).masked_fill(hidden, 0.0)
+        weights = drop(weights, self.rate, self.training).to(x.dtype)
+        out: Tensor = self.output((weights @ context.values).transpose(1, 2).flatten(2))
+        return out
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, R, W] → [B, H, R, D]."""
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def _biased(self, q: Tensor, bias: Tensor) -> Tensor:
+        """The queries with one of the three biases."""
+        return q + bias.to(q.dtype)[:, None, :]
+
+
+class Streams(nn.Module):
+    """Embeddings and layers; see `Relative` for the switches.
+
+    Given an order of prediction, a token sees what the order allows, targets are predicted by
+    queries that never see them, and what the first half of each block was to every layer is handed
+    on as memory: the last `memory` states, blank (all zeros, never seen) where there were fewer.
+    Without an order every token sees its whole block. `precision` is the type of the activations,
+    the parameters' own if None; `recompute` keeps no activations inside a layer.
+    """
+
+    precision: torch.dtype | None = None
+    recompute: bool = False
+
+    def __init__(self, shape: Relative, vocabulary: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.embeddings = Embeddings(shape, vocabulary)
+        self.attention = nn.ModuleList(RelativeAttention(shape) for _ in range(shape.layers))
+        self.ffn = nn.ModuleList(
+            FeedForward(
+                shape.width, shape.inner, activation=shape.activation, epsilon=shape.epsilon
+            )
+            for _ in range(shape.layers)
+        )
+        initialise(self)
+        # A vector, yet not a bias: it is drawn as the words are.
+        nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
+
+    def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
+        """The states of every token and the queries'; with `keep` those of every layer as well."""
+        table = self.embeddings.words.weight
+        dtype = self.precision or table.dtype
+        rows = grid(batch)
+        memory = None if batch.memory is None else batch.memory.detach().to(dtype)
+        content, queries = look(batch, rows, memory)
+        scene = Scene(content, queries, self._waves(batch, content).to(dtype), batch.reverse)
+        x = rows.lay(self._drop(self.embeddings.words(batch.ids).to(dtype)))
+        g = None if queries is None else self._first_queries(queries, dtype)
+        states = [x]
+        for number, (attention, ffn) in enumerate(zip(self.attention, self.ffn, strict=True)):
+            past = None if memory is None else memory[number]
+            if self.recompute and self.training:
+                x, g = checkpoint(
+                    self._layer, attention, ffn, (x, g), past, scene, use_reentrant=False
+                )
+            else:
+                x, g = self._layer(attention, ffn, (x, g), past, scene)
+            states.append(x)
+        return Encoded(
+            rows.pack(self._drop(x)),
+            table,
+            tuple(rows.pack(each) for each in states) if keep else (),
+            None if g is None else self._drop(g).flatten(0, 1),
+            None if batch.order is None else self._remember(states[:-1], memory, rows),
+        )
+
+    def _waves(self, batch: Input, view: View) -> Tensor:
+        """[2 or 1, P, W] sinusoids of every distance, forwards and, if some are, backwards."""
+        weight = self.embeddings.words.weight
+        length, keys = view.seen.shape[-2:]
+        distances = torch.arange(keys, -length, -1, device=weight.device, dtype=weight.dtype)
+        waves = sinusoids(distances, self.shape.width)
+        if batch.reverse is not None:
+            waves = torch.cat([waves, sinusoids(-distances, self.shape.width)])
+        # Differs from XLNet's code: blocks read in the same direction share this dropout, so that
+        # distances are projected once and not once for each block.
+        return self._drop(waves)
+
+    def _first_queries(self, view: View, dtype: torch.dtype) -> Tensor:
+        """[B, T, W] the same learned vector everywhere."""
+        blocks, _, slots, _ = view.seen.shape
+        first = self.embeddings.query.to(dtype).expand(blocks, slots, -1)
+        return self._drop(first)
+
+    def _layer(
+        self,
+        attention: nn.Module,
+        ffn: nn.Module,
+        streams: tuple[Tensor, Tensor | None],
+        past: Tensor | None,
+        scene: Scene,
+    ) -> tuple[Tensor, Tensor | None]:
+        """One layer: both streams with the same weights, both looking at memory and content."""
+        assert isinstance(attention, RelativeAttention)
+        assert isinstance(ffn, FeedForward)
+        x, g = streams
+        read = x if past is None else torch.cat([past, x], dim=1)
+        context = attention.context(read, scene.waves, scene.reverse)
+        if g is not None and scene.queries is not None:
+            g = self._stream(attention, ffn, g, context, scene.queries)
+        return self._stream(attention, ffn, x, context, scene.content), g
+
+    def _stream(
+        self,
+        attention: RelativeAttention,
+        ffn: FeedForward,
+        x: Tensor,
+        context: Context,
+        view: View,
+    ) -> Tensor:
+        """One stream through one layer, normalised after each half's sum."""
+        x = attention.norm(x + self._drop(attention(x, context, view)))
+        inner = self._drop(activate(ffn.inner(x), ffn.activation))
+        out: Tensor = ffn.norm(x + self._drop(ffn.output(inner)))
+        return out
+
+    def _remember(self, inputs: list[Tensor], old: Tensor | None, rows: Grid) -> Tensor | None:
+        """[layers, B, M, W] what the layers read in the first half of each block, after the old."""
+        size = self.shape.memory
+        if not size:
+            return None
+        half = (inputs[0].shape[1] + 1) // 2
+        new = torch.stack([x[:, :half] for x in inputs]).detach()
+        if rows.real is not None:
+            new = new.masked_fill(~rows.real[:, :half, None], 0.0)
+        kept = (new if old is None else torch.cat([old, new], dim=2))[:, :, -size:]
+        return functional.pad(kept, (0, 0, size - kept.shape[2], 0))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        """Dropout at the encoder's rate."""
+        return drop(x, self.shape.dropout, self.training)

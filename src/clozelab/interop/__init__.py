@@ -1,0 +1,1 @@
+"""Weights in and out: directories of Hugging Face, and ONNX."""

@@ -1,0 +1,28 @@
+"""Predicting a token from the query stream: the embedding table it is tied to, and a bias."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozelab.contracts import Encoded, Sums
+from clozelab.objectives.heads.vocabulary import predicted
+
+
+class QueryHead(nn.Module):
+    """Logits over the vocabulary for every query, and their cross-entropy (XLNet §2.3)."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
+        """The loss at the targets, how many there are, and how many were right."""
+        assert encoded.queries is not None, "this head needs an encoder with a query stream"
+        return predicted(self.logits(encoded.queries, encoded.table), targets["labels"])
+
+    def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
+        """[K, W] → [K, V]."""
+        assert table is not None, "this head is tied to an embedding table"
+        return functional.linear(states, table.to(states.dtype), self.bias.to(states.dtype))

@@ -1,0 +1,53 @@
+"""Predicting the inside of a span from the two tokens around it (SpanBERT §3.2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozelab.contracts import Encoded, Sums
+from clozelab.layers import Linear, Norm, activate, initialise
+from clozelab.objectives.heads.vocabulary import predicted
+from clozelab.objectives.widths import Tied
+
+
+class SpanHead(nn.Module):
+    """Two dense layers over both neighbours' states and the offset, then the tied table.
+
+    A `chained` head reads the token before as well; `start` stands before a span's first.
+    """
+
+    def __init__(
+        self, encoder: Tied, vocabulary: int, *, positions: int, dimension: int, chained: bool
+    ) -> None:
+        super().__init__()
+        width, narrow = encoder.width, encoder.embedding
+        seen = 2 * width + dimension + (narrow if chained else 0)
+        self.positions = nn.Embedding(positions, dimension)
+        self.start = nn.Parameter(torch.zeros(narrow)) if chained else None
+        self.first = Linear(seen, width)
+        self.first_norm = Norm(width, eps=encoder.epsilon)
+        self.second = Linear(width, narrow)
+        self.second_norm = Norm(narrow, eps=encoder.epsilon)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.activation = encoder.activation
+        initialise(self)
+
+    def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
+        """The loss at the targets, how many there are, and how many were right."""
+        return predicted(self.logits(encoded, targets), targets["labels"])
+
+    def logits(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
+        """[K, V]."""
+        states, table = encoded.states, encoded.table
+        assert table is not None, "this head is tied to an embedding table"
+        around = [states.index_select(0, targets[side]) for side in ("left", "right")]
+        seen = [*around, self.positions(targets["offset"]).to(states.dtype)]
+        if self.start is not None:
+            before = functional.embedding(targets["previous"], table)
+            before = torch.where(targets["offset"][:, None] == 0, self.start, before)
+            seen.append(before.to(states.dtype))
+        x = self.first_norm(activate(self.first(torch.cat(seen, dim=1)), self.activation))
+        x = self.second_norm(activate(self.second(x), self.activation))
+        return functional.linear(x, table.to(x.dtype), self.bias.to(x.dtype))

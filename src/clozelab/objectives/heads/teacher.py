@@ -1,0 +1,193 @@
+"""Learning from a teacher (DistilBERT §2-3): its distributions, its states, its layers to start.
+
+The teacher is run by the caller, in evaluation, on what the student sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozelab.contracts import Encoded, Sums, Targets, UserError
+from clozelab.layers import Linear, initialise
+from clozelab.objectives.heads.chunks import add_up
+
+Predict = Callable[[Tensor, Tensor | None], Tensor]  # states [K, W] and a table → logits [K, V]
+
+
+class Teaching(nn.Module):
+    """The divergence from a teacher's distributions and the angle to its last states.
+
+    States of another width than the teacher's (`teacher_width`) are compared after a projection.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        temperature: float,
+        soft: float,
+        cosine: float,
+        teacher_width: int | None = None,
+    ) -> None:
+        super().__init__()
+        # Differs from DistilBERT §2: its student is as wide as its teacher.
+        unequal = teacher_width is not None and teacher_width != width
+        self.projection = Linear(width, teacher_width) if unequal and teacher_width else None
+        self.temperature, self.soft, self.cosine = temperature, soft, cosine
+        initialise(self)
+
+    def forward(
+        self,
+        student: Encoded,
+        teacher: Encoded,
+        targets: dict[str, Tensor],
+        *,
+        predict: Predict,
+        teach: Predict,
+    ) -> Sums:
+        """The weighted loss at the targets, how many there are, and both of its terms.
+
+        `predict` and `teach` are the logits of the student's and the teacher's masked_lm.
+        """
+        labels = targets["labels"]
+        mine = student.states.index_select(0, targets["at"])
+        theirs = teacher.states.index_select(0, targets["at"]).detach()
+
+        def divergence(mine: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor]:
+            with torch.no_grad():
+                wanted = self._softened(teach(theirs, teacher.table))
+            found = self._softened(predict(mine, student.table))
+            rows = functional.kl_div(found, wanted, reduction="none", log_target=True).sum(dim=1)
+            return (self.temperature**2 * _counted(rows, labels),)
+
+        soft = cosine = _wide(mine).new_zeros(())
+        if self.soft:
+            rows = (mine, theirs, labels)
+            (soft,) = add_up(divergence, rows, vocabulary=_vocabulary(student))
+        if self.cosine:
+            near = mine if self.projection is None else self.projection(mine)
+            cosine = _counted(1 - functional.cosine_similarity(_wide(near), _wide(theirs)), labels)
+        loss = self.soft * soft + self.cosine * cosine
+        count = (labels != Targets.IGNORED).sum()
+        return {"loss": loss, "count": count, "soft": soft, "cosine": cosine}
+
+    def _softened(self, logits: Tensor) -> Tensor:
+        return functional.log_softmax(_wide(logits) / self.temperature, dim=1)
+
+
+def _counted(rows: Tensor, labels: Tensor) -> Tensor:
+    """The sum over the rows that have a label."""
+    return rows.where(labels != Targets.IGNORED, 0.0).sum()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least single precision."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _vocabulary(encoded: Encoded) -> int:
+    assert encoded.table is not None, "distillation compares distributions over a table's tokens"
+    return len(encoded.table)
+
+
+class Layered(Protocol):
+    """An encoder of layers whose halves may be shared, and which must be `_ALIKE` in the rest."""
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def positions(self) -> int:
+        """The longest block."""
+        ...
+
+    @property
+    def types(self) -> int:
+        """Rows of the type table; 0 is none."""
+        ...
+
+    def copies(self, half: Literal["attention", "ffn"]) -> int:
+        """How many of that half of a layer there are; layer i uses number i · copies // layers."""
+        ...
+
+
+_ALIKE = ("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset")
+
+
+def start_from(
+    teacher_state: dict[str, Tensor],
+    student_state: dict[str, Tensor],
+    *,
+    choice: tuple[int, ...],
+    teacher: Layered,
+    student: Layered,
+    fold: bool = True,
+) -> dict[str, Tensor]:
+    """The student's state with embeddings, masked_lm head and chosen layers from the teacher.
+
+    `choice` gives a teacher layer for every layer of the student. A student without types has the
+    teacher's type 0 added to every position if `fold`; heads the teacher lacks stay the student's.
+    """
+    assert len(choice) == student.layers, "one teacher layer for each of the student's"
+    _check(teacher_state, student_state, teacher, student)
+    # Differs from DistilBERT's code: it drops the types, and with them what every token had.
+    folds = fold and teacher.types and not student.types
+    made = {}
+    for name, old in student_state.items():
+        source = _source(name, choice, teacher, student)
+        if source is None or source not in teacher_state:
+            made[name] = old
+        elif name == "encoder.embeddings.positions.weight":
+            rows = teacher_state[source]
+            shift = teacher_state["encoder.embeddings.types.weight"][0] if folds else 0
+            made[name] = (rows + shift)[: len(old)].to(old)
+        elif name == "encoder.embeddings.types.weight":
+            rows = teacher_state[source][: len(old)].to(old)
+            made[name] = torch.cat([rows, old[len(rows) :]])
+        else:
+            made[name] = teacher_state[source].to(old, copy=True)
+    return made
+
+
+def _source(name: str, choice: tuple[int, ...], teacher: Layered, student: Layered) -> str | None:
+    """The teacher's name of what starts the student's `name`; None if it starts afresh."""
+    if name.startswith(("encoder.embeddings.", "encoder.norm.", "heads.masked_lm.")):
+        return name
+    for half in ("attention", "ffn"):
+        if name.startswith(f"encoder.{half}."):
+            copy, rest = name.removeprefix(f"encoder.{half}.").split(".", 1)
+            # A copy that several layers share starts like the first of them.
+            layer = -(-int(copy) * student.layers // student.copies(half))
+            theirs = choice[layer] * teacher.copies(half) // teacher.layers
+            return f"encoder.{half}.{theirs}.{rest}"
+    return None
+
+
+def _check(
+    teacher_state: dict[str, Tensor],
+    student_state: dict[str, Tensor],
+    teacher: Layered,
+    student: Layered,
+) -> None:
+    """Refuse a student that has no room for the teacher's weights."""
+    pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}
+    words = "encoder.embeddings.words.weight"
+    pairs["vocabulary"] = (len(student_state[words]), len(teacher_state[words]))
+    for name, (mine, theirs) in pairs.items():
+        if mine != theirs:
+            raise UserError(
+                f"distillation: the student's {name} is {mine} and the teacher's {theirs}, so it"
+                ' cannot start from the teacher; make them equal, or set start = "random"'
+            )
+    if student.positions > teacher.positions:
+        raise UserError(
+            f"distillation: the student has {student.positions} positions and the teacher only"
+            f' {teacher.positions}; give the student fewer, or set start = "random"'
+        )

@@ -1,0 +1,219 @@
+"""The run directory: recipe.toml, machine.toml, metrics.jsonl, result.json and checkpoints/.
+
+Metrics are only ever appended to; the other files are replaced whole. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import clozelab
+from clozelab.contracts import UserError
+
+Entry = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
+        """Begin a run in an empty folder, or in one whose run never took a step."""
+        run = cls(path)
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: is a file; name a folder for the run")
+        if run.recipe_file.exists():
+            if run._begun():
+                raise UserError(
+                    f"{path}: has a run in it already; continue it with --resume {path},"
+                    " or name another folder"
+                )
+        elif path.exists() and any(path.iterdir()):
+            raise UserError(f"{path}: has other files in it; name a new or empty folder")
+        path.mkdir(parents=True, exist_ok=True)
+        write_text(path / "machine.toml", _toml(machine))
+        write_text(run.recipe_file, recipe_toml)
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """A run that was begun before."""
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            raise UserError(f"{path}: is no run, it has no recipe.toml; name the folder of a run")
+        return run
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are, if any."""
+        return self.path / "checkpoints"
+
+    def recipe(self) -> str:
+        """The resolved recipe's text."""
+        return self.recipe_file.read_text(encoding="utf-8")
+
+    def machine(self) -> dict[str, Any]:
+        """What the run was made on and with."""
+        return tomllib.loads((self.path / "machine.toml").read_text(encoding="utf-8"))
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Add one entry with its `kind` and, where it belongs to one, its `step`."""
+        line = json.dumps(_finite(entry), allow_nan=False, ensure_ascii=False)
+        with self._metrics.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash tore the last line: it stays alone
+                    file.write(b"\n")
+            file.write(line.encode() + b"\n")
+
+    def resume(self, step: int) -> None:
+        """Note that the run goes on from there: what was recorded of later steps is void."""
+        self.append({"kind": "resume", "step": step})
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        """What was recorded, the last where a kind and step were recorded twice."""
+        found: dict[object, Entry] = {}
+        for number, entry in enumerate(self._lines()):
+            step: int | None = entry.get("step")
+            if entry["kind"] == "resume" and step is not None:
+                found = {k: old for k, old in found.items() if (old.get("step") or 0) <= step}
+            place = (number,) if step is None else (entry["kind"], step)
+            found.pop(place, None)  # so that the entries stay in the order of the file
+            found[place] = entry
+        return [entry for entry in found.values() if kind in (None, entry["kind"])]
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write what came out, whole or not at all."""
+        text = json.dumps(_finite(result), indent=1, allow_nan=False, ensure_ascii=False)
+        write_text(self.path / "result.json", text + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """What came out; None if the run is not done."""
+        file = self.path / "result.json"
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _begun(self) -> bool:
+        saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
+        return saved or self.result() is not None or bool(self.entries("step"))
+
+    def _lines(self) -> Iterator[Entry]:
+        """Every line that was written to its end; a crash can leave one that was not."""
+        if not self._metrics.exists():
+            return
+        with self._metrics.open("rb") as file:
+            for line in file:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(entry, dict) and "kind" in entry:
+                    yield entry
+
+
+class Board:
+    """Curves for TensorBoard, if it is installed; if not, `note` says so and nothing is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.note = ""
+        self._writer: Any = None
+        if find_spec("tensorboard") is None:
+            self.note = "no curves for TensorBoard: pip install tensorboard to have them"
+        else:
+            self._writer = import_module("tensorboard.summary").Writer(str(folder))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """One point of each curve."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def machine_facts() -> dict[str, Any]:
+    """What can be said of this machine without torch."""
+    facts: dict[str, Any] = {
+        "clozelab": clozelab.__version__,
+        "commit": _commit(Path(__file__)),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replace a file whole, or leave it as it was."""
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _commit(file: Path) -> str | None:
+    """The commit of the checkout that has this very file in it, marked where it was changed."""
+    git = ("git", "-C", str(file.parent))
+    tracked = (*git, "ls-files", "--error-unmatch", file.name)
+    described = (*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    try:
+        for words in (tracked, described):
+            told = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return told.stdout.strip()
+
+
+def _finite(value: Any) -> Any:
+    """The value with None where JSON has no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def _toml(facts: Mapping[str, Any], table: str = "") -> str:
+    """Facts as TOML: words, numbers, lists of them, and tables; a fact that is None is left out."""
+    tables = {name: one for name, one in facts.items() if isinstance(one, Mapping)}
+    lines = [
+        f"{json.dumps(name)} = {json.dumps(one, ensure_ascii=False)}\n".replace("\x7f", "\\u007f")
+        for name, one in facts.items()
+        if name not in tables and one is not None
+    ]
+    for name, one in tables.items():
+        key = f"{table}.{json.dumps(name)}" if table else json.dumps(name)
+        lines.append(f"\n[{key}]\n{_toml(one, key)}")
+    return "".join(lines)

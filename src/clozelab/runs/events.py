@@ -1,0 +1,75 @@
+"""What a run tells whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.recipe import Recipe
+from clozelab.training.loop import Measured, Step
+
+
+@dataclass(frozen=True)
+class Began:
+    """The run is set up; this is what it will do."""
+
+    recipe: Recipe
+    first: int  # steps done before
+    parameters: int
+    device: str
+    precision: str
+    micro_tokens: int
+    flops_a_token: float
+    peak: float | None  # operations a second of the device, where known
+
+
+@dataclass(frozen=True)
+class Said:
+    """Something the user should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The held-out text, with the same masks every time."""
+
+    step: int
+    sums: Measured
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint was written."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The last event: every step was taken, or the run was told to stop."""
+
+    step: int
+    whole: bool
+    result: Mapping[str, Any]
+
+
+Event = Began | Said | Step | Evaluated | Saved | Ended
+
+
+def means(sums: Measured) -> dict[str, dict[str, float]]:
+    """An objective's sums over its targets: loss, accuracy, and accuracies by decision."""
+    found: dict[str, dict[str, float]] = {}
+    for name, one in sums.items():
+        told = {"loss": one["loss"] / max(one["count"], 1)}
+        for what in ("", "_mask", "_random", "_same"):
+            if f"correct{what}" in one:
+                told[f"accuracy{what}"] = one[f"correct{what}"] / max(one[f"count{what}"], 1)
+        for what in ("soft", "cosine"):
+            if what in one:
+                told[what] = one[what] / max(one["count"], 1)
+        found[name] = told
+    return found

@@ -1,0 +1,71 @@
+"""Held-out loss during training: the same blocks and the same masks every time, for every seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from clozelab.contracts import Ints, UserError
+from clozelab.recipe import Recipe
+from clozelab.runs.steps import Source
+from clozelab.text.store import Corpus
+from clozelab.training.loop import Measured, Prepared, measure
+from clozelab.training.packing import Room, room_for
+from clozelab.training.world import World
+
+_SEED = 1_000_003  # of every evaluation, so that runs with different seeds can be compared
+
+
+class HeldOut:
+    """The held-out blocks of a store at one length, in micro-batches."""
+
+    def __init__(self, recipe: Recipe, corpus: Corpus, *, length: int, blocks: int) -> None:
+        documents = corpus.documents("held_out")
+        given: Any = recipe.blocks
+        changes = {"length": length}
+        if "stream" in given.provides:  # as many rows as there is text for
+            fit = max(1, len(documents.ids) // (3 * length)) * (2 if given.reverse else 1)
+            changes["rows"] = min(given.rows, fit)
+        shape = replace(given, **changes)
+        encoder: Any = recipe.encoder
+        source = Source(recipe, corpus, blocks=shape, split="held_out", seed=_SEED)
+        self.source, self.length = source, length
+        many = min(blocks, len(source.plan(0)))
+        self.groups: list[Ints] = [source.order(0)[:many]]
+        if source.in_order and getattr(encoder, "memory", None):
+            rows = changes["rows"]
+            self.groups = [source.order(0)[at : at + rows] for at in range(0, many, rows)]
+
+    def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
+        """Every objective's sums."""
+        return measure(model, self._feed(world, tokens), world)
+
+    def _feed(self, world: World, tokens: int) -> Any:
+        for number, group in enumerate(self.groups):
+            mine = group[
+                len(group) * world.rank // world.size : len(group) * (world.rank + 1) // world.size
+            ]
+            share = self.source.share(0, mine, progress=1.0)
+            room: Room = room_for(
+                share, tokens=tokens, blocks=len(mine), longest=self.length, constant=False
+            )
+            yield Prepared(
+                number=number,
+                batches=room.batches(share),
+                blank=room.lay(share, slice(0, 0)),
+                counts=share.counts(),
+                tokens=share.tokens,
+                fresh=number == 0,
+            )
+
+
+def held_out(recipe: Recipe, corpus: Corpus, *, length: int, blocks: int) -> HeldOut | str:
+    """The held-out blocks, or a sentence on why there are none."""
+    try:
+        if not len(corpus.documents("held_out")):
+            raise UserError("it has no held-out documents")
+        return HeldOut(recipe, corpus, length=length, blocks=blocks)
+    except UserError as error:
+        return f"{corpus.path}: no held-out loss, since {error}"

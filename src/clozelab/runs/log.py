@@ -1,0 +1,68 @@
+"""A run's log: means over stretches of steps, into metrics.jsonl and TensorBoard."""
+
+from __future__ import annotations
+
+from clozelab.records import Board, Run
+from clozelab.runs.events import means
+from clozelab.training.loop import Measured, Step
+
+_LINES = 2000  # at most, for a whole run
+
+
+class Log:
+    """Writes where `write` says so: in one process of the run."""
+
+    def __init__(self, run: Run, total: int, *, write: bool, board: bool) -> None:
+        self.run, self.write = run, write
+        self.every = max(1, total // _LINES)
+        self.board = Board(run.path / "tensorboard") if board and write else None
+        self.notes = [self.board.note] if self.board and self.board.note else []
+        self._steps: list[Step] = []
+
+    def step(self, step: Step) -> None:
+        """Note a step; every so many are written as one line."""
+        self._steps.append(step)
+        if step.number % self.every == 0:
+            self._flush()
+
+    def evaluated(self, number: int, sums: Measured) -> None:
+        """Write held-out losses."""
+        self._flush()
+        self._add("held_out", number, means(sums), {})
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._flush()
+        if self.board is not None:
+            self.board.close()
+
+    def _flush(self) -> None:
+        if not self._steps:
+            return
+        steps, self._steps = self._steps, []
+        sums: Measured = {}
+        for step in steps:
+            for name, one in step.sums.items():
+                mine = sums.setdefault(name, {})
+                for what, value in one.items():
+                    mine[what] = mine.get(what, 0.0) + value
+        last = steps[-1]
+        seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
+        numbers = {
+            "rate": last.rate,
+            "norm": sum(s.norm for s in steps) / len(steps),
+            "tokens": tokens,
+            "seconds": seconds,
+            "tokens_a_second": tokens / max(seconds, 1e-9),
+        }
+        self._add("step", last.number, means(sums), numbers)
+
+    def _add(
+        self, kind: str, number: int, losses: dict[str, dict[str, float]], more: dict[str, float]
+    ) -> None:
+        if not self.write:
+            return
+        self.run.append({"kind": kind, "step": number, **losses, **more})
+        if self.board is not None:
+            flat = {f"{kind}/{n}/{w}": v for n, one in losses.items() for w, v in one.items()}
+            self.board.add(number, flat | {f"{kind}/{name}": v for name, v in more.items()})

@@ -1,0 +1,105 @@
+"""What changes only the speed of a run: device, precision, micro-batch, workers, compilation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clozelab.contracts import UserError
+from clozelab.encoder import Lstm
+from clozelab.recipe import Recipe
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A user's choices; None is whatever suits the device."""
+
+    device: str | None = None
+    precision: str | None = None
+    micro_batch: int | None = None  # sequences of full length
+    workers: int = 1
+    compile: bool | None = None
+    recompute: bool = False
+    shard: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise UserError(f"--precision {self.precision}: unknown; use {', '.join(PRECISIONS)}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UserError(f"--micro-batch {self.micro_batch}: must be at least 1")
+
+    def precision_on(self, device: torch.device) -> str:
+        """The asked precision, or bf16 on a GPU and fp32 elsewhere."""
+        if self.precision == "fp16" and device.type != "cuda":
+            raise UserError("--precision fp16: needs a GPU; use bf16 or fp32 on a CPU")
+        return self.precision or ("bf16" if device.type == "cuda" else "fp32")
+
+    def compiles(self, device: torch.device, recipe: Recipe) -> bool:
+        """Whether the model is compiled: on a GPU, unless told otherwise or it loops over words."""
+        if self.compile is not None:
+            return self.compile
+        return device.type == "cuda" and not isinstance(recipe.encoder, Lstm)
+
+    def tokens(self, device: torch.device, recipe: Recipe) -> int:
+        """Tokens of a micro-batch at most: as asked, or as memory should allow."""
+        length = recipe.blocks.length
+        if self.micro_batch is not None:
+            return self.micro_batch * length
+        if device.type == "cpu":
+            return max(length, 8192)
+        free = torch.cuda.mem_get_info(device)[0]
+        encoder = recipe.encoder
+        each = _BYTES_A_TOKEN * encoder.layers * encoder.width + 1
+        most = int(0.5 * free / each) // length * length
+        return max(length, min(most, 131_072))
+
+
+def facts(device: torch.device) -> dict[str, Any]:
+    """What to record of the machine beside what Python knows."""
+    found: dict[str, Any] = {"torch": torch.__version__, "device": str(device)}
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    else:
+        found["threads"] = torch.get_num_threads()
+    return found
+
+
+def flops_a_token(recipe: Recipe, vocabulary: int, *, length: float, predicted: float) -> float:
+    """Useful operations for each token of a step, forward and backward.
+
+    `length` is what a token sees, `predicted` the share of tokens that meet the vocabulary.
+    """
+    encoder: Any = recipe.encoder
+    width = encoder.width
+    if isinstance(encoder, Lstm):
+        layer = 2 * (8 * encoder.inner * width + encoder.inner * width)
+        return float(6 * encoder.layers * layer)
+    layer = 4 * width * width + 2 * width * encoder.inner
+    head = width * encoder.embedding + encoder.embedding * vocabulary
+    return float(
+        6 * encoder.layers * layer + 12 * encoder.layers * width * length + predicted * 6 * head
+    )
+
+
+def peak(device: torch.device, precision: str) -> float | None:
+    """Operations a second that a large matrix product reaches here; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    size, times = 8192, 5
+    dtype = PRECISIONS[precision] or torch.float32
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    b = torch.randn(size, size, device=device, dtype=dtype)
+    for _ in range(2):
+        a @ b
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    for _ in range(times):
+        a @ b
+    end.record()
+    end.synchronize()
+    return 2.0 * size**3 * times / float(start.elapsed_time(end) / 1000)

@@ -1,0 +1,71 @@
+"""Pretrain: a recipe, stores and a budget → a run directory with checkpoints and a log.
+
+Both functions are generators of events; whoever runs them draws what they tell. Everything that
+changes the result is in the recipe and the seed, and both travel with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clozelab import recipe as recipes
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs.events import Event, Said
+from clozelab.runs.machine import Machine
+from clozelab.runs.saving import restore
+from clozelab.runs.session import Habits, Session
+from clozelab.runs.setup import Setup, Task
+from clozelab.training.checkpoint import newest
+from clozelab.training.world import join
+
+
+def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+    """Start a run in a new folder."""
+    with join(machine.device) as world:
+        setup = Setup(task, machine, world)
+        if task.budget is not None:
+            if task.budget.kind == "seconds":
+                yield Said("timing a few steps, to fit the schedule to the budget")
+            setup.fit(task.budget)
+        if world.leads:
+            Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
+        world.wait()
+        yield from Session(setup, Run.open(out), habits).go(0, setup.steps.start())
+
+
+def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+    """Go on where the newest whole checkpoint of a run stands."""
+    run = Run.open(out)
+    found, passed = newest(run.checkpoints)
+    for line in passed:
+        yield Said(line)
+    with join(machine.device) as world:
+        setup = Setup(task, machine, world)
+        session = Session(setup, run, habits)
+        first, cursor = 0, setup.steps.start()
+        if found is None:
+            yield Said(f"{out}: no checkpoint yet; the run begins again")
+        else:
+            state = found.state()
+            _check(out, state["data"], setup.identity())
+            first, cursor = found.step, restore(found, setup.trainee, world)
+            session.tokens, session.seconds = state["tokens"], state["seconds"]
+        if world.leads:
+            run.resume(first)
+        yield from session.go(first, cursor)
+
+
+def _check(out: Path, before: list[Any], now: list[Any]) -> None:
+    """Refuse to go on with other text than the run began with."""
+    if before != now:
+        raise UserError(
+            f"{out}: was begun with other data ({_told(before)}) than is given now"
+            f" ({_told(now)}); give the same --data"
+        )
+
+
+def _told(data: list[Any]) -> str:
+    return ", ".join(f"{one['path']}:{one['weight']:g}" for one in data)

@@ -1,0 +1,98 @@
+"""A run's state to a checkpoint and back: weights, moments, memory, and where the feed stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.contracts import UserError
+from clozelab.runs.steps import Cursor
+from clozelab.training import checkpoint
+from clozelab.training.checkpoint import Checkpoint
+from clozelab.training.loop import Step, Trainee
+from clozelab.training.world import World, like, whole
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model inside its wrapper."""
+    inner = getattr(model, "module", model)
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def names(model: nn.Module) -> dict[nn.Parameter, str]:
+    """What every parameter is called in a checkpoint."""
+    return {parameter: name for name, parameter in bare(model).named_parameters()}
+
+
+def save(
+    folder: Path,
+    step: Step,
+    trainee: Trainee,
+    world: World,
+    *,
+    state: Mapping[str, Any],
+    texts: Mapping[str, str],
+    keep: int,
+) -> Path | None:
+    """Write a checkpoint; every process takes part, the first one writes."""
+    weights = {
+        name: whole(value.detach()).cpu() for name, value in bare(trainee.model).named_parameters()
+    }
+    tensors = {
+        name: value.cpu()
+        for name, value in checkpoint.moments(trainee.optimisers, names(trainee.model)).items()
+    }
+    if trainee.memory is not None:
+        tensors["memory"] = world.joined(trainee.memory).cpu()
+    assert isinstance(step.after, Cursor)
+    place = None
+    if world.leads:
+        told = {
+            **state,
+            "step": step.number,
+            "phase": step.after.phase,
+            "places": [list(one) for one in step.after.places],
+            "scaler": trainee.scaler.state_dict() if trainee.scaler else None,
+        }
+        place = checkpoint.save(
+            folder,
+            step.number,
+            weights=weights,
+            tensors=tensors,
+            state=told,
+            texts=texts,
+            keep=keep,
+        )
+    world.wait()
+    return place
+
+
+def restore(found: Checkpoint, trainee: Trainee, world: World) -> Cursor:
+    """Put a checkpoint's state into a trainee; where its feed stood."""
+    set_weights(trainee.model, found.weights())
+    tensors, state = found.tensors(), found.state()
+    memory = tensors.pop("memory", None)
+    if memory is not None:
+        rows = memory.shape[1] // world.size
+        mine = memory[:, world.rank * rows : (world.rank + 1) * rows]
+        trainee.memory = mine.to(world.device)
+    checkpoint.restore(trainee.optimisers, names(trainee.model), tensors)
+    if trainee.scaler is not None and state["scaler"]:
+        trainee.scaler.load_state_dict(state["scaler"])
+    return Cursor(state["phase"], tuple((epoch, index) for epoch, index in state["places"]))
+
+
+@torch.no_grad()
+def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give every parameter its value; a name too many or too few is refused."""
+    parameters = dict(bare(model).named_parameters())
+    strange = sorted(parameters.keys() ^ weights.keys())
+    if strange:
+        raise UserError(f"the checkpoint does not fit the recipe: {', '.join(strange[:5])}")
+    for name, parameter in parameters.items():
+        parameter.copy_(like(weights[name].to(parameter.dtype), parameter))

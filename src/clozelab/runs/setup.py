@@ -1,0 +1,224 @@
+"""What a run is made of in one process: the model on its device, the optimisers, the feed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clozelab.contracts import UserError
+from clozelab.recipe import Recipe
+from clozelab.records import machine_facts
+from clozelab.runs import machine as machines
+from clozelab.runs.events import Began
+from clozelab.runs.fitting import Store
+from clozelab.runs.machine import PRECISIONS, Machine
+from clozelab.runs.model import Model, build
+from clozelab.runs.saving import set_weights
+from clozelab.runs.steps import Source, Steps
+from clozelab.training import budget as budgets
+from clozelab.training.budget import Budget
+from clozelab.training.feed import ahead
+from clozelab.training.loop import Trainee, train
+from clozelab.training.world import World, whole
+
+_WARM, _TIMED = 3, 8  # steps before a budget of time is reckoned, and those it is reckoned by
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to pretrain, and from what."""
+
+    recipe: Recipe  # fitted to the stores
+    stores: Sequence[Store]
+    seed: int = 0
+    budget: Budget | None = None
+    start: Mapping[str, Tensor] | None = None  # weights to begin with, by name; others are fresh
+    teacher: Model | None = None
+
+
+class Setup:
+    """A task set up on a machine."""
+
+    def __init__(self, task: Task, machine: Machine, world: World) -> None:
+        self.task, self.machine, self.world = task, machine, world
+        self.recipe, self.seed = task.recipe, task.seed
+        self.precision = machine.precision_on(world.device)
+        self.tokens = machine.tokens(world.device, task.recipe)  # of a micro-batch
+        self.vocabulary = task.stores[0][0].vocabulary
+        self._check_rows()
+        self.model = self._model()
+        self.trainee = self._trainee()
+        self.steps = self._steps()
+
+    def fit(self, budget: Budget) -> None:
+        """Give the schedule the steps that a budget has room for."""
+        each = None
+        if budget.kind == "seconds":
+            began = time.perf_counter()
+            each = self._seconds_a_step()
+            left = budget.amount - (time.perf_counter() - began)
+            budget = Budget("seconds", max(left, each))
+        many = budgets.steps(budget, tokens_a_step=self._tokens_a_step(), seconds_a_step=each)
+        self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
+        self.steps = self._steps()
+
+    def shrink(self) -> str:
+        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        length, device = self.recipe.blocks.length, self.world.device
+        fits = self.tokens // 2 // length
+        if fits < 1 or self.world.size > 1:
+            raise UserError(
+                f"{device}: out of memory with micro-batches of {self.tokens // length} sequences;"
+                f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
+            )
+        self.trainee.model.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.tokens = fits * length
+        self.steps = self._steps()
+        return f"out of memory: micro-batches of {fits} sequences from here on"
+
+    def length(self, step: int) -> int:
+        """The length of the blocks in a step."""
+        return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
+
+    def sources(self, step: int) -> list[Source]:
+        """The stores at that length."""
+        return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
+
+    def began(self, first: int) -> Began:
+        """What the run will do."""
+        sample = self.steps.sample(self.sources(first))
+        flops = machines.flops_a_token(
+            self.recipe,
+            self.vocabulary.size,
+            length=sample.tokens / len(sample),
+            predicted=sum(sample.counts().values()) / sample.tokens,
+        )
+        device = self.world.device
+        return Began(
+            recipe=self.recipe,
+            first=first,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(machines.facts(device).get("gpu", device)),
+            precision=self.precision,
+            micro_tokens=self.tokens,
+            flops_a_token=flops,
+            peak=machines.peak(device, self.precision),
+        )
+
+    def notes(self) -> list[str]:
+        """What a user would want to know before the first step."""
+        wanted = self.recipe.schedule.sequences_at(0)
+        there = sum(len(source.plan(0)) for source in self.sources(0))
+        if there >= wanted:
+            return []
+        return [f"the corpus has {there:,} blocks and a step takes {wanted:,}: blocks repeat in it"]
+
+    def facts(self) -> dict[str, Any]:
+        """The machine and its settings, for the record."""
+        device = self.world.device
+        return {
+            **machine_facts(),
+            **machines.facts(device),
+            "precision": self.precision,
+            "micro_tokens": self.tokens,
+            "workers": self.machine.workers,
+            "compiled": self.machine.compiles(device, self.recipe),
+            "recompute": self.machine.recompute,
+            "sharded": self.machine.shard,
+            "processes": self.world.size,
+            "seed": self.seed,
+            "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
+        }
+
+    def identity(self) -> list[dict[str, Any]]:
+        """The stores a run was begun with: going on with others would be another run."""
+        return [
+            {"path": str(corpus.path), "weight": weight, "made": corpus.manifest["fingerprint"]}
+            for corpus, weight in self.task.stores
+        ]
+
+    def _check_rows(self) -> None:
+        sequences, size = self.recipe.schedule.sequences, self.world.size
+        if "stream" in self.recipe.blocks.provides and sequences % size:
+            raise UserError(
+                f"schedule.sequences = {sequences} rows cannot be shared by {size} processes;"
+                f" use a multiple of {size}"
+            )
+
+    def _model(self) -> Model:
+        model = build(self.recipe, self.vocabulary.size, seed=self.seed, teacher=self.task.teacher)
+        if self.task.start is not None:
+            fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
+            set_weights(model, {**fresh, **self.task.start})
+        return model
+
+    def _trainee(self) -> Trainee:
+        """The model on its device, wrapped, with fresh optimisers."""
+        model, device = self.model, self.world.device
+        for one in (model, *model.teacher):
+            encoder: Any = one.to(device).encoder
+            encoder.precision = PRECISIONS[self.precision]
+        encoder = model.encoder
+        encoder.recompute = self.machine.recompute
+        if self.machine.compiles(device, self.recipe):
+            model.compile(fullgraph=True, dynamic=False)
+        wrapped = self.world.wrap(model, shard=self.machine.shard)
+        scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
+        optimisers = self.recipe.optimiser.build(model.named_parameters())
+        return Trainee(wrapped, optimisers, self.recipe.optimiser.clip, self.seed, scaler)
+
+    def _steps(self) -> Steps:
+        return Steps(
+            self.recipe,
+            self.task.stores,
+            seed=self.seed,
+            rank=self.world.rank,
+            size=self.world.size,
+            tokens=self.tokens,
+            constant=self.world.device.type == "cuda",
+        )
+
+    def _tokens_a_step(self) -> float:
+        """The mean over the run: phases have other lengths, a ramp has fewer sequences."""
+        schedule, total = self.recipe.schedule, 0.0
+        whole_length = self.recipe.blocks.length
+        for number, (length, share) in enumerate(schedule.phases or ((whole_length, 1.0),)):
+            sample = self.steps.sample(self.steps.sources(number, length))
+            each = whole_length if schedule.fill == "tokens" else sample.tokens / len(sample)
+            total += share * each
+        ramped = sum(share for _, share in schedule.ramp)
+        sequences = sum(size * share for size, share in schedule.ramp)
+        return total * (sequences + schedule.sequences * (1 - ramped))
+
+    def _seconds_a_step(self) -> float:
+        """Time a few steps, then begin again as if they had not been."""
+        kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
+        seconds, tokens = [], []
+        jobs = self.steps.jobs(0, self.steps.start())
+        with closing(ahead(jobs, workers=self.machine.workers)) as feed:
+            for step in islice(train(self.trainee, feed, self.world), _WARM + _TIMED):
+                seconds.append(step.seconds)
+                tokens.append(step.tokens)
+                if len(seconds) > _WARM and sum(seconds[_WARM:]) > 10:
+                    break
+        set_weights(self.trainee.model, kept)
+        self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
+        self.trainee.memory = None
+        many = len(seconds[_WARM:]) or 1
+        each = sum(seconds[_WARM:]) / many if len(seconds) > _WARM else seconds[-1]
+        rate = each / (sum(tokens[_WARM:]) / many if len(tokens) > _WARM else tokens[-1])
+        slowest = torch.tensor(rate * self._tokens_a_step(), dtype=torch.float64)
+        # Every process must reckon with the same: their mean.
+        return float(self.world.total(slowest.to(self.world.device))) / self.world.size
+
+    def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(self.model.named_parameters())

@@ -1,0 +1,345 @@
+"""Which blocks make a step, and what is hidden in them: a pure function of recipe, seed and step.
+
+Epochs permute the order in which a store's blocks are visited; several stores are mixed in
+proportion to their blocks times their weight; length phases begin their stores anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from clozelab.contracts import Array, Blocks, Corrupted, Format, Hidden, Ints, Plan, UserError
+from clozelab.keys import key, mix, weighted
+from clozelab.masking.knowledge import Knowledge
+from clozelab.objectives.widths import weight_at
+from clozelab.recipe import Recipe, slots
+from clozelab.runs.masks import check_units
+from clozelab.text.store import Corpus
+from clozelab.training.loop import Prepared
+from clozelab.training.packing import Room, Share, joined, room_for
+
+_SAMPLE = 256  # blocks that show how full blocks are
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a feed stands: the phase, and in each store the epoch and the blocks taken from it."""
+
+    phase: int
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The blocks of a step: store, epoch and number of each."""
+
+    stores: Ints
+    epochs: Ints
+    numbers: Ints
+
+    def part(self, rank: int, size: int) -> Picked:
+        """One process's even part."""
+        many = len(self.numbers)
+        mine = slice(many * rank // size, many * (rank + 1) // size)
+        return Picked(self.stores[mine], self.epochs[mine], self.numbers[mine])
+
+
+class Source:
+    """The blocks of one store at one length, epoch after epoch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        corpus: Corpus,
+        *,
+        blocks: Format,
+        split: str,
+        seed: int,
+        number: int = 0,
+    ) -> None:
+        check_units(recipe, corpus)
+        self.recipe, self.corpus, self.blocks, self.seed = recipe, corpus, blocks, seed
+        self.documents = corpus.documents(split)
+        self.vocabulary = corpus.vocabulary
+        # Stores with blocks of the same numbers draw different masks.
+        self.suffix = f"/{number}" if number else ""
+        self._lock = Lock()
+        self._plans: dict[int, Plan] = {}
+        self._orders: dict[int, Ints] = {}
+
+    @property
+    def in_order(self) -> bool:
+        """Whether blocks follow their neighbours, as a memory needs."""
+        return "stream" in self.blocks.provides
+
+    def plan(self, epoch: int) -> Plan:
+        """The blocks of an epoch; the two last plans are kept."""
+        redrawn = self.recipe.corruption.redraw == "pairs_and_masks"
+        copy = self.recipe.corruption.copy(epoch) if redrawn else 0
+        with self._lock:
+            if copy not in self._plans:
+                drawn = key(self.seed, f"blocks{self.suffix}", copy)
+                plan = self.blocks.plan(self.documents, drawn)
+                if not len(plan):
+                    raise UserError(
+                        f"{self.corpus.path}: too little text for one block of"
+                        f" {self.blocks.length} tokens; give more text, or shorter blocks"
+                        " (--size tiny)"
+                    )
+                _keep(self._plans, copy, plan)
+            return self._plans[copy]
+
+    def order(self, epoch: int) -> Ints:
+        """The blocks of an epoch as they are visited, each once."""
+        plan = self.plan(epoch)
+        with self._lock:
+            if epoch not in self._orders:
+                many = np.arange(len(plan))
+                if not self.in_order:
+                    drawn = mix(key(self.seed, f"order{self.suffix}", epoch), many)
+                    many = np.argsort(drawn, kind="stable")
+                _keep(self._orders, epoch, many)
+            return self._orders[epoch]
+
+    def take(self, place: tuple[int, int], many: int) -> tuple[Ints, Ints, tuple[int, int]]:
+        """The next blocks from a place on: their epochs, their numbers, and the place after."""
+        epochs, numbers = [], []
+        epoch, index = place
+        while many:
+            found = self.order(epoch)[index : index + many]
+            epochs.append(np.full(len(found), epoch))
+            numbers.append(found)
+            many -= len(found)
+            index += len(found)
+            if index == len(self.order(epoch)):
+                epoch, index = epoch + 1, 0
+        return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
+
+    def share(self, epoch: int, numbers: Ints, *, progress: float) -> Share:
+        """Some blocks of an epoch with what is hidden in them."""
+        recipe, copy = self.recipe, self.recipe.corruption.copy(epoch)
+        blocks = self.plan(epoch).blocks(numbers)
+        masking = recipe.masking
+        if isinstance(masking, Knowledge):
+            masking = masking.stage(progress)
+        drawn = key(self.seed, f"mask{self.suffix}", copy)
+        hidden = masking.hide(blocks, drawn, vocabulary=self.vocabulary)
+        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
+        if hidden.order is None:  # a permutation model sees its input as it is
+            drawn = key(self.seed, f"replace{self.suffix}", copy)
+            corrupted = recipe.corruption.corrupt(blocks, hidden, drawn, vocabulary=self.vocabulary)
+        return shared(recipe, blocks, hidden, corrupted)
+
+
+def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Share:
+    """Blocks as an encoder reads them, with every objective's targets."""
+    parts: Sequence[Any] = recipe.objectives
+    targets = {
+        slots.use("objectives", part): part.targets(blocks, hidden, corrupted) for part in parts
+    }
+    if blocks.words is not None:
+        words = blocks.words
+        sizes = np.diff(words.starts)
+        columns: dict[str, Array] = {
+            "ids": words.ids,
+            "places": np.arange(len(words.ids)) - np.repeat(words.starts[:-1], sizes),
+            "segments": np.zeros(len(words.ids), dtype=np.uint8),
+            "characters": words.characters,
+        }
+        return Share(columns, words.starts, targets)
+    columns = {"ids": corrupted.ids, "places": blocks.places, "segments": blocks.segments}
+    if hidden.order is not None:
+        kinds = blocks.fixed.astype(np.int64)
+        kinds[hidden.positions] = 2
+        columns |= {"order": hidden.order, "kinds": kinds}
+        return Share(columns, blocks.starts, targets, blocks.reverse)
+    return Share(columns, blocks.starts, targets)
+
+
+class Steps:
+    """The steps of a run, prepared for one process out of `size`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stores: Sequence[tuple[Corpus, float]],
+        *,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+        tokens: int,
+        constant: bool,
+    ) -> None:
+        self.recipe, self.stores, self.seed = recipe, stores, seed
+        self.rank, self.size, self.tokens = rank, size, tokens
+        self.constant = constant and "stream" not in recipe.blocks.provides
+        self._phases: dict[int, list[Source]] = {}
+        self._rooms: dict[tuple[int, int], Room] = {}
+
+    def start(self) -> Cursor:
+        """Where a run begins."""
+        return Cursor(0, ((0, 0),) * len(self.stores))
+
+    def sources(self, phase: int, length: int) -> list[Source]:
+        """The stores at the length of a phase."""
+        if phase not in self._phases:
+            given: Any = self.recipe.blocks
+            blocks = replace(given, length=length)
+            self._phases[phase] = [
+                Source(self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n)
+                for n, (corpus, _) in enumerate(self.stores)
+            ]
+        return self._phases[phase]
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step and a place on: each job prepares one step."""
+        schedule = self.recipe.schedule
+        for step in range(first, schedule.steps):
+            phase = schedule.phase(step)
+            sources = self.sources(phase.number, phase.length or self.recipe.blocks.length)
+            if cursor.phase != phase.number:
+                cursor = Cursor(phase.number, ((0, 0),) * len(sources))
+            fresh = any(index == 0 for _, index in cursor.places)
+            picked, places = self._pick(sources, cursor.places, step)
+            cursor = Cursor(phase.number, places)
+            yield _job(self, sources, picked, step=step, fresh=fresh, after=cursor)
+
+    def prepare(
+        self, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+    ) -> Prepared:
+        """One process's part of a step."""
+        schedule = self.recipe.schedule
+        mine = picked.part(self.rank, self.size)
+        share = _gather(sources, mine, progress=step / schedule.steps)
+        room = self.room(sources, phase=after.phase, blocks=-(-len(picked.numbers) // self.size))
+        parts: Sequence[Any] = self.recipe.objectives
+        return Prepared(
+            number=step,
+            batches=room.batches(share),
+            blank=room.lay(share, slice(0, 0)),
+            counts=share.counts(),
+            tokens=share.tokens,
+            factor=schedule.factor(step),
+            weights={
+                slots.use("objectives", part): weight_at(
+                    part.weight, part.course, step / schedule.steps
+                )
+                for part in parts
+            },
+            fresh=fresh,
+            after=after,
+        )
+
+    def room(self, sources: list[Source], *, phase: int, blocks: int) -> Room:
+        """The micro-batches of a phase, by a sample of its blocks."""
+        # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
+        step = max(1, blocks // 16)
+        found = (phase, -(-blocks // step) * step)
+        if found not in self._rooms:
+            self._rooms[found] = room_for(
+                self.sample(sources),
+                tokens=self.tokens,
+                blocks=found[1],
+                longest=sources[0].blocks.length,
+                constant=self.constant,
+            )
+        return self._rooms[found]
+
+    def sample(self, sources: list[Source]) -> Share:
+        """Some blocks like those to come."""
+        taken = [source.order(0)[:_SAMPLE] for source in sources]
+        pairs = zip(sources, taken, strict=True)
+        return joined([source.share(0, numbers, progress=0.0) for source, numbers in pairs])
+
+    def _pick(
+        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        """The blocks of a step, and the places after."""
+        many = self.recipe.schedule.sequences_at(step)
+        if self.recipe.schedule.fill == "tokens":
+            return self._pick_tokens(sources, places, step)
+        return _take(sources, places, self._mixed(sources, step, many))
+
+    def _pick_tokens(
+        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        """As many blocks as make the step's sequences of full length."""
+        wanted = self.recipe.schedule.sequences_at(step) * self.recipe.blocks.length
+        many = self.recipe.schedule.sequences_at(step)
+        while True:
+            stores = self._mixed(sources, step, many)
+            picked, _ = _take(sources, places, stores)
+            filled = np.cumsum(_lengths(sources, picked))
+            if filled[-1] >= wanted:
+                break
+            many *= 2
+        fit = max(1, int(np.searchsorted(filled, wanted, side="right")))
+        return _take(sources, places, stores[:fit])
+
+    def _mixed(self, sources: list[Source], step: int, many: int) -> Ints:
+        """Which store each of a step's blocks comes from."""
+        if len(sources) == 1:
+            return np.zeros(many, dtype=np.int64)
+        weights = [weight for _, weight in self.stores]
+        sizes = [len(source.plan(0)) * w for source, w in zip(sources, weights, strict=True)]
+        shares = np.cumsum([max(1, round(1e6 * size / sum(sizes))) for size in sizes])
+        return weighted(mix(key(self.seed, "mix", step), np.arange(many)), shares)
+
+
+def _job(
+    steps: Steps, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+) -> Callable[[], Prepared]:
+    return lambda: steps.prepare(sources, picked, step=step, fresh=fresh, after=after)
+
+
+def _take(
+    sources: list[Source], places: tuple[tuple[int, int], ...], stores: Ints
+) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+    """The next block of the store named in each slot."""
+    epochs, numbers = np.zeros_like(stores), np.zeros_like(stores)
+    after = list(places)
+    for number, source in enumerate(sources):
+        mine = stores == number
+        if mine.any():
+            epochs[mine], numbers[mine], after[number] = source.take(
+                places[number], int(mine.sum())
+            )
+    return Picked(stores, epochs, numbers), tuple(after)
+
+
+def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
+    """Store, epoch and the slots of each run of equal ones."""
+    for store in np.unique(picked.stores).tolist():
+        for epoch in np.unique(picked.epochs[picked.stores == store]).tolist():
+            slots_ = np.flatnonzero((picked.stores == store) & (picked.epochs == epoch))
+            yield store, epoch, slots_
+
+
+def _gather(sources: list[Source], picked: Picked, *, progress: float) -> Share:
+    """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
+    return joined(
+        [
+            sources[store].share(epoch, picked.numbers[at], progress=progress)
+            for store, epoch, at in _groups(picked)
+        ]
+    )
+
+
+def _lengths(sources: list[Source], picked: Picked) -> Ints:
+    """Tokens of each picked block."""
+    lengths = np.zeros_like(picked.numbers)
+    for store, epoch, at in _groups(picked):
+        lengths[at] = sources[store].plan(epoch).blocks(picked.numbers[at]).lengths
+    return lengths
+
+
+def _keep(found: dict[int, Any], number: int, value: Any) -> None:
+    """Remember a value and forget all but the one before."""
+    for old in sorted(found)[:-1]:
+        del found[old]
+    found[number] = value

@@ -1,0 +1,277 @@
+"""Checkpoints: safetensors and text in a folder, written whole or not at all.
+
+checkpoints/step-00001200/ has model.safetensors, the texts that go with it (recipe, tokenizer),
+state/ with what a run needs to go on (absent beside weights alone), and checksums.json, last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from clozelab.contracts import UserError
+from clozelab.training.world import like, whole
+
+WEIGHTS = "model.safetensors"
+TENSORS = "state/tensors.safetensors"
+STATE = "state/state.json"
+CHECKSUMS = "checksums.json"
+
+Names = Mapping[nn.Parameter, str]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder that `at` or `newest` found whole."""
+
+    path: Path
+    step: int
+
+    def weights(self) -> dict[str, Tensor]:
+        """The model's parameters by name."""
+        return load_file(self.path / WEIGHTS)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What else the run carried: the optimisers' moments, a memory; nothing beside weights."""
+        file = self.path / TENSORS
+        return load_file(file) if file.exists() else {}
+
+    def state(self) -> dict[str, Any]:
+        """Where the run stood; nothing beside weights alone."""
+        file = self.path / STATE
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
+    def text(self, name: str) -> str:
+        """One of the texts that were saved with it."""
+        return (self.path / name).read_text(encoding="utf-8")
+
+    def verify(self) -> None:
+        """Refuse it if a file is missing, cut short or changed since it was written."""
+        for name, written in _checksums(self.path)["files"].items():
+            file = self.path / name
+            if not file.is_file():
+                raise _damaged(self.path, f"{name} is missing")
+            if file.stat().st_size != written["bytes"]:
+                raise _damaged(self.path, f"{name} is not as long as it was")
+            if _sha256(file) != written["sha256"]:
+                raise _damaged(self.path, f"{name} has changed")
+
+
+def save(
+    folder: Path,
+    step: int,
+    *,
+    weights: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    texts: Mapping[str, str],
+    keep: int,
+) -> Path:
+    """Write a checkpoint and remove the oldest but `keep` (0 keeps all); returns its folder.
+
+    Until the last rename nothing that stood before is touched, so a full disk costs only this one.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / f"step-{step:08d}"
+    part, old = folder / f".{place.name}.part", folder / f".{place.name}.old"
+    _remove(part)
+    try:
+        part.mkdir()
+        _write(part, step, weights=weights, tensors=tensors, state=state, texts=texts)
+        if place.exists():  # a folder cannot replace another at once: `newest` knows the .old one
+            _remove(old)
+            os.replace(place, old)
+        os.replace(part, place)
+        _sync(folder)
+    finally:
+        _remove(part)
+    _tidy(folder, step, keep)
+    return place
+
+
+def at(path: Path) -> Checkpoint:
+    """The checkpoint in a folder; refused if it is damaged."""
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such checkpoint; name a folder checkpoints/step-…")
+    found = Checkpoint(path, int(_checksums(path)["step"]))
+    found.verify()
+    return found
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint, and a sentence on each damaged one that was passed over."""
+    passed: list[str] = []
+    for _, path in sorted(_found(folder), reverse=True):
+        try:
+            return at(path), passed
+        except UserError as error:
+            passed.append(str(error))
+    return None, passed
+
+
+def moments(optimisers: Sequence[Optimizer], names: Names) -> dict[str, Tensor]:
+    """What the optimisers remember, by optimiser, parameter and key; every rank must call it."""
+    return {
+        f"{number}/{names[parameter]}/{key}": whole(value)
+        for number, optimiser in enumerate(optimisers)
+        for parameter in _members(optimiser)
+        for key, value in optimiser.state.get(parameter, {}).items()
+    }
+
+
+def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:
+    """Give `moments` back to fresh optimisers; what is no optimiser's is left alone."""
+    found: dict[tuple[str, str], dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        number, _, rest = name.partition("/")
+        owner, _, key = rest.rpartition("/")
+        if number.isdigit():
+            found.setdefault((number, owner), {})[key] = value
+    for count, optimiser in enumerate(optimisers):
+        kept = {}
+        for place, parameter in enumerate(_members(optimiser)):
+            mine = found.pop((str(count), names[parameter]), {})
+            kept[place] = {key: _fitted(value, parameter, names) for key, value in mine.items()}
+        state = optimiser.state_dict()
+        state["state"] = {place: one for place, one in kept.items() if one}
+        optimiser.load_state_dict(state)  # which puts each on its parameter's device
+    if found:
+        number, owner = min(found)
+        raise UserError(
+            f"the checkpoint has moments of {owner} for optimiser {number}, which does not train"
+            " it here: resume with the recipe of the run that wrote it"
+        )
+
+
+def _fitted(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
+    """A moment laid out as its parameter is; a count of steps stays as it is."""
+    if not value.ndim:
+        return value.clone()
+    if value.shape != parameter.shape:
+        raise UserError(
+            f"the checkpoint's moments of {names[parameter]} have the shape {[*value.shape]} and"
+            f" the parameter {[*parameter.shape]}: resume with the recipe of the run that wrote it"
+        )
+    return like(value.clone(), parameter)
+
+
+def _members(optimiser: Optimizer) -> list[nn.Parameter]:
+    """Its parameters in the order in which its state dictionary counts them."""
+    return [parameter for group in optimiser.param_groups for parameter in group["params"]]
+
+
+def _write(
+    folder: Path,
+    step: int,
+    *,
+    weights: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    texts: Mapping[str, str],
+) -> None:
+    """Every file, each on the disk before the checksums are."""
+    _write_tensors(folder / WEIGHTS, weights)
+    written = dict(texts)
+    if tensors or state:
+        (folder / STATE).parent.mkdir()
+        _write_tensors(folder / TENSORS, tensors)
+        written[STATE] = json.dumps(state, indent=1, allow_nan=False)
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8", newline="")
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    for file in files:
+        _sync(file)
+    sums = {
+        file.relative_to(folder).as_posix(): {
+            "bytes": file.stat().st_size,
+            "sha256": _sha256(file),
+        }
+        for file in files
+    }
+    listing = {"step": step, "files": sums, "seal": _seal(step, sums)}
+    (folder / CHECKSUMS).write_text(json.dumps(listing, indent=1), encoding="utf-8")
+    _sync(folder / CHECKSUMS)
+    _sync(folder)
+
+
+def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(plain, file, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk, in its own words
+        raise OSError(f"{file}: {error}") from error
+
+
+def _tidy(folder: Path, step: int, keep: int) -> None:
+    """Remove what is older than the `keep` newest up to `step`, and what was left half done.
+
+    Later steps stay: a run that passed over a damaged checkpoint writes before it, and over it
+    when it gets there.
+    """
+    done = sorted(one for one in _found(folder) if one[0] <= step)
+    for _, path in done[:-keep] if keep else []:
+        if not path.name.startswith("."):
+            os.replace(path, folder / f".{path.name}.old")
+    for path in folder.glob(".step-*"):
+        _remove(path)
+
+
+def _found(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Steps and their folders; one that a crash left set aside counts where none took its place."""
+    for path in folder.glob("*") if folder.is_dir() else []:
+        match = re.fullmatch(r"\.?(step-(\d+))(\.old)?", path.name)
+        if match and (path.name == match[1] or not (folder / match[1]).exists()):
+            yield int(match[2]), path
+
+
+def _checksums(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _damaged(path, f"{CHECKSUMS} is missing") from None
+    except ValueError:
+        raise _damaged(path, f"{CHECKSUMS} cannot be read") from None
+    if not isinstance(found, dict) or found.get("seal") != _seal(
+        found.get("step"), found.get("files")
+    ):
+        raise _damaged(path, f"{CHECKSUMS} has changed")
+    return found
+
+
+def _seal(step: object, files: object) -> str:
+    """The checksum of the checksums."""
+    return sha256(json.dumps([step, files], sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(path: Path, problem: str) -> UserError:
+    return UserError(f"{path}: {problem}, so this checkpoint is damaged; go on from an earlier one")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return file_digest(stream, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Onto the disk, so that a rename never overtakes what it names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,142 @@
+"""The optimisers at work: which parameters decay, and how each kind of step is taken.
+
+Every group carries `peak` beside `lr`: the loop sets the rate to peak × the schedule's factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import AdamW, Optimizer
+
+from clozelab.training.world import whole
+
+if TYPE_CHECKING:
+    from clozelab.training import Optimiser
+    from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
+
+Named = Iterable[tuple[str, nn.Parameter]]
+
+
+class UncorrectedAdam(Optimizer):
+    """Adam without bias correction, as in BERT's code; with `trust` it is ALBERT's LAMB (§4.1).
+
+    θ −= lr · ratio · (m / (√v + ε) + decay · θ), where the ratio is ‖θ‖ / ‖step‖ for what is not
+    spared, if there is trust, and 1 otherwise.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        betas: tuple[float, float],
+        epsilon: float,
+        trust: bool,
+    ) -> None:
+        super().__init__(groups, {"betas": betas, "epsilon": epsilon, "trust": trust})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient."""
+        for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            if moved:
+                self._move(moved, group)
+
+    def _move(self, moved: list[Tensor], group: dict[str, Any]) -> None:
+        for parameter in moved:
+            if not self.state[parameter]:
+                for name in ("exp_avg", "exp_avg_sq"):
+                    self.state[parameter][name] = torch.zeros_like(parameter)
+        gradients = [p.grad for p in moved if p.grad is not None]
+        means = [self.state[p]["exp_avg"] for p in moved]
+        squares = [self.state[p]["exp_avg_sq"] for p in moved]
+        first, second = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        roots = torch._foreach_sqrt(squares)
+        torch._foreach_add_(roots, group["epsilon"])
+        steps = torch._foreach_div(means, roots)
+        if group["weight_decay"]:
+            torch._foreach_add_(steps, moved, alpha=group["weight_decay"])
+        if group["trust"] and not group["spared"]:
+            for step, ratio in zip(steps, _ratios(moved, steps), strict=True):
+                step.mul_(ratio)
+        torch._foreach_add_(moved, steps, alpha=-group["lr"])
+
+
+def adamw(settings: Adamw | Muon, parameters: Named) -> AdamW:
+    """Adam with bias correction and decoupled decay, in one kernel where there is one."""
+    groups = grouped(parameters, settings, rate=settings.rate)
+    fused = any(p.is_cuda for group in groups for p in group["params"])
+    return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=fused or None)
+
+
+def uncorrected(settings: BertAdam | Lamb, parameters: Named, *, trust: bool) -> UncorrectedAdam:
+    """BERT's Adam, or LAMB."""
+    groups = grouped(parameters, settings, rate=settings.rate)
+    return UncorrectedAdam(groups, betas=settings.betas, epsilon=settings.epsilon, trust=trust)
+
+
+def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
+    """Muon for the layers' matrices, Adam for everything else; each only where it has something."""
+    kept = list(parameters)
+    inner = [(name, p) for name, p in kept if _inner(name, p)]
+    others = [(name, p) for name, p in kept if not _inner(name, p)]
+    found: list[Optimizer] = []
+    if inner:
+        found.append(
+            torch.optim.Muon(
+                grouped(inner, settings, rate=settings.matrix_rate),
+                momentum=settings.momentum,
+                ns_steps=settings.iterations,
+            )
+        )
+    return [*found, adamw(settings, others)] if others else found
+
+
+def grouped(parameters: Named, settings: Optimiser, *, rate: float) -> list[dict[str, Any]]:
+    """What trains, in two groups: what decays, and what is spared unless everything decays."""
+    sorts: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for name, parameter in parameters:
+        if parameter.requires_grad:
+            sorts[_spared(name, parameter)].append(parameter)
+    groups: list[dict[str, Any]] = []
+    for spared, members in sorts.items():
+        decay = 0.0 if spared and not settings.decay_all else settings.decay
+        groups.append({"params": members, "weight_decay": decay, "spared": spared})
+    return [group | {"lr": rate, "peak": rate} for group in groups if group["params"]]
+
+
+@torch.no_grad()
+def clip(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
+    """Shrink the gradients to a global norm of at most `most` (0: leave them); returns the norm."""
+    kept = [p for p in parameters if p.grad is not None]
+    norm = whole(get_total_norm([p.grad for p in kept if p.grad is not None]))
+    if most:
+        clip_grads_with_norm_(kept, most, norm)
+    return norm
+
+
+def _spared(name: str, parameter: nn.Parameter) -> bool:
+    """Biases, norms and single vectors."""
+    # Differs from XLNet's code: its query biases, which have two axes, are spared by their name.
+    return parameter.ndim < 2 or name.endswith("bias") or "norm." in name
+
+
+def _inner(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix inside the layers: no table, no head, no bias that happens to have two axes."""
+    places = {"attention", "ffn", "projection"} & {*name.split(".")}
+    return bool(places) and parameter.ndim == 2 and not _spared(name, parameter)
+
+
+def _ratios(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Sequence[Tensor]:
+    """‖θ‖ / ‖step‖ of each, over all devices; 1 where either is 0."""
+    sizes = torch.stack([whole(norm) for norm in torch._foreach_norm(list(parameters))])
+    lengths = torch.stack([whole(norm) for norm in torch._foreach_norm(list(steps))])
+    return torch.where((sizes > 0) & (lengths > 0), sizes / lengths, 1.0).unbind()

@@ -1,0 +1,210 @@
+"""What every objective promises: targets inside their blocks, sums that add, heads as counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hiding import lay, ragged
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+
+from clozelab.contracts import Blocks, Targets
+from clozelab.masking.span import Span
+from clozelab.masking.token import Token
+from clozelab.masking.whole_word import WholeWord
+from clozelab.objectives import PARTS, Objective
+from clozelab.objectives.bidirectional_lm import BidirectionalLm
+from clozelab.objectives.causal_lm import CausalLm
+from clozelab.objectives.distillation import Distillation
+from clozelab.objectives.masked_lm import MaskedLm
+from clozelab.objectives.next_sentence import NextSentence
+from clozelab.objectives.sentence_order import SentenceOrder
+from clozelab.objectives.span_boundary import SpanBoundary
+from clozelab.objectives.span_joint import SpanJoint
+
+torch.set_num_threads(1)
+# The permutation objective asks the encoder's query stream and has its tests beside that.
+APART = {"permutation_lm"}
+EXAMPLES: dict[str, list[Objective]] = {
+    "masked_lm": [MaskedLm()],
+    "next_sentence": [NextSentence()],
+    "sentence_order": [SentenceOrder()],
+    "span_boundary": [
+        SpanBoundary(positions=20, dimension=6),
+        SpanBoundary(positions=4, dimension=3, longest=2, boundary="any"),
+    ],
+    "span_joint": [
+        SpanJoint(positions=20, dimension=6, boundary="any"),
+        SpanJoint(positions=4, dimension=3, longest=3),
+    ],
+    "causal_lm": [CausalLm(), CausalLm(head="transform")],
+    "bidirectional_lm": [
+        BidirectionalLm(words=30, samples=30),
+        BidirectionalLm(words=50, samples=7),
+    ],
+    "distillation": [
+        Distillation(),
+        Distillation(over="targets", soft=2.0, cosine=0.5, temperature=1.0),
+        Distillation(soft=0.0),
+        Distillation(cosine=0.0),
+    ],
+}
+CASES = [(name, part) for name, parts in EXAMPLES.items() for part in parts]
+each = pytest.mark.parametrize(
+    ("name", "part"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
+)
+PROSE = lay([[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9])
+MASKINGS = (Span(rate=0.3), WholeWord(rate=0.5), Token())
+
+
+def shape_of(part: Objective) -> Shape:
+    plain = isinstance(part, CausalLm) and part.head == "plain"
+    return Shape() if plain or "words" in part.needs else Shape(width=8, embedding=6)
+
+
+def test_every_objective_has_an_example() -> None:
+    assert set(EXAMPLES) == set(PARTS) - APART
+    for name, parts in EXAMPLES.items():
+        assert {type(part) for part in parts} == {PARTS[name]}
+
+
+@each
+@settings(max_examples=25, deadline=None)
+@given(blocks=ragged(), masking=st.sampled_from(MASKINGS))
+def test_targets_lie_in_their_blocks_and_hang_on_no_other(
+    name: str, part: Objective, blocks: Blocks, masking: Span | WholeWord | Token
+) -> None:
+    case = complete(blocks, masking)
+    found = case.targets(part)
+    sizes = lengths(part, case.blocks)
+    most = part.words if isinstance(part, BidirectionalLm) else VOCABULARY
+    assert len(found.starts) == len(blocks) + 1
+    for column, values in found.columns.items():
+        assert len(values) == found.starts[-1]
+        assert values.dtype == np.int64
+        if column in Targets.PLACES:
+            assert (values >= 0).all()
+            assert (values < np.repeat(sizes, np.diff(found.starts))).all()
+        elif column.endswith("labels"):
+            assert ((values == Targets.IGNORED) | ((values >= 0) & (values < most))).all()
+    for row in range(len(blocks)):
+        alone = case.row(row).targets(part)
+        mine = slice(found.starts[row], found.starts[row + 1])
+        assert alone.starts.tolist() == [0, mine.stop - mine.start]
+        for column in set(found.columns) - {"previous"}:
+            assert np.array_equal(alone.columns[column], found.columns[column][mine])
+
+
+@each
+def test_the_formula_counts_what_is_built(name: str, part: Objective) -> None:
+    shape = shape_of(part)
+    built = sum(parameter.numel() for parameter in Alone(part, shape).head.parameters())
+    assert built == sum(part.parameters(shape, VOCABULARY).values())
+
+
+def measured(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict[str, float]]:
+    """The sums over a case, backpropagated; random draws are the same for every call."""
+    model = Alone(part, shape_of(part))
+    targets = columns(case.targets(part), lengths(part, case.blocks), idle=idle)
+    x = states(part, case.blocks, shape_of(part))
+    torch.manual_seed(5)
+    sums = model(x, targets)
+    sums["loss"].backward()
+    assert all(value.shape == () for value in sums.values())
+    assert x.grad is not None and torch.isfinite(x.grad).all()
+    return model, {key: value.item() for key, value in sums.items()}
+
+
+@each
+def test_sums_add_over_blocks(name: str, part: Objective) -> None:
+    case = complete(PROSE, Span(rate=0.3))
+    shape, model = shape_of(part), Alone(part, shape_of(part))
+    sizes = lengths(part, case.blocks)
+    x = states(part, case.blocks, shape)
+    found = case.targets(part)
+    torch.manual_seed(5)
+    whole = model(x, columns(found, sizes))
+    parts = []
+    for row, mine in enumerate(x.split(sizes.tolist())):
+        torch.manual_seed(5)
+        parts.append(model(mine, columns(case.row(row).targets(part), sizes[[row]])))
+    assert whole["count"] > 0
+    for key, value in whole.items():
+        total = sum(sums[key].item() for sums in parts)
+        assert total == pytest.approx(value.item(), rel=1e-12, abs=1e-12)
+
+
+@each
+def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: Objective) -> None:
+    case = complete(PROSE, Span(rate=0.3))
+    plain, sums = measured(part, case)
+    filled, more = measured(part, case, idle=9)
+    labels = [v for k, v in case.targets(part).columns.items() if k.endswith("labels")]
+    assert sums["count"] == sum((v != Targets.IGNORED).sum() for v in labels)
+    assert more == pytest.approx(sums, rel=1e-12)
+    grads = zip(plain.parameters(), filled.parameters(), strict=True)
+    for one, two in grads:
+        assert (one.grad is None) == (two.grad is None)
+        assert one.grad is None or torch.allclose(one.grad, two.grad, rtol=1e-9, atol=1e-12)
+
+
+@each
+@pytest.mark.parametrize("idle", [0, 6])
+def test_no_targets_give_nothing_and_finite_gradients(
+    name: str, part: Objective, idle: int
+) -> None:
+    model, shape = Alone(part, shape_of(part)), shape_of(part)
+    case = complete(PROSE, Span(rate=0.3))
+    x = states(part, case.blocks, shape)
+    none = Targets(
+        np.zeros(1, np.int64),
+        {column: values[:0] for column, values in case.targets(part).columns.items()},
+    )
+    sums = model(x, columns(none, [], idle=idle))
+    sums["loss"].backward()
+    assert all(value.item() == 0 for value in sums.values())
+    assert x.grad is None or not x.grad.any()
+    for parameter in model.parameters():
+        assert parameter.grad is None or not parameter.grad.any()
+
+
+@each
+def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> None:
+    model, sums = measured(part, complete(PROSE, Span(rate=0.3)))
+    assert sums["loss"] > 0
+    for name_, parameter in model.head.named_parameters():
+        assert parameter.grad is not None, name_
+        assert torch.isfinite(parameter.grad).all()
+        assert parameter.grad.abs().sum() > 0, name_
+
+
+@each
+def test_a_head_compiles_whole(name: str, part: Objective) -> None:
+    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), Span(rate=0.3))
+    model = Alone(part, shape_of(part))
+    targets = columns(case.targets(part), lengths(part, case.blocks), idle=2)
+    x = states(part, case.blocks, shape_of(part))
+    found = []
+    torch.compiler.reset()  # one method of many modules: each is compiled for itself
+    for run in (model, torch.compile(model, backend="eager", fullgraph=True)):
+        torch.manual_seed(5)
+        found.append({key: value.item() for key, value in run(x, targets).items()})
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+@each
+def test_half_precision_states_give_single_precision_losses(name: str, part: Objective) -> None:
+    case = complete(PROSE, Span(rate=0.3))
+    model = Alone(part, shape_of(part))
+    targets = columns(case.targets(part), lengths(part, case.blocks))
+    x = states(part, case.blocks, shape_of(part)).detach()
+    torch.manual_seed(5)
+    exact = model(x, targets)["loss"].item()
+    torch.manual_seed(5)
+    near = model.float()(x.bfloat16(), targets)["loss"]
+    assert near.dtype == torch.float32
+    assert torch.isfinite(near)
+    sampled = isinstance(part, BidirectionalLm) and part.samples < part.words
+    assert sampled or near.item() == pytest.approx(exact, rel=0.03)

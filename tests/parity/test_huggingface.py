@@ -1,0 +1,292 @@
+"""Weights to transformers and back: the same function in double precision, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from peers import (
+    SHAPE,
+    VOCABULARY,
+    Model,
+    agree,
+    loaded,
+    made,
+    ours,
+    padded,
+    shaken,
+    sized,
+    theirs,
+)
+from safetensors import safe_open
+from tokenizers import Tokenizer
+
+from clozelab import data
+from clozelab.contracts import Vocabulary
+from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop.families import Exported, bring, export
+from clozelab.interop.huggingface import read, write
+from clozelab.interop.tokenizer import dressed
+from clozelab.text.vocabulary import describe
+
+torch.set_num_threads(1)
+
+BERT = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 14,
+}
+GPT = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12}
+XLNET = {"vocab_size": VOCABULARY, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24}
+DISTILBERT = {
+    "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
+    "max_position_embeddings": 12,
+}  # fmt: skip
+ROBERTA = {**BERT, "type_vocab_size": 1, "pad_token_id": 1}
+
+# The class, its config, the family and heads that come of it, and how many types.
+CHECKPOINTS = {
+    "bert": ("BertForPreTraining", BERT, "bert", {"masked_lm", "next_sentence"}, 2),
+    "chinese wwm": ("BertForMaskedLM", BERT | {"hidden_act": "gelu_new"}, "bert", {"masked_lm"}, 2),
+    "ernie": (
+        "ErnieForPreTraining",
+        BERT | {"hidden_act": "relu", "layer_norm_eps": 1e-5},
+        "bert",
+        {"masked_lm", "next_sentence"},
+        2,
+    ),
+    "left to right": ("BertLMHeadModel", BERT | {"is_decoder": True}, "bert", {"causal_lm"}, 2),
+    "bare bert": ("BertModel", BERT, "bert", set(), 2),
+    "roberta": ("RobertaForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
+    "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
+    "camembert": ("CamembertForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
+    "albert": (
+        "AlbertForPreTraining",
+        BERT | {"embedding_size": 8},
+        "albert",
+        {"masked_lm", "sentence_order"},
+        2,
+    ),
+    "albert in groups": (
+        "AlbertForMaskedLM",
+        BERT | {"embedding_size": 8, "num_hidden_layers": 4, "num_hidden_groups": 2},
+        "albert",
+        {"masked_lm"},
+        2,
+    ),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT, "distilbert", {"masked_lm"}, 0),
+    "xlnet": ("XLNetLMHeadModel", XLNET, "xlnet", {"permutation_lm"}, 2),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", GPT, "openai-gpt", {"causal_lm"}, 0),
+    "gpt2": ("GPT2LMHeadModel", GPT | {"n_inner": 24}, "gpt2", {"causal_lm"}, 0),
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_of_transformers_computes_the_same_here(name: str) -> None:
+    kind, settings, family, heads, types = CHECKPOINTS[name]
+    cls = getattr(transformers, kind)
+    model = shaken(cls(cls.config_class(**settings)))
+    got = bring(model.config.to_dict(), model.state_dict())
+    assert got.family == family
+    assert set(got.heads) == heads
+    batch = padded(types)
+    agree(ours(loaded(got.encoder, got.heads, got.weights), batch), theirs(model, batch))
+
+
+ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
+IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
+PAIR = ("masked_lm", "next_sentence")
+ORDER = ("masked_lm", "sentence_order")
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
+
+# The encoder, its heads, and the class that comes of them.
+MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
+    "bert": (Transformer(**SHAPE), PAIR, "BertForPreTraining"),
+    "ernie": (
+        Transformer(**SHAPE | {"positions": 13}, activation="relu", epsilon=1e-5),
+        PAIR,
+        "BertForPreTraining",
+    ),
+    "spanbert": (Transformer(**SHAPE), ("masked_lm",), "BertForMaskedLM"),
+    "no head": (Transformer(**SHAPE), (), "BertModel"),
+    "no types": (Transformer(**SHAPE, types=0, epsilon=1e-5), ("masked_lm",), "BertForMaskedLM"),
+    "pair alone": (Transformer(**SHAPE), ("next_sentence",), "BertForNextSentencePrediction"),
+    "left to right": (Transformer(**SHAPE, causal=True), ("causal_lm",), "BertLMHeadModel"),
+    "roberta": (
+        Transformer(**SHAPE, position_offset=2, types=0, epsilon=1e-5),
+        ("masked_lm",),
+        "RobertaForMaskedLM",
+    ),
+    "roberta counted otherwise": (
+        Transformer(**SHAPE, position_offset=5, types=0),
+        ("masked_lm",),
+        "BertForMaskedLM",
+    ),
+    "albert": (
+        Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
+        ORDER,
+        "AlbertForPreTraining",
+    ),
+    "albert in groups": (
+        Transformer(**SHAPE | {"embedding": 8, "layers": 4}, sharing="all", groups=2),
+        ("masked_lm",),
+        "AlbertForMaskedLM",
+    ),
+    "albert at full width": (Transformer(**SHAPE, sharing="all"), ORDER, "AlbertForPreTraining"),
+    "albert unshared": (
+        Transformer(**SHAPE | {"embedding": 8}, types=0),
+        ("masked_lm",),
+        "AlbertForMaskedLM",
+    ),
+    "bert with order": (Transformer(**SHAPE), ORDER, "AlbertForPreTraining"),
+    "distilbert": (Transformer(**SHAPE, types=0), ("masked_lm",), "DistilBertForMaskedLM"),
+    "xlnet": (Relative(**STREAMS), ("permutation_lm",), "XLNetLMHeadModel"),
+    "gpt": (
+        Transformer(**GPTS | {"inner": 64}, activation="gelu_tanh", epsilon=1e-5),
+        ("causal_lm",),
+        "OpenAIGPTLMHeadModel",
+    ),
+    "gpt, normalised first": (Transformer(**GPTS, norm="pre"), ("causal_lm",), "GPT2LMHeadModel"),
+}
+
+
+def exported(name: str) -> tuple[Model, Exported]:
+    encoder, heads, _ = MODELS[name]
+    model = made(encoder, heads, transform=name == "left to right")
+    return model, export(encoder, model.state_dict(), vocabulary=IDS, length=12)
+
+
+def put(folder: Path, model: Exported, kind: str = "wordpiece") -> Tokenizer:
+    tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
+    write(folder, model, tokenizer=tokenizer, vocabulary=IDS, card="A card.")
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_we_export_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
+    encoder, _, kind = MODELS[name]
+    model, there = exported(name)
+    put(tmp_path / "hf", there)
+    assert there.config["architectures"] == [kind]
+    assert there.left == []
+    cls = getattr(transformers, kind)
+    loading = {"dtype": torch.float64, "output_loading_info": True}
+    peer, report = cls.from_pretrained(tmp_path / "hf", **loading)
+    assert not report["unexpected_keys"] and not report["mismatched_keys"]
+    if name == "xlnet":  # transformers loads these in single precision whatever is asked for
+        peer.double().load_state_dict(there.tensors, strict=False)
+    missing = {key for key in report["missing_keys"] if "pooler" not in key}
+    assert not missing
+    batch = padded(getattr(encoder, "types", 2), padding=ROLES["pad"])
+    wanted = ours(model, batch)
+    if kind == "BertForNextSentencePrediction":
+        with torch.no_grad():
+            logits = peer(**batch).logits
+        assert float((logits - wanted["next_sentence"]).abs().max()) < 1e-9
+    else:
+        agree(wanted, theirs(peer.eval(), batch))
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "no head"])
+def test_the_file_holds_what_transformers_itself_would_write(name: str, tmp_path: Path) -> None:
+    _, there = exported(name)
+    put(tmp_path / "hf", there)
+    cls = getattr(transformers, there.config["architectures"][0])
+    cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
+    kept = []
+    for folder in ("hf", "theirs"):
+        with safe_open(tmp_path / folder / "model.safetensors", "pt") as file:
+            assert file.metadata() == {"format": "pt"}
+            kept.append({key: file.get_slice(key).get_shape() for key in file.keys()})  # noqa: SIM118
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
+    encoder, heads, _ = MODELS[name]
+    model, there = exported(name)
+    put(tmp_path / "hf", there)
+    back = read(str(tmp_path / "hf"))
+    got = bring(back.config, back.tensors)
+    assert set(got.heads) == set(heads) and got.left == []
+    batch = padded(getattr(encoder, "types", 2))
+    agree(ours(model, batch), ours(loaded(got.encoder, got.heads, got.weights), batch))
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "roberta"])
+def test_the_automatic_classes_find_their_way(name: str, tmp_path: Path) -> None:
+    model, there = exported(name)
+    put(tmp_path / "hf", there)
+    batch = padded(2 if name != "roberta" else 0)
+    states = ours(model, batch)["layer 3"]
+    for kind in ("AutoModel", "AutoModelForMaskedLM", "AutoModelForPreTraining"):
+        peer = getattr(transformers, kind).from_pretrained(tmp_path / "hf", dtype=torch.float64)
+        assert float((theirs(peer, batch)["layer 3"] - states).abs().max()) < 1e-9, kind
+
+
+# The recipe's tokenizer, a family's model, and what is around one text and around two.
+DRESSED = {
+    "bert": ("wordpiece", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "0 0 0", "0 0 0 1 1"),
+    "ernie": ("chars", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "0 0 0", "0 0 0 1 1"),
+    "albert": ("unigram", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "0 0 0", "0 0 0 1 1"),
+    "distilbert": ("wordpiece", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "", ""),
+    "roberta": ("byte_bpe", "<s> A </s>", "<s> A </s> </s> B </s>", "", ""),
+    "xlnet": ("unigram", "A [SEP] [CLS]", "A [SEP] B [SEP] [CLS]", "0 0 2", "0 0 1 1 2"),
+    "gpt": ("char_bpe", "A", "A B", "", ""),
+}
+
+
+@pytest.mark.parametrize("name", DRESSED)
+def test_the_tokenizer_adds_the_family_s_marks_to_the_same_ids(name: str, tmp_path: Path) -> None:
+    kind, *wanted = DRESSED[name]
+    encoder, heads, _ = MODELS[name]
+    tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
+    vocabulary = describe(tokenizer)
+    model = sized(encoder, heads, vocabulary.size)
+    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12)
+    folder = tmp_path / "hf"
+    write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
+    peer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = {"A": "The river was wide, and slow.", "B": "Nobody crossed it 在冬天!"}
+    plain = {
+        key: tokenizer.encode(text, add_special_tokens=False).ids for key, text in texts.items()
+    }
+    for given, marks, types in zip(("A", "AB"), wanted[:2], wanted[2:], strict=True):
+        out = peer(*(texts[key] for key in given))
+        parts = [plain.get(mark) or [tokenizer.token_to_id(mark)] for mark in marks.split()]
+        assert out["input_ids"] == [number for part in parts for number in part]
+        if types:
+            sizes = zip(types.split(), parts, strict=True)
+            assert out["token_type_ids"] == [int(t) for t, part in sizes for _ in part]
+        else:
+            assert "token_type_ids" not in out
+    assert peer.model_max_length == 12
+    assert peer.padding_side == ("left" if name == "xlnet" else "right")
+    assert peer.pad_token_id == vocabulary.role("pad") == there.config["pad_token_id"]
+    if name != "gpt":
+        assert peer.mask_token_id == vocabulary.role("mask")
+        assert (peer.cls_token_id, peer.sep_token_id) == (
+            vocabulary.role("cls"),
+            vocabulary.role("sep"),
+        )
+    if name not in ("gpt", "xlnet"):
+        fill = transformers.pipeline("fill-mask", str(folder))
+        assert len(fill(f"It {fill.tokenizer.mask_token} so.", top_k=3)) == 3
+
+
+@pytest.mark.parametrize("name", ["roberta", "albert"])
+def test_a_mask_takes_the_space_before_it_as_a_word_would(name: str) -> None:
+    tokenizer = Tokenizer.from_file(str(data.tokenizer(DRESSED[name][0])))
+    vocabulary = describe(tokenizer)
+    mask = vocabulary.role("mask")
+    words = tokenizer.encode("the river", add_special_tokens=False).ids
+    text = f"the river {tokenizer.id_to_token(mask)}"
+    got = dressed(tokenizer, name, vocabulary).encode(text, add_special_tokens=False)
+    assert got.ids == [*words, mask]

@@ -1,0 +1,234 @@
+"""The same numbers as XLNet in transformers, from the same weights, in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
+from torch import Tensor
+from transformers import XLNetConfig, XLNetLMHeadModel
+
+from clozelab.contracts import Input, Targets
+from clozelab.encoder.streams import Streams
+from clozelab.objectives.heads.queries import QueryHead
+
+V, L, M = 50, 8, 6
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def peer(**settings: object) -> XLNetLMHeadModel:
+    """A tiny model of theirs with weights large enough for every term to matter."""
+    torch.manual_seed(3)
+    config = XLNetConfig(
+        vocab_size=V,
+        d_model=8,
+        n_layer=2,
+        n_head=2,
+        d_inner=12,
+        ff_activation="gelu_new",
+        dropout=0.0,
+        mem_len=M,
+        reuse_len=L // 2,
+        **settings,
+    )
+    model = XLNetLMHeadModel(config).double().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+def widen(model: XLNetLMHeadModel, monkeypatch: pytest.MonkeyPatch) -> XLNetLMHeadModel:
+    """Theirs takes sines in float32 whatever the weights are: let it take them in float64."""
+    inner, width = model.transformer, model.config.d_model
+    narrow = inner.positional_embedding
+
+    def wide(places: Tensor, frequencies: Tensor, blocks: int | None = None) -> Tensor:
+        exact = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        torch.testing.assert_close(frequencies, exact.float())
+        return narrow(places.double(), exact, blocks)
+
+    monkeypatch.setattr(inner, "positional_embedding", wide)
+    return model
+
+
+def copied(model: XLNetLMHeadModel) -> tuple[Streams, QueryHead]:
+    """Ours with their weights."""
+    inner, width = model.transformer, model.config.d_model
+    weights = {
+        "embeddings.words.weight": inner.word_embedding.weight,
+        "embeddings.query": inner.mask_emb.flatten(),
+    }
+    turned = {"query": "q", "key": "k", "value": "v", "position": "r"}
+    straight = {
+        "content_bias": "r_w_bias",
+        "position_bias": "r_r_bias",
+        "segment_bias": "r_s_bias",
+        "segments": "seg_embed",
+        "norm.weight": "layer_norm.weight",
+        "norm.bias": "layer_norm.bias",
+    }
+    for i, layer in enumerate(inner.layer):
+        theirs = layer.rel_attn.state_dict(keep_vars=True)
+        for mine, name in turned.items():
+            weights[f"attention.{i}.{mine}.weight"] = theirs[name].reshape(width, width).T
+        weights[f"attention.{i}.output.weight"] = theirs["o"].reshape(width, width)
+        weights |= {f"attention.{i}.{mine}": theirs[name] for mine, name in straight.items()}
+        for mine, name in {"inner": "layer_1", "output": "layer_2", "norm": "layer_norm"}.items():
+            part = getattr(layer.ff, name)
+            weights |= {f"ffn.{i}.{mine}.weight": part.weight, f"ffn.{i}.{mine}.bias": part.bias}
+    ours, head = shape(memory=M).build(V).double().eval(), QueryHead(V).double()
+    ours.load_state_dict(weights)
+    head.load_state_dict({"bias": model.lm_loss.bias})
+    return ours, head
+
+
+def rectangles(given: Input) -> dict[str, Tensor]:
+    """Their arguments for full blocks."""
+    blocks = len(given.starts) - 1
+    out = {"input_ids": given.ids.view(blocks, L), "token_type_ids": given.segments.view(blocks, L)}
+    if given.order is not None and given.queries is not None:
+        hidden = torch.stack([~sees(given, block) for block in range(blocks)])
+        at = given.queries - given.starts[:-1, None]
+        assert not hidden.gather(1, at[..., None].expand(-1, -1, L)).all(-1).any()
+        out["perm_mask"] = hidden.double()
+        # Theirs adds up queries for the same place, so the idle ones are for none.
+        mapping = torch.nn.functional.one_hot(at, L) * asked(given).view(blocks, -1, 1)
+        out["target_mapping"] = mapping.double()
+    return out
+
+
+def asked(given: Input) -> Tensor:
+    """[B · T] which queries are for a target."""
+    assert given.kinds is not None and given.queries is not None
+    return (given.kinds[given.queries] == TARGET).flatten() & ~_repeated(given.queries).flatten()
+
+
+def _repeated(queries: Tensor) -> Tensor:
+    """[B, T] which queries ask again for a place asked for before."""
+    again = queries[:, :, None] == queries[:, None, :]
+    return again.tril(-1).any(-1)
+
+
+def close_logits(given: Input, ours: Tensor, theirs: Tensor, *, atol: float = 1e-9) -> None:
+    there = asked(given)
+    assert there.sum() > 6
+    flat = theirs.reshape(ours.shape)
+    torch.testing.assert_close(ours[there], flat[there], rtol=0, atol=atol)
+
+
+def close(ours: Tensor | None, theirs: Tensor) -> None:
+    assert ours is not None
+    torch.testing.assert_close(ours, theirs.reshape(ours.shape), rtol=0, atol=1e-9)
+
+
+def in_two_directions(blocks: int, *, seed: int = 0, remembered: Tensor | None = None) -> Input:
+    """Theirs reverses the second half of a batch, and looks at all if nothing can be seen."""
+    given = batch([L] * blocks, seed=seed, remembered=remembered)
+    kinds = given.kinds.masked_fill(given.places == 1, PLAIN)
+    reverse = torch.arange(blocks) >= blocks // 2
+    return given._replace(kinds=kinds, queries=slots(kinds, given.starts), reverse=reverse)
+
+
+@torch.no_grad()
+def test_every_layer_of_a_plain_block_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = widen(peer(), monkeypatch)
+    ours, _ = copied(model)
+    given = plain(batch([L] * 3))
+    theirs = model.transformer(**rectangles(given), output_hidden_states=True)
+    out = ours(given, keep=True)
+    assert len(out.layers) == len(theirs.hidden_states) == 3
+    for mine, yours in zip(out.layers, theirs.hidden_states, strict=True):
+        close(mine, yours)
+    close(out.states, theirs.last_hidden_state)
+
+
+@torch.no_grad()
+def test_blocks_of_several_lengths_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = widen(peer(), monkeypatch)
+    ours, _ = copied(model)
+    given = plain(batch([L, 5, 1, 6]))
+    cells = torch.arange(L) < given.starts.diff()[:, None]
+    ids, segments = torch.full((4, L), 5), torch.full((4, L), 4)
+    ids[cells], segments[cells] = given.ids, given.segments
+    theirs = model.transformer(
+        input_ids=ids, token_type_ids=segments, attention_mask=cells.double()
+    )
+    close(ours(given).states, theirs.last_hidden_state[cells])
+
+
+@pytest.mark.parametrize("both", [False, True])
+@pytest.mark.parametrize("past", [0, 3, M])
+@torch.no_grad()
+def test_two_streams_memory_and_both_directions_agree(
+    both: bool, past: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = widen(peer(bi_data=both), monkeypatch)
+    ours, head = copied(model)
+    given = in_two_directions(4, remembered=memories(2, 4, past, 8) if past else None)
+    if not both:
+        given = given._replace(reverse=None)
+    old = None if given.memory is None else [layer.transpose(0, 1) for layer in given.memory]
+    theirs = model(
+        **rectangles(given), mems=old, use_mems=True, output_hidden_states=True, return_dict=True
+    )
+    out = ours(given, keep=True)
+    close_logits(given, head.logits(out.queries, out.table), theirs.logits)
+    for mine, yours in zip(out.layers, theirs.hidden_states[::2], strict=True):
+        close(mine, yours)
+    assert out.memory is not None
+    for mine, yours in zip(out.memory, theirs.mems, strict=True):
+        close(mine[:, -len(yours) :], yours.transpose(0, 1))
+    assert out.memory.shape[2] == M and len(theirs.mems[0]) == min(M, past + L // 2)
+
+
+@torch.no_grad()
+def test_memory_carried_over_steps_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = widen(peer(bi_data=True), monkeypatch)
+    ours, head = copied(model)
+    old, memory = None, None
+    for step in range(4):
+        given = in_two_directions(4, seed=step)._replace(memory=memory)
+        theirs = model(**rectangles(given), mems=old, use_mems=True, return_dict=True)
+        out = ours(given)
+        close_logits(given, head.logits(out.queries, out.table), theirs.logits)
+        old, memory = theirs.mems, out.memory
+
+
+@torch.no_grad()
+def test_single_precision_agrees_without_help() -> None:
+    model = peer(bi_data=True).float()
+    ours, head = copied(model)
+    ours, head = ours.float(), head.float()
+    given = in_two_directions(4, remembered=memories(2, 4, M, 8).float())
+    arguments = {name: x.float() if x.is_floating_point() else x
+                 for name, x in rectangles(given).items()}  # fmt: skip
+    old = [layer.transpose(0, 1) for layer in given.memory]
+    theirs = model(**arguments, mems=old, use_mems=True, return_dict=True)
+    out = ours(given)
+    close_logits(given, head.logits(out.queries, out.table), theirs.logits, atol=1e-4)
+
+
+def test_their_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = widen(peer(bi_data=True), monkeypatch)
+    ours, head = copied(model)
+    given = in_two_directions(4, remembered=memories(2, 4, M, 8))
+    labels = given.ids[given.queries.flatten()].masked_fill(~asked(given), Targets.IGNORED)
+    old = [layer.transpose(0, 1) for layer in given.memory]
+    theirs = model(**rectangles(given), mems=old, labels=labels.view(4, -1), return_dict=True)
+    theirs.loss.backward()
+    sums = head(ours(given), {"labels": labels})
+    (sums["loss"] / sums["count"]).backward()
+    inner = model.transformer
+    close(ours.embeddings.words.weight.grad, inner.word_embedding.weight.grad)
+    close(ours.embeddings.query.grad, inner.mask_emb.grad)
+    for mine, yours in zip(ours.attention, inner.layer, strict=True):
+        close(mine.query.weight.grad, yours.rel_attn.q.grad.reshape(8, 8).T)
+        close(mine.position.weight.grad, yours.rel_attn.r.grad.reshape(8, 8).T)
+        close(mine.output.weight.grad, yours.rel_attn.o.grad.reshape(8, 8))
+        close(mine.position_bias.grad, yours.rel_attn.r_r_bias.grad)
+        close(mine.segments.grad, yours.rel_attn.seg_embed.grad)

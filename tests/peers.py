@@ -1,0 +1,140 @@
+"""Tiny models of ours and of transformers with random weights, and one batch for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.contracts import Encoded, Input
+from clozelab.encoder import Encoder
+from clozelab.objectives import PARTS, CausalLm
+
+VOCABULARY = 40
+LENGTHS = (7, 4, 9)  # of the batch's texts
+SHAPE = {"layers": 3, "heads": 2, "width": 16, "inner": 24, "embedding": 16, "positions": 12}
+
+
+class Model(nn.Module):
+    """An encoder and its heads, named as runs save them."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        heads: tuple[str, ...],
+        *,
+        transform: bool = False,
+        vocabulary: int = VOCABULARY,
+    ) -> None:
+        super().__init__()
+        parts = {name: PARTS[name]() for name in heads}
+        if "causal_lm" in parts:
+            parts["causal_lm"] = CausalLm(head="transform" if transform else "plain")
+        self.encoder = encoder.build(vocabulary)
+        self.heads = nn.ModuleDict({n: p.build(encoder, vocabulary) for n, p in parts.items()})
+
+
+def shaken(module: nn.Module, seed: int = 0) -> nn.Module:
+    """Every parameter at random, in double precision: none is zero, none is one."""
+    generator = torch.Generator().manual_seed(seed)
+    module.double().eval()
+    with torch.no_grad():
+        for parameter in dict(module.named_parameters()).values():
+            parameter.normal_(0.0, 0.3, generator=generator)
+    return module
+
+
+def made(encoder: Encoder, heads: tuple[str, ...], *, transform: bool = False) -> Model:
+    """A model of ours with random weights."""
+    model = shaken(Model(encoder, heads, transform=transform))
+    assert isinstance(model, Model)
+    return model
+
+
+def sized(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
+    """A model of ours for that many words."""
+    return Model(encoder, heads, vocabulary=vocabulary)
+
+
+def loaded(encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]) -> Model:
+    """A model of ours with those weights, all of them and no others."""
+    model = Model(encoder, heads, transform="heads.causal_lm.dense.weight" in weights)
+    model.double().eval().load_state_dict(dict(weights))
+    return model
+
+
+def padded(types: int, padding: int = 1) -> dict[str, Tensor]:
+    """The batch as transformers takes it: rows filled up on the right."""
+    generator = torch.Generator().manual_seed(1)
+    longest = max(LENGTHS)
+    ids = torch.full((len(LENGTHS), longest), padding)
+    mask = torch.zeros_like(ids)
+    segments = torch.zeros_like(ids)
+    for row, length in enumerate(LENGTHS):
+        ids[row, :length] = torch.randint(5, VOCABULARY, (length,), generator=generator)
+        mask[row, :length] = 1
+        segments[row, length // 2 : length] = min(types, 2) - 1 if types else 0
+    batch = {"input_ids": ids, "attention_mask": mask}
+    return {**batch, "token_type_ids": segments} if types > 1 else batch
+
+
+def packed(batch: Mapping[str, Tensor]) -> Input:
+    """The same batch as our encoders take it."""
+    real = batch["attention_mask"].bool()
+    segments = batch.get("token_type_ids", torch.zeros_like(batch["input_ids"]))
+    lengths = real.sum(1)
+    starts = torch.cat([torch.zeros(1), lengths.cumsum(0)]).int()
+    places = torch.cat([torch.arange(int(length)) for length in lengths])
+    ids = batch["input_ids"][real]
+    return Input(ids, places, segments[real], starts, int(lengths.max()))
+
+
+@torch.no_grad()
+def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Every layer's states, and the logits of every head."""
+    inside = packed(batch)
+    encoded: Encoded = model.encoder(inside, keep=True)
+    found = {f"layer {number}": states for number, states in enumerate(encoded.layers)}
+    first = inside.starts[:-1].long()
+    for name, head in model.heads.items():
+        if name in ("next_sentence", "sentence_order"):
+            found[name] = head.logits(encoded.states, first)
+        else:
+            found["words"] = head.logits(encoded.states, encoded.table)
+    return found
+
+
+@torch.no_grad()
+def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same from a model of transformers."""
+    _widen(model)
+    real = batch["attention_mask"].bool()
+    out = model(**batch, output_hidden_states=True)
+    found = {f"layer {number}": x[real] for number, x in enumerate(out.hidden_states)}
+    for key in ("logits", "prediction_logits"):
+        if key in out:
+            found["words"] = out[key][real]
+    pairs = {"seq_relationship_logits": "next_sentence", "sop_logits": "sentence_order"}
+    return found | {name: out[key] for key, name in pairs.items() if key in out}
+
+
+def _widen(model: nn.Module) -> None:
+    """XLNet's sines are taken in single precision whatever the weights are: take them in double."""
+    inner = model.base_model
+    if not hasattr(inner, "positional_embedding"):
+        return
+    narrow = type(inner).positional_embedding
+    even = torch.arange(0, model.config.d_model, 2).double() / model.config.d_model
+    inner.positional_embedding = lambda places, _, blocks=None: narrow(
+        places.double(), 10000.0**-even, blocks
+    )
+
+
+def agree(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
+    """Both have the same, to 1e-9."""
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        other = others[name]
+        assert tensor.shape == other.shape, name
+        assert float((tensor - other).abs().max()) < 1e-9, name

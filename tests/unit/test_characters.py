@@ -1,0 +1,260 @@
+"""ELMo's encoder: words from characters, LSTMs both ways over packed blocks (card H1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from clozelab.contracts import Encoded, Input
+from clozelab.encoder.characters import BothWays, Characters, Reader
+from clozelab.encoder.lstm import Lstm
+from clozelab.recipe import read
+
+torch.set_num_threads(1)
+SMALL = Lstm(
+    layers=2, width=6, inner=5, filters=((1, 3), (3, 4)), alphabet=40, character_width=4, dropout=0
+)
+LENGTHS = [4, 1, 7, 3]
+
+
+def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> Reader:
+    torch.manual_seed(seed)
+    encoder = shape.build(0).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.mul_(scale)
+    return encoder
+
+
+def laid(
+    lengths: list[int], *, idle: tuple[int, ...] = (), longest: int | None = None, seed: int = 1
+) -> Input:
+    """Blocks of that many words; `idle` are the lengths of dummies behind them."""
+    every = [*lengths, *idle]
+    total = sum(every)
+    generator = torch.Generator().manual_seed(seed)
+    characters = torch.randint(0, SMALL.alphabet, (sum(lengths), 9), generator=generator)
+    padding = torch.full((total - sum(lengths), 9), SMALL.alphabet - 1)
+    return Input(
+        ids=torch.zeros(total, dtype=torch.long),
+        places=torch.cat([torch.arange(n) for n in every]),
+        segments=torch.zeros(total, dtype=torch.long),
+        starts=torch.tensor([0, *every]).cumsum(0).int(),
+        longest=longest or max(every),
+        characters=torch.cat([characters, padding]),
+    )
+
+
+def altered(batch: Input, word: int) -> Input:
+    assert batch.characters is not None
+    characters = batch.characters.clone()
+    characters[word] = (characters[word] + 1) % SMALL.alphabet
+    return batch._replace(characters=characters)
+
+
+def spelled(module: Characters, letters: Tensor) -> Tensor:
+    """One word's vector, filter by filter and place by place."""
+    vectors = module.embedding.weight[letters]
+    found = []
+    for filters in module.filters:
+        many, _, wide = filters.weight.shape
+        for number in range(many):
+            weight = filters.weight[number].T
+            responses = [
+                torch.relu((vectors[at : at + wide] * weight).sum() + filters.bias[number])
+                for at in range(len(letters) - wide + 1)
+            ]
+            found.append(torch.stack(responses).max())
+    x = torch.stack(found)
+    for highway in module.highways:
+        size = len(x)
+        transform = highway.dense.weight[:size] @ x + highway.dense.bias[:size]
+        gate = torch.sigmoid(highway.dense.weight[size:] @ x + highway.dense.bias[size:])
+        x = gate * torch.relu(transform) + (1 - gate) * x
+    return module.projection.weight @ x + module.projection.bias
+
+
+def read_one_way(layer: BothWays, way: int, vectors: list[Tensor]) -> list[Tensor]:
+    """One direction over one block, word by word, gate by gate."""
+    inner = layer.projection.shape[1]
+    state = torch.zeros(layer.projection.shape[2], dtype=torch.float64)
+    cell = torch.zeros(inner, dtype=torch.float64)
+    out = []
+    for vector in vectors:
+        gates = vector @ layer.inputs[way] + state @ layer.states[way] + layer.bias[way]
+        admit, new, keep, let = (gates[g * inner : (g + 1) * inner] for g in range(4))
+        cell = cell * torch.sigmoid(keep) + torch.sigmoid(admit) * torch.tanh(new)
+        cell = torch.clamp(cell, -layer.clip, layer.clip)
+        state = (torch.sigmoid(let) * torch.tanh(cell)) @ layer.projection[way]
+        state = torch.clamp(state, -layer.clip, layer.clip)
+        out.append(state)
+    return out
+
+
+def by_hand(encoder: Reader, batch: Input) -> list[Tensor]:
+    """Every layer of `encoder`, [N, 2W] each, one block and one word at a time."""
+    assert batch.characters is not None
+    words = [spelled(encoder.characters, letters) for letters in batch.characters]
+    layers: list[list[Tensor]] = [[] for _ in range(1 + len(encoder.layers))]
+    for first, last in zip(batch.starts[:-1].tolist(), batch.starts[1:].tolist(), strict=True):
+        ways = [words[first:last], words[first:last][::-1]]
+        layers[0] += [torch.cat([word, word]) for word in words[first:last]]
+        for number, layer in enumerate(encoder.layers):
+            read = [read_one_way(layer, way, ways[way]) for way in (0, 1)]
+            if number:
+                read = [
+                    [a + b for a, b in zip(x, y, strict=True)]
+                    for x, y in zip(ways, read, strict=True)
+                ]
+            ways = read
+            both = zip(ways[0], reversed(ways[1]), strict=True)
+            layers[number + 1] += [torch.cat(pair) for pair in both]
+    return [torch.stack(layer) for layer in layers]
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 30.0])
+def test_the_encoder_equals_a_loop_over_words(scale: float) -> None:
+    encoder, batch = made(scale=scale), laid(LENGTHS)
+    kept = encoder(batch, keep=True).layers
+    assert len(kept) == 3
+    for layer, expected in zip(kept, by_hand(encoder, batch), strict=True):
+        assert torch.allclose(layer, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> None:
+    encoder, batch = made(), laid(LENGTHS)
+    encoded: Encoded = encoder(batch, keep=True)
+    first, last = encoded.layers[0], encoded.layers[-1]
+    assert torch.equal(first[:, :6], first[:, 6:])
+    assert torch.equal(last, encoded.states)
+    assert encoded.states.shape == (sum(LENGTHS), 12)
+    assert encoded.table is None
+    assert encoder(batch).layers == ()
+
+
+def test_batch_mates_and_dummies_change_nothing() -> None:
+    encoder = made(seed=3)
+    batch = laid(LENGTHS)
+    together = encoder(batch).states
+    filled = encoder(laid(LENGTHS, idle=(7, 2, 0, 0), longest=8)).states
+    assert torch.allclose(filled[: sum(LENGTHS)], together, rtol=1e-12, atol=1e-12)
+    assert torch.isfinite(filled).all()
+    assert batch.characters is not None
+    for row, length in enumerate(LENGTHS):
+        first = int(batch.starts[row])
+        words = slice(first, first + length)
+        alone = laid([length])._replace(characters=batch.characters[words])
+        assert torch.allclose(encoder(alone).states, together[words], rtol=1e-12, atol=1e-12)
+
+
+def test_each_half_reads_in_its_own_direction_only() -> None:
+    encoder, batch = made(scale=3.0), laid([7, 5])
+    before, after = encoder(batch).states, encoder(altered(batch, 3)).states
+    changed = (before - after).abs() > 1e-9
+    forward, backward = changed[:, :6].any(1), changed[:, 6:].any(1)
+    assert forward.tolist() == [False] * 3 + [True] * 4 + [False] * 5
+    assert backward.tolist() == [True] * 4 + [False] * 8
+
+
+def test_cells_and_projections_are_clipped() -> None:
+    shape = replace(SMALL, layers=1, clip=0.25)
+    bounded, free = made(shape, scale=20.0), made(replace(shape, clip=1e9), scale=20.0)
+    batch = laid(LENGTHS)
+    states = bounded(batch).states
+    assert states.abs().max() == 0.25
+    assert free(batch).states.abs().max() > 1
+    # Where the projection is far from its bound, only the clipped cell can tell the two apart.
+    with torch.no_grad():
+        for encoder in (bounded, free):
+            encoder.layers[0].projection.mul_(1e-4)
+    gap = (bounded(batch).states - free(batch).states).abs().max()
+    assert bounded(batch).states.abs().max() < 0.25
+    assert gap > 1e-4
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SMALL,
+        replace(SMALL, highways=0, layers=1),
+        replace(SMALL, layers=3, inner=2, filters=((2, 5),)),
+    ],
+)
+def test_the_formula_counts_what_is_built(shape: Lstm) -> None:
+    built = sum(parameter.numel() for parameter in shape.build(0).parameters())
+    assert built == sum(shape.parameters(0).values())
+
+
+def test_the_published_size_is_counted_part_by_part() -> None:
+    shape = read("elmo").encoder
+    assert isinstance(shape, Lstm)
+    with torch.device("meta"):
+        encoder = shape.build(0)
+    counts: dict[str, int] = {}
+    for name, parameter in encoder.named_parameters():
+        part = ".".join(name.split(".")[:2]) if name.startswith("characters") else "layers"
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    expected = shape.parameters(0)
+    both = expected.pop("layers.forward") + expected.pop("layers.backward")
+    assert counts == {**expected, "layers": both}
+    assert round(sum(counts.values()) / 1e6, 1) == 93.6
+
+
+def test_every_parameter_gets_gradient() -> None:
+    encoder = made()
+    encoder(laid([30, 20])).states.pow(2).sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None
+        assert torch.isfinite(parameter.grad).all()
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_fresh_encoder_remembers_and_passes_words_on() -> None:
+    encoder = made()
+    inner, size = SMALL.inner, 7
+    for layer in encoder.layers:
+        assert layer.bias[:, 2 * inner : 3 * inner].eq(1).all()
+        assert layer.bias.sum() == 2 * inner
+    for highway in encoder.characters.highways:
+        assert highway.dense.bias.tolist() == [0.0] * size + [-2.0] * size
+
+
+def test_dropout_falls_on_training_alone() -> None:
+    encoder, batch = made(replace(SMALL, dropout=0.5)), laid(LENGTHS)
+    torch.manual_seed(0)
+    first, second = encoder(batch).states, encoder(batch).states
+    assert not torch.equal(first, second)
+    encoder.eval()
+    plain = made()(batch).states
+    assert torch.equal(encoder(batch).states, plain)
+
+
+def test_recomputing_a_layer_changes_no_gradient() -> None:
+    batch = laid(LENGTHS)
+    grads = []
+    for recompute in (False, True):
+        encoder = made(replace(SMALL, dropout=0.3))
+        encoder.recompute = recompute
+        torch.manual_seed(7)
+        encoder(batch).states.sum().backward()
+        grads.append([parameter.grad for parameter in encoder.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+
+
+def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
+    encoder, batch = made().float(), laid(LENGTHS)
+    exact = encoder(batch).states
+    encoder.precision = torch.bfloat16
+    near = encoder(batch).states
+    assert near.dtype == torch.bfloat16
+    assert (near.float() - exact).abs().max() < 0.02 * exact.abs().max()
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
+def test_the_encoder_compiles_whole() -> None:
+    encoder, batch = made(), laid([3, 2], idle=(3,))
+    compiled = torch.compile(encoder, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(batch).states, encoder(batch).states)

@@ -1,0 +1,417 @@
+"""The objectives one by one: what they predict, and how it is scored (cards C1, C3, C6)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hiding import lay
+from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+from torch import Tensor
+from torch.nn import functional
+
+from clozelab.contracts import Corrupted, Encoded, Hidden, Targets, UserError
+from clozelab.masking.span import Span
+from clozelab.masking.whole_word import WholeWord
+from clozelab.objectives.bidirectional_lm import BidirectionalLm
+from clozelab.objectives.causal_lm import CausalLm
+from clozelab.objectives.heads import chunks
+from clozelab.objectives.heads.words import WordHead, draw
+from clozelab.objectives.masked_lm import MaskedLm
+from clozelab.objectives.span_boundary import SpanBoundary
+from clozelab.objectives.span_joint import SpanJoint
+from clozelab.recipe import read
+
+torch.set_num_threads(1)
+SHAPE = Shape(width=8, embedding=6)
+
+
+def hiding(words: list[list[int]], spans: list[tuple[int, int]], *, bare: bool = False) -> Case:
+    """Blocks in which just these stretches of the packed tokens are hidden."""
+    blocks = lay(words, bare=bare)
+    hidden = Hidden(np.array(spans, dtype=np.int64).reshape(-1, 2))
+    return Case(blocks, hidden, Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8)))
+
+
+def rows(targets: Targets, *names: str) -> list[tuple[int, ...]]:
+    return list(zip(*(targets.columns[name].tolist() for name in names), strict=True))
+
+
+# Every token from the last
+
+
+def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
+    case = complete(lay([[1, 1], [1], [2, 1, 1]], bare=True), None)
+    ids = case.blocks.ids.tolist()
+    found = case.targets(CausalLm())
+    assert found.starts.tolist() == [0, 1, 1, 4]
+    assert rows(found, "at", "labels") == [(0, ids[1]), (0, ids[4]), (1, ids[5]), (2, ids[6])]
+
+
+@pytest.mark.parametrize("part", [CausalLm(), CausalLm(head="transform"), MaskedLm()])
+def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
+    part: CausalLm | MaskedLm,
+) -> None:
+    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), Span(rate=0.3))
+    shape = Shape()
+    model, x = Alone(part, shape), states(part, case.blocks, shape)
+    targets = columns(case.targets(part), case.blocks.lengths)
+    labels = torch.full((len(x),), Targets.IGNORED).scatter(0, targets["at"], targets["labels"])
+    logits = model.head.logits(x, model.table)
+    dense = functional.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+    sums = model(x, targets)
+    assert torch.allclose(sums["loss"], dense, rtol=1e-12)
+    assert sums["correct"] == (logits.argmax(1) == labels).sum()
+    ours, theirs = (torch.autograd.grad(loss, x)[0] for loss in (sums["loss"], dense))
+    assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "part", [CausalLm(), CausalLm(head="transform"), MaskedLm(), SpanBoundary(), SpanJoint()]
+)
+def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
+    case = complete(lay([[1, 2, 1, 4] * 30] * 4), Span(rate=0.3))
+    shape = Shape(width=32, embedding=32)
+    model = Alone(part, shape)
+    torch.nn.init.normal_(model.table, std=0.02)
+    sums = model(states(part, case.blocks, shape), columns(case.targets(part), case.blocks.lengths))
+    mean = sums["loss"].item() / sums["count"].item()
+    assert mean == pytest.approx(math.log(VOCABULARY), abs=0.02)
+
+
+# Spans from their boundaries
+
+
+def test_a_span_is_predicted_offset_by_offset_from_the_tokens_around_it() -> None:
+    case = hiding([[1] * 9, [1] * 5], [(3, 6), (13, 14)])
+    ids = case.blocks.ids.tolist()
+    found = case.targets(SpanBoundary())
+    assert found.starts.tolist() == [0, 3, 4]
+    assert rows(found, "left", "right", "offset", "labels") == [
+        *[(2, 6, k, ids[3 + k]) for k in range(3)],
+        (1, 3, 0, ids[13]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spans", "content", "anywhere"),
+    [
+        ([(1, 3)], [], [1, 2]),  # after [CLS]
+        ([(7, 9)], [], [7, 8]),  # before [SEP]
+        ([(2, 9)], [], [2, 3, 4, 5, 6, 7, 8]),
+        ([(2, 8)], [2, 3, 4, 5, 6, 7], [2, 3, 4, 5, 6, 7]),
+        ([(2, 4), (4, 5), (6, 7)], [2, 3, 4, 6], [2, 3, 4, 6]),  # the first two are one
+        ([(1, 3), (3, 5)], [], [1, 2, 3, 4]),
+        ([], [], []),
+    ],
+)
+def test_boundaries_are_content_or_anything_seen(
+    spans: list[tuple[int, int]], content: list[int], anywhere: list[int]
+) -> None:
+    case = hiding([[1] * 8], spans)
+    ids = case.blocks.ids
+    for boundary, expected in (("content", content), ("any", anywhere)):
+        for kind in (SpanBoundary, SpanJoint):
+            found = case.targets(kind(boundary=boundary))
+            assert found.columns["labels"].tolist() == ids[expected].tolist()
+
+
+def test_spans_at_the_end_of_a_block_and_the_start_of_the_next_stay_two() -> None:
+    case = hiding([[1] * 4, [1] * 4], [(2, 4), (4, 6)], bare=True)
+    assert case.targets(SpanBoundary(boundary="any")).starts.tolist() == [0, 0, 0]
+    case = hiding([[1] * 4, [1] * 4], [(1, 3), (5, 6)], bare=True)
+    assert case.targets(SpanBoundary()).starts.tolist() == [0, 2, 3]
+
+
+def test_a_long_span_is_predicted_as_far_as_told() -> None:
+    case = hiding([[1] * 30], [(2, 25)])
+    found = case.targets(SpanBoundary())
+    assert found.columns["offset"].tolist() == list(range(15))
+    assert set(found.columns["right"].tolist()) == {25}
+    assert len(case.targets(SpanBoundary(longest=4)).columns["labels"]) == 4
+
+
+@pytest.mark.parametrize("masking", [Span(rate=0.4), WholeWord(rate=0.5)])
+def test_boundaries_are_never_hidden_and_targets_always_are(masking: Span | WholeWord) -> None:
+    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
+    found = case.targets(SpanBoundary(boundary="any", positions=99, longest=99))
+    base = np.repeat(case.blocks.starts[:-1], np.diff(found.starts))
+    left, right, at = (found.columns[name] + base for name in ("left", "right", "left"))
+    at = at + 1 + found.columns["offset"]
+    assert len(at) > 20
+    assert not np.isin(np.append(left, right), case.hidden.positions).any()
+    assert np.isin(at, case.hidden.positions).all()
+    assert (case.blocks.ids[at] == found.columns["labels"]).all()
+    assert (at < right).all()
+
+
+@pytest.mark.parametrize("part", [SpanBoundary(), SpanJoint()])
+def test_only_boundary_states_get_gradient(part: SpanBoundary | SpanJoint) -> None:
+    case = hiding([[1] * 9, [1] * 5], [(3, 6), (13, 14)])
+    model, x = Alone(part, SHAPE), states(part, case.blocks, SHAPE)
+    model(x, columns(case.targets(part), case.blocks.lengths))["loss"].backward()
+    assert x.grad is not None
+    assert x.grad.any(dim=1).nonzero().flatten().tolist() == [2, 6, 12, 14]
+
+
+def test_the_content_of_a_span_is_no_part_of_what_it_is_predicted_from() -> None:
+    part = SpanBoundary()
+    case = hiding([[1] * 9], [(3, 6)])
+    model, x = Alone(part, SHAPE), states(part, case.blocks, SHAPE)
+    targets = columns(case.targets(part), case.blocks.lengths)
+    turned = {**targets, "labels": targets["labels"].flip(0)}
+    encoded = Encoded(x, model.table)
+    assert torch.equal(model.head.logits(encoded, targets), model.head.logits(encoded, turned))
+    assert model(x, targets)["loss"] != model(x, turned)["loss"]
+
+
+@pytest.mark.parametrize(("size", "extra"), [("base", 1_996_676), ("large", 3_425_668)])
+def test_the_span_head_has_the_published_number_of_parameters(size: str, extra: int) -> None:
+    shape = read("spanbert", size=size).encoder
+    with torch.device("meta"):
+        plain = SpanBoundary().build(shape, 28_996)  # type: ignore[arg-type]
+        joint = SpanJoint().build(shape, 28_996)  # type: ignore[arg-type]
+    counts = [sum(p.numel() for p in head.parameters()) for head in (plain, joint)]
+    assert counts == [extra, extra + shape.width**2 + shape.width]
+    assert counts[1] == sum(SpanJoint().parameters(shape, 28_996).values())
+    assert {name for name, _ in plain.named_parameters()} == {
+        *("positions.weight", "first.weight", "first.bias", "first_norm.weight"),
+        *("first_norm.bias", "second.weight", "second.bias", "second_norm.weight"),
+        *("second_norm.bias", "bias"),
+    }
+
+
+def joint_losses(part: SpanJoint | SpanBoundary, spans: list[tuple[int, ...]]) -> Tensor:
+    """The loss of every one of some spans over a table of four tokens, from the same boundaries."""
+    torch.manual_seed(2)
+    head = part.build(SHAPE, 4).double()
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter)
+    table = torch.randn(4, SHAPE.embedding, dtype=torch.float64)
+    encoded = Encoded(torch.randn(2, SHAPE.width, dtype=torch.float64), table)
+    losses = []
+    for span in spans:
+        targets = {
+            "left": torch.zeros(len(span), dtype=torch.long),
+            "right": torch.ones(len(span), dtype=torch.long),
+            "offset": torch.arange(len(span)),
+            "labels": torch.tensor(span),
+            "previous": torch.tensor([3, *span[:-1]]),
+        }
+        losses.append(head(encoded, targets)["loss"])
+    return torch.stack(losses).detach()
+
+
+def test_the_joint_probabilities_of_all_spans_add_up_to_one() -> None:
+    every = list(itertools.product(range(4), repeat=3))
+    losses = joint_losses(SpanJoint(positions=3, longest=3), every)
+    assert (-losses).exp().sum() == pytest.approx(1, rel=1e-12)
+    # They are no product of one distribution for each offset, as those of span_boundary are.
+    table = losses.view(4, 4, 4)
+    gap = table[0, 0, 0] - table[0, 1, 0] - table[1, 0, 0] + table[1, 1, 0]
+    assert gap.abs() > 1e-3
+    alone = joint_losses(SpanBoundary(positions=3, longest=3), every).view(4, 4, 4)
+    assert (alone[0, 0, 0] - alone[0, 1, 0] - alone[1, 0, 0] + alone[1, 1, 0]).abs() < 1e-12
+
+
+def test_a_span_is_chained_from_its_own_start() -> None:
+    part = SpanJoint()
+    case = hiding([[1] * 12], [(3, 6), (8, 10)])
+    found = case.targets(part)
+    labels, previous = found.columns["labels"], found.columns["previous"]
+    inside = found.columns["offset"] > 0
+    assert (previous[1:] == labels[:-1])[inside[1:]].all()
+    # Whatever stands before a first token has no influence.
+    model, x = Alone(part, SHAPE), states(part, case.blocks, SHAPE)
+    targets = columns(found, case.blocks.lengths)
+    other = (targets["previous"] + 1) % VOCABULARY
+    first = {**targets, "previous": targets["previous"].where(targets["offset"] > 0, other)}
+    later = {**targets, "previous": targets["previous"].where(targets["offset"] == 0, other)}
+    assert model(x, first)["loss"] == model(x, targets)["loss"]
+    assert model(x, later)["loss"] != model(x, targets)["loss"]
+
+
+def test_the_joint_objective_checks_its_settings_like_its_model() -> None:
+    with pytest.raises(UserError, match="longest = 300"):
+        SpanJoint(longest=300)
+    changes = ["objectives.1.use=span_joint"]
+    assert read("spanbert", overrides=changes).objectives[1] == SpanJoint()
+    with pytest.raises(UserError, match="span_joint needs spans"):
+        read("bert", overrides=changes)
+
+
+# Words each way
+
+
+def spelled(numbers: list[list[int]]) -> Case:
+    """Blocks of words with these numbers."""
+    case = complete(lay([[1] * (len(block) - 2) for block in numbers]), None)
+    assert case.blocks.words is not None
+    words = replace(case.blocks.words, ids=np.concatenate(numbers).astype(np.int32))
+    return replace(case, blocks=replace(case.blocks, words=words))
+
+
+def test_every_word_predicts_its_neighbours_and_rare_ones_are_unknown() -> None:
+    case = spelled([[1, 7, 30, 2], [1, 9, 2]])
+    found = case.targets(BidirectionalLm(words=30, samples=5))
+    none = Targets.IGNORED
+    assert found.starts.tolist() == [0, 4, 7]
+    assert rows(found, "at", "labels", "back_labels") == [
+        *[(0, 7, none), (1, 0, 1), (2, 2, 7), (3, none, 0)],
+        *[(0, 9, none), (1, 2, 1), (2, none, 9)],
+    ]
+
+
+def word_model(words: int, samples: int) -> tuple[Alone, Tensor, dict[str, Tensor]]:
+    part = BidirectionalLm(words=words, samples=samples)
+    case = complete(lay([[1] * 40, [1] * 25]), None, words=words)
+    x = states(part, case.blocks, Shape())
+    return Alone(part, Shape()), x, columns(case.targets(part), lengths(part, case.blocks))
+
+
+def by_direction(head: WordHead, x: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """The whole softmax, one direction after the other."""
+    loss = torch.zeros((), dtype=torch.float64)
+    for half, labels in (
+        (x[:, :8], targets["labels"]),
+        (x[:, 8:], targets["back_labels"]),
+    ):
+        logits = half @ head.words.weight.T + head.bias
+        chosen = labels >= 0
+        picked = logits.log_softmax(1)[chosen, labels[chosen]]
+        loss = loss - picked.sum()
+    return loss
+
+
+def test_an_evaluation_uses_the_whole_softmax_in_each_direction() -> None:
+    model, x, targets = word_model(words=40, samples=5)
+    expected = by_direction(model.head, x, targets)
+    model.eval()
+    sums = model(x, targets)
+    assert torch.allclose(sums["loss"], expected, rtol=1e-12)
+    assert sums["count"] == 2 * (len(x) - 2)
+    every, x, targets = word_model(words=40, samples=40)
+    assert torch.allclose(every(x, targets)["loss"], by_direction(every.head, x, targets))
+    model.train()
+    assert not torch.allclose(model(x, targets)["loss"], expected, rtol=1e-3)
+
+
+def test_many_samples_come_near_the_whole_softmax() -> None:
+    gaps = []
+    for samples in (20, 380, 399):
+        model, x, targets = word_model(words=400, samples=samples)
+        torch.manual_seed(1)
+        whole = by_direction(model.head, x, targets)
+        gaps.append(abs(model(x, targets)["loss"].item() / whole.item() - 1))
+    assert gaps[0] > 0.2
+    assert gaps[1] < 0.03
+    assert gaps[2] < 0.003
+
+
+def test_the_sampled_loss_is_that_of_telling_a_word_from_the_samples() -> None:
+    model, x, targets = word_model(words=20, samples=6)
+    head: WordHead = model.head
+    torch.manual_seed(3)
+    found = model(x, targets)["loss"]
+    torch.manual_seed(3)
+    samples, chances = draw(20, 6, like=head.bias)
+    logits = head.words.weight @ torch.stack([x[:, :8], x[:, 8:]]).mT  # [2, words, N]
+    expected, hits = 0.0, 0
+    for way, labels in enumerate((targets["labels"].tolist(), targets["back_labels"].tolist())):
+        for word, label in enumerate(labels):
+            if label == Targets.IGNORED:
+                continue
+            hits += label in samples.tolist()
+            rivals = {label, *samples.tolist()}
+            scores = {k: (logits[way, k, word].exp() / chances[k]).item() for k in rivals}
+            expected -= math.log(scores[label] / sum(scores.values()))
+    assert hits
+    assert found.item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_every_gradient_of_the_sampled_loss_is_finite_even_with_one_sample() -> None:
+    for samples in (1, 3):
+        for seed in range(5):
+            model, x, targets = word_model(words=4, samples=samples)
+            torch.manual_seed(seed)
+            loss = model(x, targets)["loss"]
+            loss.backward()
+            assert torch.isfinite(loss) and loss >= 0
+            for value in (x, *model.head.parameters()):
+                assert value.grad is not None and torch.isfinite(value.grad).all()
+
+
+def test_samples_are_different_words_with_the_chances_they_say() -> None:
+    torch.manual_seed(0)
+    times, words, samples = 4000, 60, 12
+    like = torch.zeros((), dtype=torch.float64)
+    taken, weighed = torch.zeros(words), torch.zeros(words, dtype=torch.float64)
+    for _ in range(times):
+        found, chances = draw(words, samples, like=like)
+        assert len(found.unique()) == samples
+        taken[found] += 1
+        weighed[found] += 1 / chances[found]
+    # A sum over samples, each by its chance, is on average the sum over all words; the rarest
+    # word is in one draw of eight, so 4000 draws leave about 4 % of doubt.
+    assert (weighed / times - 1).abs().max() < 0.2
+    assert weighed.mean() / times == pytest.approx(1, abs=0.02)
+    assert (taken[:5].mean() > 2 * taken[-20:].mean()) and taken[0] == taken.max()
+
+
+def test_the_true_distribution_is_where_the_sampled_loss_is_still() -> None:
+    # States of zero leave the biases: at the log of the words' true shares nothing may pull.
+    torch.manual_seed(0)
+    times, counts = 1500, torch.tensor([3, 9, 1, 20, 4, 2, 7, 12, 2, 5, 30, 5])
+    labels = torch.arange(12).repeat_interleave(counts)
+    head = BidirectionalLm(words=12, samples=4).build(Shape(), 0).double()
+    with torch.no_grad():
+        head.bias.copy_(counts.double().log() + 3)
+    encoded = Encoded(torch.zeros(100, 16, dtype=torch.float64), None)
+    targets = {"at": torch.arange(100), "labels": labels, "back_labels": labels}
+    for _ in range(times):
+        head(encoded, targets)["loss"].backward()
+    assert head.bias.grad is not None
+    pull = head.bias.grad / (2 * times) / counts
+    assert pull.abs().max() < 0.1
+
+
+def test_a_fresh_word_head_knows_nothing() -> None:
+    model, x, targets = word_model(words=3000, samples=100)
+    model.eval()
+    sums = model(x * 0.1, targets)
+    assert sums["loss"].item() / sums["count"].item() == pytest.approx(math.log(3000), abs=0.05)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 64])
+def test_stretches_change_no_sum_and_no_gradient(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    found = []
+    for size in (10**9, rows * 40):
+        monkeypatch.setattr(chunks, "LOGITS", size)
+        model, x, targets = word_model(words=40, samples=40)
+        sums = model(x, targets)
+        sums["loss"].backward()
+        found.append([*sums.values(), x.grad, *(p.grad for p in model.head.parameters())])
+    for one, two in zip(*found, strict=True):
+        assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
+
+
+# Recipes
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("distilbert", ["objectives.0.use=span_boundary", "masking.use=span"], "list masked_lm"),
+        ("elmo", ["blocks.characters=6"], "filters reach over 7 characters"),
+        ("elmo", ["encoder.alphabet=256"], "use 261"),
+    ],
+)
+def test_a_recipe_whose_objectives_lack_something_is_refused(
+    name: str, changes: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        read(name, overrides=changes)

@@ -1,0 +1,322 @@
+"""The optimisers, cards E1 to E3 and E5: steps worked out by hand, groups, clipping, shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import sqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+from clozelab.contracts import UserError
+from clozelab.encoder import Transformer
+from clozelab.training import PARTS, Optimiser
+from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
+from clozelab.training.updates import clip
+
+torch.set_num_threads(1)
+
+MATRIX = "encoder.ffn.0.inner.weight"
+
+
+def parameter(*values: float | list[float]) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def take(part: Optimiser, named: dict[str, nn.Parameter], gradients: list[Tensor]) -> None:
+    """Steps with the same gradient for every parameter."""
+    built = part.build(named.items())
+    for gradient in gradients:
+        for one in named.values():
+            one.grad = gradient.clone().to(one.dtype)
+        for optimiser in built:
+            optimiser.step()
+
+
+def model(query_biases: bool = False) -> nn.Module:
+    shape = Transformer(
+        layers=2, heads=2, width=8, inner=16, embedding=4, dropout=0, attention_dropout=0
+    )
+    torch.manual_seed(0)
+    found = nn.Module()
+    found.encoder = shape.build(20)
+    found.heads = nn.ModuleDict({"pair": nn.Linear(8, 2)})
+    if query_biases:
+        found.encoder.attention[0].content_bias = nn.Parameter(torch.zeros(2, 4))
+    return found
+
+
+def by_name(part: Optimiser, whole: nn.Module) -> dict[str, dict[str, object]]:
+    """Each parameter's group, with the kind of its optimiser."""
+    names = {one: name for name, one in whole.named_parameters()}
+    return {
+        names[one]: {**group, "by": type(optimiser).__name__}
+        for optimiser in part.build(whole.named_parameters())
+        for group in optimiser.param_groups
+        for one in group["params"]
+    }
+
+
+# --- Adam, as BERT's code has it (E1) and corrected (E2) ---
+
+
+def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
+    theta = parameter([1.0, -2.0])
+    part = BertAdam(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    take(part, {MATRIX: theta}, [torch.tensor([[2.0, -4.0]]), torch.tensor([[1.0, 3.0]])])
+    found = []
+    for value, first, second in ((1.0, 2.0, 1.0), (-2.0, -4.0, 3.0)):
+        m, v = 0.1 * first, 0.01 * first**2
+        value -= 0.1 * (m / (sqrt(v) + 0.01) + 0.5 * value)
+        m, v = 0.9 * m + 0.1 * second, 0.99 * v + 0.01 * second**2
+        value -= 0.1 * (m / (sqrt(v) + 0.01) + 0.5 * value)
+        found.append(value)
+    assert theta.detach().tolist()[0] == pytest.approx(found, rel=1e-12)
+    # And in plain numbers: the first step moves 1.0 by 0.1 · (0.2 / 0.21 + 0.5).
+    theta = parameter([1.0])
+    take(part, {MATRIX: theta}, [torch.tensor([[2.0]])])
+    assert theta.item() == pytest.approx(1 - 0.1 * (0.2 / 0.21 + 0.5), rel=1e-12)
+
+
+@given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
+@settings(max_examples=30, deadline=None)
+def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: float) -> None:
+    theta = parameter([0.0])
+    part = BertAdam(rate=1e-3, epsilon=1e-12, decay=0.0)
+    take(part, {MATRIX: theta}, [torch.tensor([[sign * size]], dtype=torch.float64)])
+    assert theta.item() == pytest.approx(-1e-3 * sign * sqrt(10), rel=1e-6)  # 0.1 / √0.001
+
+
+@given(st.floats(1e-2, 1e3), st.sampled_from([-1.0, 1.0]))
+@settings(max_examples=30, deadline=None)
+def test_the_first_step_of_adamw_is_one_rate_long(size: float, sign: float) -> None:
+    theta = parameter([0.0])
+    take(
+        Adamw(rate=1e-3, epsilon=1e-12, decay=0.0),
+        {MATRIX: theta},
+        [torch.tensor([[sign * size]], dtype=torch.float64)],
+    )
+    assert theta.item() == pytest.approx(-1e-3 * sign, rel=1e-6)
+
+
+def test_two_steps_of_adamw_are_those_worked_out_by_hand() -> None:
+    theta = parameter([1.0])
+    part = Adamw(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    take(part, {MATRIX: theta}, [torch.tensor([[2.0]]), torch.tensor([[1.0]])])
+    value = 1.0
+    value = value * (1 - 0.1 * 0.5) - 0.1 * 2.0 / (2.0 + 0.01)
+    m, v = (0.9 * 0.2 + 0.1) / (1 - 0.9**2), (0.99 * 0.04 + 0.01) / (1 - 0.99**2)
+    value = value * (1 - 0.1 * 0.5) - 0.1 * m / (sqrt(v) + 0.01)
+    assert theta.item() == pytest.approx(value, rel=1e-12)
+
+
+# --- LAMB (E3) ---
+
+
+def test_two_steps_of_lamb_are_those_worked_out_by_hand() -> None:
+    theta = parameter([3.0, 4.0])
+    part = Lamb(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    take(part, {MATRIX: theta}, [torch.tensor([[2.0, -4.0]]), torch.tensor([[1.0, 3.0]])])
+    values, m, v = [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]
+    for gradient in ([2.0, -4.0], [1.0, 3.0]):
+        m = [0.9 * a + 0.1 * g for a, g in zip(m, gradient, strict=True)]
+        v = [0.99 * b + 0.01 * g * g for b, g in zip(v, gradient, strict=True)]
+        r = [a / (sqrt(b) + 0.01) + 0.5 * t for a, b, t in zip(m, v, values, strict=True)]
+        ratio = sqrt(values[0] ** 2 + values[1] ** 2) / sqrt(r[0] ** 2 + r[1] ** 2)
+        values = [t - 0.1 * ratio * s for t, s in zip(values, r, strict=True)]
+    assert theta.detach().tolist()[0] == pytest.approx(values, rel=1e-12)
+
+
+@given(st.floats(0.01, 100), st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_scaling_a_matrix_scales_lambs_step_alike(scale: float, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    start, gradient = (torch.randn(3, 4, generator=draw, dtype=torch.float64) for _ in range(2))
+    moves = []
+    for factor in (1.0, scale):
+        theta = nn.Parameter(start * factor)
+        take(Lamb(rate=0.01, decay=0.0), {MATRIX: theta}, [gradient])
+        moves.append(theta.detach() - start * factor)
+    assert torch.allclose(moves[1], scale * moves[0], rtol=1e-9)
+    assert moves[0].norm().item() == pytest.approx(0.01 * start.norm().item(), rel=1e-9)
+
+
+def test_lamb_steps_by_the_rate_where_a_norm_is_nought_and_on_biases_and_norms() -> None:
+    gradient = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
+    plain = parameter([5.0, 5.0])
+    take(BertAdam(rate=0.01, decay=0.0), {MATRIX: plain}, [gradient])
+    move = plain.detach() - 5.0
+    nought = parameter([0.0, 0.0])
+    take(Lamb(rate=0.01, decay=0.0), {MATRIX: nought}, [gradient])
+    assert torch.allclose(nought.detach(), move)
+    for name in ("encoder.attention.0.content_bias", "encoder.norm.weight"):
+        spared = parameter([5.0, 5.0])
+        take(Lamb(rate=0.01, decay=0.0), {name: spared}, [gradient])
+        assert torch.allclose(spared.detach() - 5.0, move)
+    still = parameter([5.0, 5.0])
+    take(Lamb(rate=0.01, decay=0.0), {MATRIX: still}, [gradient * 0])
+    assert still.detach().tolist() == [[5.0, 5.0]]
+
+
+def test_lamb_spares_biases_its_ratio_even_where_everything_decays() -> None:
+    bias = parameter(3.0, 4.0)
+    take(Lamb(rate=0.1, decay=0.5, decay_all=True), {"x.bias": bias}, [torch.zeros(2).double()])
+    assert bias.detach().tolist() == pytest.approx([3 * 0.95, 4 * 0.95])
+
+
+# --- Muon ---
+
+
+@pytest.mark.parametrize("shape", [(12, 12), (24, 8), (8, 24)])
+def test_muon_steps_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
+    draw = torch.Generator().manual_seed(3)
+    theta = nn.Parameter(torch.zeros(shape))
+    take(Muon(rate=1e-3, matrix_rate=0.02), {MATRIX: theta}, [torch.randn(shape, generator=draw)])
+    stretch = max(1, shape[0] / shape[1]) ** 0.5
+    values = torch.linalg.svdvals(theta.detach() / 0.02 / stretch)
+    assert values.min() > 0.5 and values.max() < 1.3
+
+
+def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
+    groups = by_name(Muon(rate=1e-3, matrix_rate=0.03), model(query_biases=True))
+    taken = {name for name, group in groups.items() if group["by"] == "Muon"}
+    halves = ("attention.{}.qkv", "attention.{}.output", "ffn.{}.inner", "ffn.{}.output")
+    layers = {f"encoder.{half.format(n)}.weight" for half in halves for n in (0, 1)}
+    assert taken == layers | {"encoder.embeddings.projection.weight"}
+    assert {groups[name]["peak"] for name in taken} == {0.03}
+    assert {group["peak"] for name, group in groups.items() if name not in taken} == {1e-3}
+    assert set(groups) == {name for name, _ in model(query_biases=True).named_parameters()}
+
+
+def test_muon_without_matrices_is_adam_alone() -> None:
+    (one,) = Muon(rate=1e-3).build({"words.weight": parameter([1.0, 2.0])}.items())
+    assert isinstance(one, torch.optim.AdamW)
+    with pytest.raises(UserError, match="iterations = 100"):
+        Muon(rate=1e-3, iterations=100)
+
+
+# --- groups ---
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("everything", [False, True])
+def test_biases_norms_and_vectors_decay_only_if_everything_does(
+    name: str, everything: bool
+) -> None:
+    part = PARTS[name](rate=1e-3, decay=0.07, decay_all=everything)
+    whole = model(query_biases=True)
+    groups = by_name(part, whole)
+    assert set(groups) == {name for name, _ in whole.named_parameters()}
+    for one, group in groups.items():
+        spared = one.endswith("bias") or "norm." in one
+        assert group["weight_decay"] == (0.07 if everything or not spared else 0.0), one
+        assert group["lr"] == group["peak"]
+    decayed = {one for one, group in groups.items() if group["weight_decay"]}
+    assert {"encoder.embeddings.words.weight", "encoder.attention.1.qkv.weight"} <= decayed
+    assert ("encoder.attention.0.content_bias" in decayed) is everything
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_does_not_train_is_left_out(name: str) -> None:
+    whole = model()
+    whole.encoder.embeddings.requires_grad_(False)  # type: ignore[union-attr]
+    found = by_name(PARTS[name](rate=1e-3), whole)
+    assert found and not any("embeddings" in one for one in found)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_parameter_without_a_gradient_stays_as_it_is(name: str) -> None:
+    whole = model()
+    built = PARTS[name](rate=1e-1).build(whole.named_parameters())
+    before = {one: value.detach().clone() for one, value in whole.named_parameters()}
+    moving = "encoder.ffn.1.inner.weight"
+    dict(whole.named_parameters())[moving].grad = torch.ones(16, 8)
+    for optimiser in built:
+        optimiser.step()
+    moved = {n for n, p in whole.named_parameters() if not torch.equal(p.detach(), before[n])}
+    assert moved == {moving}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_rate_of_nought_moves_nothing(name: str) -> None:
+    whole = model()
+    built = PARTS[name](rate=1e-1).build(whole.named_parameters())
+    before = [value.detach().clone() for value in whole.parameters()]
+    for value in whole.parameters():
+        value.grad = torch.ones_like(value)
+    for optimiser in built:
+        for group in optimiser.param_groups:
+            group["lr"] = group["peak"] * 0.0
+        optimiser.step()
+    assert all(map(torch.equal, before, (value.detach() for value in whole.parameters())))
+
+
+# --- clipping (E5) ---
+
+
+def gradients(*lists: list[float]) -> list[nn.Parameter]:
+    found = [parameter(*([0.0] * len(one))) for one in lists]
+    for one, values in zip(found, lists, strict=True):
+        one.grad = torch.tensor(values, dtype=torch.float64)
+    return found
+
+
+def test_clipping_is_by_the_norm_over_all_parameters() -> None:
+    held = gradients([3.0], [0.0, 4.0])
+    assert clip([*held, parameter(1.0)], 1.0).item() == pytest.approx(5.0)
+    assert [one.grad.tolist() for one in held] == [  # type: ignore[union-attr]
+        pytest.approx([0.6], rel=1e-6),
+        pytest.approx([0.0, 0.8], rel=1e-6),
+    ]
+
+
+def test_small_gradients_and_a_limit_of_nought_change_nothing() -> None:
+    for most in (0.0, 6.0):
+        held = gradients([3.0], [4.0])
+        assert clip(held, most).item() == pytest.approx(5.0)
+        assert [one.grad.item() for one in held] == [3.0, 4.0]  # type: ignore[union-attr]
+    assert clip([parameter(1.0)], 1.0).item() == 0.0
+
+
+# --- sharded parameters ---
+
+
+@pytest.fixture
+def mesh() -> Iterator[distributed.device_mesh.DeviceMesh]:
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_sharded_parameters_step_as_whole_ones_do(
+    name: str, mesh: distributed.device_mesh.DeviceMesh
+) -> None:
+    results = []
+    for sharded in (False, True):
+        draw = torch.Generator().manual_seed(0)
+        named, grads = {}, {}
+        for one, shape in ((MATRIX, (6, 4)), ("encoder.ffn.0.inner.bias", (6,))):
+            value = torch.randn(shape, generator=draw)
+            grads[one] = torch.randn(shape, generator=draw)
+            if sharded:
+                value = distribute_tensor(value, mesh, [Shard(0)])
+                grads[one] = distribute_tensor(grads[one], mesh, [Shard(0)])
+            named[one] = nn.Parameter(value)
+        built = PARTS[name](rate=0.1).build(named.items())
+        for _ in range(2):
+            for one, value in named.items():
+                value.grad = grads[one].clone()
+            norm = clip(named.values(), 1.0)
+            assert not isinstance(norm, DTensor)
+            for optimiser in built:
+                optimiser.step()
+        found = [value.full_tensor() if sharded else value for value in named.values()]  # type: ignore[operator]
+        results.append([norm, *(value.detach() for value in found)])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*results, strict=True))

@@ -1,0 +1,159 @@
+"""The schedule as functions, cards E4 and E6: rates, phases, ramps, and other lengths of run."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozelab.recipe import read
+from clozelab.training.schedule import Phase, Schedule
+
+DECAYS = ["linear", "google_linear", "cosine", "polynomial", "constant"]
+
+
+def schedule(**values: Any) -> Schedule:
+    return Schedule(**{"steps": 100, "warmup": 10, "sequences": 8} | values)
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    steps = draw(st.integers(1, 300))
+    decay = draw(st.sampled_from(DECAYS))
+    parts = draw(st.lists(st.integers(1, 50), max_size=5))
+    lengths = [64 * (n + 1) for n in range(len(parts))]
+    rests = draw(st.lists(st.integers(1, 50), max_size=4))
+    rest = sum(rests) + draw(st.integers(1, 50))
+    return Schedule(
+        steps=steps,
+        warmup=draw(st.integers(0, steps)),
+        sequences=64,
+        decay=decay,  # type: ignore[arg-type]
+        power=draw(st.sampled_from([0.5, 2.0])) if decay == "polynomial" else 1.0,
+        final=draw(st.sampled_from([0.0, 0.001, 0.5])),
+        phases=tuple((n, p / sum(parts)) for n, p in zip(lengths, parts, strict=True)),
+        ramp=tuple((2 + n, p / rest) for n, p in enumerate(rests)),
+    )
+
+
+@pytest.mark.parametrize("decay", DECAYS)
+def test_the_rate_rises_from_nought_in_equal_steps(decay: str) -> None:
+    found = schedule(decay=decay)
+    assert [found.factor(step) for step in range(10)] == [step / 10 for step in range(10)]
+    assert schedule(decay=decay, warmup=0).factor(0) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [
+        ({"decay": "linear"}, {10: 1, 55: 0.5, 99: 1 / 90, 100: 0}),
+        ({"decay": "google_linear"}, {9: 0.9, 10: 0.9, 50: 0.5, 99: 0.01, 100: 0}),
+        ({"decay": "cosine"}, {10: 1, 40: 0.75, 55: 0.5, 70: 0.25, 100: 0}),
+        ({"decay": "polynomial", "power": 2}, {10: 1, 55: 0.25, 100: 0}),
+        ({"decay": "polynomial", "power": 0.5}, {10: 1, 55: 0.5**0.5, 100: 0}),
+        ({"decay": "constant"}, {10: 1, 55: 1, 100: 1}),
+        ({"decay": "linear", "final": 0.2}, {10: 1, 55: 0.6, 100: 0.2}),
+        ({"decay": "cosine", "final": 0.2}, {10: 1, 55: 0.6, 100: 0.2}),
+        ({"decay": "google_linear", "final": 0.2}, {10: 0.92, 100: 0.2}),
+    ],
+)
+def test_the_rate_falls_as_its_decay_says(
+    settings: dict[str, Any], factors: dict[int, float]
+) -> None:
+    found = schedule(**settings)
+    assert {step: found.factor(step) for step in factors} == pytest.approx(factors, abs=1e-12)
+
+
+@given(schedules())
+@settings(max_examples=200, deadline=None)
+def test_the_rate_is_never_stuck_at_nought_and_ends_where_it_should(found: Schedule) -> None:
+    factors = [found.factor(step) for step in range(found.steps + 1)]
+    assert all(0 < factor <= 1 for factor in factors[1:-1])
+    assert factors[-1] == (1 if found.decay == "constant" else found.final)
+    assert found.factor(found.steps + 7) == factors[-1]
+    assert factors[0] == 0 or not found.warmup
+    falling = factors[found.warmup :]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_berts_rate_is_above_nought_all_through_its_second_phase() -> None:
+    for steps in (1_000_000, 2_000, 20):
+        found = read("bert").schedule.fitted(steps)
+        phase = found.phase(steps - 1)
+        assert phase.length == 512 and phase.number == 1
+        assert phase.last - phase.first + 1 == steps // 10
+        assert all(found.factor(step) > 0 for step in range(phase.first, phase.last + 1))
+
+
+@given(schedules())
+@settings(max_examples=200, deadline=None)
+def test_every_step_is_in_one_phase(found: Schedule) -> None:
+    each = [found.phase(step) for step in range(found.steps)]
+    runs = [(phase, len(list(steps))) for phase, steps in groupby(each)]
+    after = 0
+    for phase, count in runs:
+        assert (phase.first, phase.last) == (after, after + count - 1)
+        after += count
+    assert after == found.steps
+    assert found.phase(found.steps + 3) == each[-1]
+    if not found.phases:
+        assert each[0] == Phase(None, 0, found.steps - 1, 0)
+        return
+    assert all(phase.length == found.phases[phase.number][0] for phase, _ in runs)
+    if found.steps >= len(found.phases):
+        assert [phase.number for phase, _ in runs] == list(range(len(found.phases)))
+    if found.steps >= 10 * len(found.phases) ** 2 / min(share for _, share in found.phases):
+        for (_, share), (_, count) in zip(found.phases, runs, strict=True):
+            assert abs(count - share * found.steps) <= 1
+
+
+def test_phases_are_their_shares_of_the_steps() -> None:
+    found = schedule(steps=1000, phases=((128, 0.9), (512, 0.1)))
+    assert found.phase(899) == Phase(128, 0, 899, 0)
+    assert found.phase(900) == Phase(512, 900, 999, 1)
+    assert schedule(steps=2, warmup=0, phases=((128, 0.99), (512, 0.01))).phase(1).length == 512
+    assert schedule(steps=1, warmup=0, phases=((128, 0.9), (512, 0.1))).phase(0).length == 128
+
+
+@given(schedules())
+@settings(max_examples=200, deadline=None)
+def test_steps_grow_along_the_ramp_to_full_size(found: Schedule) -> None:
+    sizes = [found.sequences_at(step) for step in range(found.steps)]
+    assert sizes == sorted(sizes)
+    allowed = [size for size, _ in found.ramp] + [found.sequences]
+    assert set(sizes) <= set(allowed)
+    if found.steps >= len(allowed):
+        assert set(sizes) == set(allowed)
+    assert found.sequences_at(found.steps) == sizes[-1]
+
+
+def test_a_ramp_takes_its_shares_of_the_steps() -> None:
+    found = schedule(ramp=((2, 0.25), (4, 0.5)))
+    assert [found.sequences_at(step) for step in (0, 24, 25, 74, 75, 99)] == [2, 2, 4, 4, 8, 8]
+    assert schedule().sequences_at(0) == 8
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup"), [(1, 0), (2, 1), (12, 1), (20, 1), (21, 2), (400, 20), (5_000, 250)]
+)
+def test_a_short_run_warms_up_for_one_step_in_twenty(steps: int, warmup: int) -> None:
+    found = read("bert").schedule.fitted(steps)
+    assert (found.steps, found.warmup) == (steps, warmup)
+
+
+def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:
+    assert schedule(warmup=30).fitted(50).warmup == 15
+    assert schedule(warmup=90).fitted(50).warmup == 25
+    assert schedule(warmup=0).fitted(50).warmup == 0
+    assert schedule(warmup=1).fitted(1000).warmup == 10  # longer runs are no short runs
+    found = schedule(warmup=1, phases=((64, 0.5), (128, 0.5)), ramp=((4, 0.1),))
+    assert found.fitted(100) == found
+    assert found.fitted(40).phase(20) == Phase(128, 20, 39, 1)
+    assert found.fitted(40).sequences_at(3) == 4
+
+
+def test_progress_is_the_share_of_the_steps() -> None:
+    assert [schedule().progress(step) for step in (0, 25, 100, 120)] == [0, 0.25, 1, 1]
