@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--epoch", type=_count, default=0)
     verb.add_argument("--seed", type=_count, default=0)
     _add_set(verb)
+    _add_training(verbs)
     verb = _verb(verbs, "demo", "the embedded text from raw to masked blocks")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
     return words
@@ -84,6 +85,62 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     verb.add_argument("corpus")
     verb = _verb(kinds, "corpus check", "compare every byte of a corpus with its manifest")
     verb.add_argument("corpus")
+
+
+def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verb = _verb(verbs, "pretrain", "train an encoder, or go on with a run")
+    verb.add_argument("recipe", nargs="?", help="a name or a TOML file")
+    verb.add_argument("--out", help="the run's folder")
+    verb.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
+    verb.add_argument(
+        "--from",
+        dest="start",
+        metavar="MODEL",
+        help="begin with the weights of a run, a Hugging Face directory or a hub name",
+    )
+    _add_run(verb)
+    verb = _verb(verbs, "distil", "train a student under a teacher")
+    verb.add_argument("teacher", help="a run, a Hugging Face directory or a hub name")
+    verb.add_argument("--recipe", default="distilbert", help="of the student (distilbert)")
+    verb.add_argument("--out", required=True, help="the run's folder")
+    _add_run(verb)
+    verb = _verb(verbs, "evaluate", "a model's losses on held-out text")
+    verb.add_argument("model", help="a run, a Hugging Face directory or a hub name")
+    verb.add_argument("--data", required=True, metavar="CORPUS")
+    verb.add_argument(
+        "--pairs",
+        choices=("next", "order"),
+        help="ask a pair objective about next sentences, or about their order",
+    )
+    verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
+    verb.add_argument("--device", choices=("cpu", "cuda"))
+
+
+def _add_run(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="CORPUS[:WEIGHT]",
+        help="a corpus; several are mixed by their size times their weight",
+    )
+    verb.add_argument("--size", help="as in show")
+    verb.add_argument("--budget", help="20m, 300Mtok or 12steps; the schedule is fitted to it")
+    verb.add_argument("--seed", type=_count, default=0)
+    _add_set(verb)
+    group = verb.add_argument_group("watching, in steps")
+    group.add_argument("--save-every", type=_count, metavar="N", help="0: at the end (total/10)")
+    group.add_argument("--keep", type=_count, default=2, help="checkpoints to keep, 0 for all (2)")
+    group.add_argument("--evaluate-every", type=_count, metavar="N", help="held out (total/10)")
+    group.add_argument("--tensorboard", action="store_true", help="write curves there as well")
+    group = verb.add_argument_group("machine: changes the speed, not the result")
+    group.add_argument("--device", choices=("cpu", "cuda"))
+    group.add_argument("--precision", help="fp32, bf16 or fp16 (bf16 on a GPU)")
+    group.add_argument("--micro-batch", type=_count, metavar="N", help="full sequences at a time")
+    group.add_argument("--workers", type=_count, default=1, help="threads that prepare steps (1)")
+    group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(on a GPU)")
+    group.add_argument("--recompute", action="store_true", help="less memory, more time")
+    group.add_argument("--shard", action="store_true", help="share the weights out, under torchrun")
 
 
 def _verb(

@@ -211,6 +211,7 @@ class Input(NamedTuple):
     queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; repeats are idle
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
     characters: Tensor | None = None  # [N, C] ELMo
+    seen: Tensor | None = None  # [B, L] dense, but rows hold padding: which cells are tokens
 
 
 class Encoded(NamedTuple):

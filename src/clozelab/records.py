@@ -97,7 +97,6 @@ class Run:
             if entry["kind"] == "resume" and step is not None:
                 found = {k: old for k, old in found.items() if (old.get("step") or 0) <= step}
             place = (number,) if step is None else (entry["kind"], step)
-            found.pop(place, None)  # so that the entries stay in the order of the file
             found[place] = entry
         return [entry for entry in found.values() if kind in (None, entry["kind"])]
 

@@ -119,6 +119,7 @@ def test_resuming_voids_what_was_recorded_of_later_steps(tmp_path: Path) -> None
         run.append(step(number, 1.0))
     before = (tmp_path / "metrics.jsonl").read_bytes()
     run.resume(2)
+    assert run.entries("step") == [step(1, 1.0), step(2, 1.0)]
     run.append(step(3, 2.0))
     assert [(e["step"], e["loss"]) for e in run.entries("step")] == [(1, 1), (2, 1), (3, 2)]
     assert len(run.entries("note")) == 1

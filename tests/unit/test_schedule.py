@@ -115,6 +115,7 @@ def test_phases_are_their_shares_of_the_steps() -> None:
     assert found.phase(899) == Phase(128, 0, 899, 0)
     assert found.phase(900) == Phase(512, 900, 999, 1)
     assert schedule(steps=2, warmup=0, phases=((128, 0.99), (512, 0.01))).phase(1).length == 512
+    assert schedule(steps=2, warmup=0, phases=((128, 0.01), (512, 0.99))).phase(0).length == 128
     assert schedule(steps=1, warmup=0, phases=((128, 0.9), (512, 0.1))).phase(0).length == 128
 
 

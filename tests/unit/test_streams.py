@@ -360,17 +360,26 @@ def test_activations_may_be_narrower_than_the_weights() -> None:
     assert half.memory.dtype == torch.bfloat16
 
 
-def test_dropout_falls_on_words_queries_distances_and_weights() -> None:
-    torch.manual_seed(0)
-    given = batch([8, 8])
-    still = Relative(2, 2, 8, 12, memory=6, dropout=0.0, attention_dropout=0.5).build(V)
-    assert not torch.equal(still(given).states, still(given).states)
-    dropped = Relative(2, 2, 8, 12, memory=6, dropout=0.5, attention_dropout=0.0).build(V)
-    assert not torch.equal(dropped(given).states, dropped(given).states)
-    assert (dropped(given, keep=True).layers[0] == 0).any()
-    assert (dropped(given).queries == 0).any()
-    dropped.eval()
-    assert torch.equal(dropped(given).states, dropped(given).states)
+def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, dropped = batch([8, 8]), []
+
+    def record(x: Tensor, rate: float, training: bool) -> Tensor:
+        dropped.append((tuple(x.shape), rate))
+        return x
+
+    monkeypatch.setattr(functional, "dropout", record)
+    model = Relative(1, 2, 8, 12, memory=6, dropout=0.25, attention_dropout=0.5).build(V)
+    model(given)
+    words, distances, slots = (16, 8), (2, 16, 8), given.queries.shape[1]
+    once = [(words, 0.25), (distances, 0.25)]
+    for rows in (8, slots):
+        weights, sums, inner = (2, 2, rows, 8), (2, rows, 8), (2, rows, 12)
+        once += [(weights, 0.5), (sums, 0.25), (inner, 0.25), (sums, 0.25), (sums, 0.25)]
+    once.append(((2, slots, 8), 0.25))
+    assert sorted(dropped) == sorted(once)
+    dropped.clear()
+    model.eval()(given)
+    assert not dropped
 
 
 @torch.no_grad()
@@ -479,6 +488,14 @@ def test_blocks_without_targets_have_one_idle_slot_each() -> None:
     assert targets.columns["labels"].tolist() == [Targets.IGNORED] * 3
     none = PermutationLm().targets(plan.blocks(np.arange(0)), hidden, _untouched(blocks, hidden))
     assert none.starts.tolist() == [0] and len(none.columns["at"]) == 0
+
+
+def test_a_block_has_no_more_slots_than_tokens() -> None:
+    blocks = StreamPair(length=10, reuse=5, rows=2).plan(prose(20), 1).blocks(np.arange(2))
+    hidden = Hidden(np.array([[0, 9], [10, 12]]))
+    targets = PermutationLm().targets(blocks, hidden, _untouched(blocks, hidden))
+    _check_targets(blocks, hidden, targets)
+    assert targets.starts.tolist() == [0, 10, 20]
 
 
 def _untouched(blocks: Blocks, hidden: Hidden) -> Corrupted:

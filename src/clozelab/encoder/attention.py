@@ -30,6 +30,8 @@ class Layout(NamedTuple):
 def lay_out(batch: Input, dtype: torch.dtype) -> Layout:
     """The layout of a batch whose vectors have that type."""
     bare = Layout(batch.starts, batch.longest, batch.dense, None, None, None)
+    if batch.dense and batch.seen is not None:
+        return bare._replace(seen=batch.seen[:, None, None, :])
     if batch.dense or packs(batch.ids.device, dtype):
         return bare
     cells, cell, seen = rectangle(batch)
@@ -81,8 +83,9 @@ def _in_rows(
     query, key, value = rows
     mask = layout.seen
     if mask is not None and causal:
-        size = (layout.longest, layout.longest)
-        mask = mask & torch.ones(size, dtype=torch.bool, device=q.device).tril()
+        every = torch.arange(layout.longest, device=q.device)
+        # A cell of padding sees itself: a softmax needs something to look at.
+        mask = mask & (every[:, None] > every) | (every[:, None] == every)
     out = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
     )

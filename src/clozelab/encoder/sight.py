@@ -55,7 +55,7 @@ class View(NamedTuple):
 def grid(batch: Input) -> Grid:
     """The rectangle of a batch."""
     if batch.dense:
-        return Grid(batch.longest, None, None, None)
+        return Grid(batch.longest, None, None, batch.seen)
     cells, cell, real = rectangle(batch)
     return Grid(batch.longest, cells, cell, real)
 

@@ -52,7 +52,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """The attended sum; norm, residual and dropout are the caller's."""
-        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
+        q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
         rate = self.rate if self.training else 0.0
         out: Tensor = self.output(attend(q, k, v, layout, dropout=rate, causal=self.causal))
         return out

@@ -7,6 +7,7 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop.names import GPTS
 
 Config = dict[str, Any]
 
@@ -75,14 +76,14 @@ _RATES = {"dropout": 0.1, "attention_dropout": 0.1}
 
 # Settings of ours that a family has in one way only.
 _LAYERS = {"norm": "post", "embedding_norm": True, "sharing": "none"}
-_GPTS = {"embedding_norm": False, "sharing": "none", "causal": True, "types": 0}
+_CAUSAL = {"embedding_norm": False, "sharing": "none", "causal": True, "types": 0}
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": _LAYERS,
     "roberta": {**_LAYERS, "activation": "gelu"},  # its head knows no other
     "albert": {"norm": "post", "embedding_norm": True, "causal": False},
     "distilbert": {**_LAYERS, "epsilon": 1e-12, "types": 0, "causal": False},
-    "openai-gpt": {**_GPTS, "norm": "post"},
-    "gpt2": {**_GPTS, "norm": "pre"},
+    "openai-gpt": {**_CAUSAL, "norm": "post"},
+    "gpt2": {**_CAUSAL, "norm": "pre"},
 }
 
 # Keys of theirs that have to be so, if they are there at all.
@@ -211,7 +212,7 @@ def understood(config: Mapping[str, Any], family: str) -> Encoder:
             )
     elif family == "distilbert":
         settings |= {"types": 0, "epsilon": 1e-12}
-    elif family in ("openai-gpt", "gpt2"):
+    elif family in GPTS:
         settings |= {"types": 0, "embedding_norm": False, "causal": True}
         settings["norm"] = "pre" if family == "gpt2" else "post"
         settings["inner"] = settings.get("inner") or 4 * settings["width"]

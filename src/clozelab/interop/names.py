@@ -14,6 +14,7 @@ from clozelab.encoder import Encoder
 
 Table = Mapping[str, str | tuple[str, ...]]
 QKV = ("query", "key", "value")
+GPTS = ("openai-gpt", "gpt2")
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,15 @@ class Names:
 
     def inward(self, name: str, tensors: list[Tensor]) -> Tensor:
         """Their tensors as one of ours, in our shape if theirs is what it should be."""
-        tensor = torch.cat(tensors)
+        alike = len({each.shape for each in tensors}) == 1
+        tensor = torch.cat(tensors) if alike else tensors[0]
         if self.form == "turned" and _matrix(name):
             tensor = tensor.T if tensor.dim() == 2 else tensor
         elif self.form == "heads" and name == "encoder.embeddings.query":
             tensor = tensor.flatten()
-        elif self.form == "heads" and _projects(name):
+        elif self.form == "heads" and tensor.dim() == 3 and _projects(name):
             tensor = tensor.flatten(1).T
-        elif self.form == "heads" and _gathers(name):
+        elif self.form == "heads" and tensor.dim() == 3 and _gathers(name):
             tensor = tensor.flatten(1)
         return tensor.contiguous()
 

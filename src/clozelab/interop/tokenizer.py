@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from clozelab.contracts import Vocabulary
+from clozelab.interop.names import GPTS
 
 # One text, and two; the number is the type of what follows.
 _BERT = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
@@ -53,7 +54,7 @@ def described(
 ) -> dict[str, Any]:
     """The contents of tokenizer_config.json."""
     names = {role: tokenizer.id_to_token(number) for role, number in vocabulary.roles.items()}
-    generates = family in ("openai-gpt", "gpt2")
+    generates = family in GPTS
     roles = {role: names[role] for role in _ROLES if role in names}
     if generates:
         roles = {role: name for role, name in roles.items() if role in ("unk", "pad")}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from clozelab.contracts import Ints, UserError
+from clozelab.contracts import Format, UserError
 from clozelab.recipe import Recipe
 from clozelab.runs.steps import Source
 from clozelab.text.store import Corpus
@@ -19,24 +19,21 @@ _SEED = 1_000_003  # of every evaluation, so that runs with different seeds can 
 
 
 class HeldOut:
-    """The held-out blocks of a store at one length, in micro-batches."""
+    """Some held-out blocks of a store."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, *, length: int, blocks: int) -> None:
-        documents = corpus.documents("held_out")
-        given: Any = recipe.blocks
-        changes = {"length": length}
+    def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, many: int) -> None:
+        given: Any = blocks
+        rows = many
         if "stream" in given.provides:  # as many rows as there is text for
-            fit = max(1, len(documents.ids) // (3 * length)) * (2 if given.reverse else 1)
-            changes["rows"] = min(given.rows, fit)
-        shape = replace(given, **changes)
-        encoder: Any = recipe.encoder
-        source = Source(recipe, corpus, blocks=shape, split="held_out", seed=_SEED)
-        self.source, self.length = source, length
-        many = min(blocks, len(source.plan(0)))
-        self.groups: list[Ints] = [source.order(0)[:many]]
-        if source.in_order and getattr(encoder, "memory", None):
-            rows = changes["rows"]
-            self.groups = [source.order(0)[at : at + rows] for at in range(0, many, rows)]
+            text = len(corpus.documents("held_out").ids)
+            fit = max(1, text // (3 * given.length)) * (2 if given.reverse else 1)
+            rows = min(given.rows, fit)
+            given = replace(given, rows=rows)
+        self.length: int = given.length
+        self.source = Source(recipe, corpus, blocks=given, split="held_out", seed=_SEED)
+        order = self.source.order(0)[:many]
+        # With a memory, a row's blocks follow one another; otherwise all go at once.
+        self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
         """Every objective's sums."""
@@ -61,11 +58,12 @@ class HeldOut:
             )
 
 
-def held_out(recipe: Recipe, corpus: Corpus, *, length: int, blocks: int) -> HeldOut | str:
-    """The held-out blocks, or a sentence on why there are none."""
+def held_out(recipe: Recipe, corpus: Corpus, *, length: int, many: int) -> HeldOut | str:
+    """The held-out blocks of that length, or a sentence on why there are none."""
+    blocks: Any = recipe.blocks
     try:
         if not len(corpus.documents("held_out")):
             raise UserError("it has no held-out documents")
-        return HeldOut(recipe, corpus, length=length, blocks=blocks)
+        return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), many=many)
     except UserError as error:
         return f"{corpus.path}: no held-out loss, since {error}"

@@ -112,7 +112,7 @@ class Session:
                 setup.recipe,
                 setup.task.stores[0][0],
                 length=length,
-                blocks=self.habits.evaluate_blocks,
+                many=self.habits.evaluate_blocks,
             )
             if isinstance(self._held_out[length], str):
                 yield Said(str(self._held_out[length]))

@@ -41,6 +41,8 @@ class Task:
     budget: Budget | None = None
     start: Mapping[str, Tensor] | None = None  # weights to begin with, by name; others are fresh
     teacher: Model | None = None
+    origin: str | None = None  # where the weights or the teacher came from
+    notes: tuple[str, ...] = ()
 
 
 class Setup:
@@ -98,7 +100,7 @@ class Setup:
         sample = self.steps.sample(self.sources(first))
         flops = machines.flops_a_token(
             self.recipe,
-            self.vocabulary.size,
+            self.recipe.tokenizer.vocabulary,
             length=sample.tokens / len(sample),
             predicted=sum(sample.counts().values()) / sample.tokens,
         )
@@ -116,11 +118,16 @@ class Setup:
 
     def notes(self) -> list[str]:
         """What a user would want to know before the first step."""
+        said = list(self.task.notes)
+        if self.task.start is not None:
+            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.task.start}
+            if missing:
+                said.append(f"fresh weights for {', '.join(sorted(missing))}")
         wanted = self.recipe.schedule.sequences_at(0)
         there = sum(len(source.plan(0)) for source in self.sources(0))
-        if there >= wanted:
-            return []
-        return [f"the corpus has {there:,} blocks and a step takes {wanted:,}: blocks repeat in it"]
+        if there < wanted:
+            said.append(f"the corpus has {there:,} blocks, a step takes {wanted:,}: they repeat")
+        return said
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
@@ -137,6 +144,8 @@ class Setup:
             "processes": self.world.size,
             "seed": self.seed,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
+            "from": None if self.task.teacher else self.task.origin,
+            "teacher": self.task.origin if self.task.teacher else None,
         }
 
     def identity(self) -> list[dict[str, Any]]:
@@ -155,10 +164,12 @@ class Setup:
             )
 
     def _model(self) -> Model:
-        model = build(self.recipe, self.vocabulary.size, seed=self.seed, teacher=self.task.teacher)
+        size = self.recipe.tokenizer.vocabulary
+        model = build(self.recipe, size, seed=self.seed, teacher=self.task.teacher)
         if self.task.start is not None:
             fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
-            set_weights(model, {**fresh, **self.task.start})
+            kept = {name: value for name, value in self.task.start.items() if name in fresh}
+            set_weights(model, {**fresh, **kept})
         return model
 
     def _trainee(self) -> Trainee:

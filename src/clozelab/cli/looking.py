@@ -1,0 +1,82 @@
+"""Commands that show: recipes, their differences, masks, blocks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from rich.markup import escape
+
+from clozelab.cli.console import out, read_recipe
+from clozelab.contracts import UserError
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """A recipe, resolved."""
+    from clozelab import recipe as recipes
+    from clozelab.report import recipes as views
+
+    if arguments.recipe is None:
+        for name in recipes.names():
+            out.print(f"[bold]{name:18}[/]{escape(recipes.read(name).title)}", soft_wrap=True)
+        return
+    recipe = read_recipe(arguments)
+    if arguments.toml:
+        out.print(escape(recipes.to_toml(recipe)), soft_wrap=True)  # a wrapped line is not TOML
+    else:
+        out.print(views.show(recipe))
+
+
+def diff(arguments: argparse.Namespace) -> None:
+    """What two recipes do differently."""
+    from clozelab import recipe as recipes
+    from clozelab.report import recipes as views
+
+    out.print(views.difference(recipes.read(arguments.a), recipes.read(arguments.b)))
+
+
+def mask(arguments: argparse.Namespace) -> None:
+    """What a recipe hides in a text."""
+    from clozelab.report import masks as views
+    from clozelab.runs import masks
+    from clozelab.text.store import Corpus
+
+    recipe = read_recipe(arguments)
+    corpus = Corpus.open(arguments.corpus) if arguments.corpus else None
+    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    blocks, documents = masks.lay(text, recipe, corpus)
+    tokenizer = masks.tokenizer_of(recipe, corpus)
+    copies = recipe.corruption.copies
+    epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
+    if arguments.epoch is not None:
+        epochs = [arguments.epoch]
+    out.print(views.legend(recipe), soft_wrap=not out.is_terminal)
+    for shown in masks.masked(blocks, recipe, documents, epochs=epochs, seed=arguments.seed):
+        name = f"epoch {shown.epoch}"
+        if copies:
+            name += f", copy {recipe.corruption.copy(shown.epoch)} of {copies}"
+        view = views.epoch(blocks, shown, recipe, tokenizer=tokenizer, name=name)
+        out.print()
+        out.print(view, soft_wrap=not out.is_terminal)
+
+
+def blocks(arguments: argparse.Namespace) -> None:
+    """What a recipe's blocks look like."""
+    import numpy as np
+
+    from clozelab.report import blocks as views
+    from clozelab.runs import masks
+    from clozelab.text.store import Corpus
+
+    recipe = read_recipe(arguments)
+    corpus = Corpus.open(arguments.corpus)
+    plan = masks.plan(
+        recipe, corpus, split=arguments.part, epoch=arguments.epoch, seed=arguments.seed
+    )
+    if not 0 <= arguments.number < len(plan):
+        raise UserError(f"--number {arguments.number}: there are blocks 0 to {len(plan) - 1:,}")
+    last = min(arguments.number + arguments.count, len(plan))
+    out.print(views.summary(plan, recipe))
+    out.print()
+    chosen = plan.blocks(np.arange(arguments.number, last))
+    out.print(views.listed(chosen, recipe, corpus.tokenizer), soft_wrap=not out.is_terminal)

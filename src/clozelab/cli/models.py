@@ -1,0 +1,3 @@
+"""Commands on a trained model: export, import, fill, embed."""
+
+from __future__ import annotations

@@ -1,0 +1,210 @@
+"""Commands that train: pretrain, distil, evaluate; a run's events as a live view."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from clozelab.cli.console import err, out, read_recipe, warn
+from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.runs.events import Began, Evaluated, Event
+    from clozelab.runs.machine import Machine
+    from clozelab.runs.session import Habits
+    from clozelab.training.loop import Step
+
+
+def pretrain(arguments: argparse.Namespace) -> None:
+    """Train an encoder, or go on with a run."""
+    from clozelab.runs import starting
+    from clozelab.runs.pretrain import pretrain, resume
+
+    machine, habits = _machine(arguments), _habits(arguments)
+    if arguments.resume is not None:
+        place = Path(arguments.resume)
+        given = read_recipe(arguments) if arguments.recipe else None
+        if given is None and (arguments.set or arguments.size or arguments.budget):
+            raise UserError(
+                f"{place}: a run is resumed as it was begun; leave --set, --size and --budget out,"
+                f" or begin a run of its own with --from {place}"
+            )
+        task = starting.resumed(place, recipe=given, data=arguments.data)
+        watch(resume(task, place, machine=machine, habits=habits), place)
+        return
+    if arguments.recipe is None or not arguments.data or arguments.out is None:
+        raise UserError(
+            "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
+        )
+    recipe = read_recipe(arguments)
+    settings = {"data": arguments.data, "seed": arguments.seed, "budget": arguments.budget}
+    if arguments.start is None:
+        task = starting.fresh(recipe, **settings)
+    elif arguments.size is not None:
+        raise UserError("--from brings its own size: leave --size out")
+    else:
+        task = starting.continued(recipe, arguments.start, **settings)
+    place = Path(arguments.out)
+    watch(pretrain(task, place, machine=machine, habits=habits), place)
+
+
+def distil(arguments: argparse.Namespace) -> None:
+    """Train a student under a teacher."""
+    from clozelab.runs import starting
+    from clozelab.runs.pretrain import pretrain
+
+    task = starting.taught(
+        read_recipe(arguments),
+        arguments.teacher,
+        data=arguments.data,
+        seed=arguments.seed,
+        budget=arguments.budget,
+        sized=arguments.size is not None,
+    )
+    place = Path(arguments.out)
+    machine, habits = _machine(arguments), _habits(arguments)
+    watch(pretrain(task, place, machine=machine, habits=habits), place)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Measure a model on held-out text."""
+    from clozelab.report.losses import table
+    from clozelab.runs.evaluate import evaluate
+    from clozelab.runs.events import means
+
+    sums = evaluate(
+        arguments.model,
+        arguments.data,
+        pairs=arguments.pairs,
+        blocks=arguments.blocks,
+        device=arguments.device,
+    )
+    out.print(table(means(sums)))
+
+
+def watch(events: Iterator[Event], place: Path) -> None:
+    """Draw a run's events until it ends."""
+    from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
+    from clozelab.training.loop import Step
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[told]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+        view = _View(bars)
+        for event in events:
+            if isinstance(event, Began):
+                view.begin(event)
+            elif isinstance(event, Said):
+                warn(event.text)
+            elif isinstance(event, Step):
+                view.step(event)
+            elif isinstance(event, Evaluated):
+                view.evaluated(event)
+            elif isinstance(event, Saved):
+                view.saved = event.path
+            elif isinstance(event, Ended):
+                last = event
+    if not last.whole:
+        raise UserError(
+            f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
+            f" --resume {place}"
+        )
+    err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+
+
+class _View:
+    """One line of progress: loss, tokens a second, the share of the device's peak."""
+
+    def __init__(self, bars: Progress) -> None:
+        self.bars = bars
+        self.task: TaskID | None = None
+        self.saved: Path | None = None
+        self.seconds, self.tokens, self.loss = 0.0, 0.0, 0.0
+        self.began: Began | None = None
+
+    def begin(self, event: Began) -> None:
+        self.began = event
+        recipe = event.recipe
+        err.print(
+            escape(
+                f"{recipe.name}: {event.parameters:,} parameters, {recipe.schedule.steps:,} steps,"
+                f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,}"
+                " tokens"
+            )
+        )
+        self.task = self.bars.add_task(
+            recipe.name, total=recipe.schedule.steps, completed=event.first, told=""
+        )
+
+    def step(self, event: Step) -> None:
+        from clozelab.runs.events import means
+
+        losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
+        # The first step compiles; recent steps count most.
+        share = 1.0 if event.number - self._first() <= 2 else 0.1
+        self.seconds += share * (event.seconds - self.seconds)
+        self.tokens += share * (event.tokens - self.tokens)
+        speed = self.tokens / max(self.seconds, 1e-9)
+        told = f"{losses} · {speed:,.0f} tokens/s"
+        if self.began and self.began.peak:
+            told += f" · {speed * self.began.flops_a_token / self.began.peak:.0%} of peak"
+        if self.task is not None:
+            self.bars.update(self.task, completed=event.number, told=told)
+
+    def evaluated(self, event: Evaluated) -> None:
+        from clozelab.runs.events import means
+
+        told = ", ".join(
+            f"{name} {one['loss']:.3f} ({one['accuracy']:.1%} right)"
+            if "accuracy" in one
+            else f"{name} {one['loss']:.3f}"
+            for name, one in means(event.sums).items()
+        )
+        err.print(escape(f"step {event.step:,}: held out {told}"))
+
+    def _first(self) -> int:
+        return self.began.first if self.began else 0
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    from clozelab.runs.machine import Machine
+
+    return Machine(
+        device=arguments.device,
+        precision=arguments.precision,
+        micro_batch=arguments.micro_batch,
+        workers=arguments.workers,
+        compile=arguments.compile,
+        recompute=arguments.recompute,
+        shard=arguments.shard,
+    )
+
+
+def _habits(arguments: argparse.Namespace) -> Habits:
+    from clozelab.runs.session import Habits
+
+    return Habits(
+        save_every=arguments.save_every,
+        keep=arguments.keep,
+        evaluate_every=arguments.evaluate_every,
+        tensorboard=arguments.tensorboard,
+    )

@@ -1,0 +1,98 @@
+"""Open a trained model: a run, one of its checkpoints, a Hugging Face directory or a hub name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from clozelab import recipe as recipes
+from clozelab.contracts import UserError, Vocabulary
+from clozelab.encoder import Transformer
+from clozelab.interop.families import bring
+from clozelab.interop.huggingface import read
+from clozelab.recipe import Recipe, slots
+from clozelab.runs.model import Model, build
+from clozelab.runs.saving import set_weights
+from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import load as load_tokenizer
+from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
+
+# Whose recipe a model of another library is taken for.
+_RECIPES = {"distilbert": "bert", "openai-gpt": "gpt", "gpt2": "gpt"}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what made it."""
+
+    place: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    model: Model  # in eval mode
+    step: int = 0
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The ids the model deals in."""
+        return describe(self.tokenizer)
+
+
+def load(place: str) -> Loaded:
+    """The model at a place."""
+    path = Path(place)
+    if (path / CHECKSUMS).exists():
+        return _checkpoint(at(path), ())
+    if (path / "recipe.toml").exists():
+        found, passed = newest(path / "checkpoints")
+        if found is None:
+            raise UserError(f"{place}: the run has no whole checkpoint yet; wait, or resume it")
+        return _checkpoint(found, tuple(passed))
+    return _foreign(place)
+
+
+def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
+    recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
+    tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+    model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+    set_weights(model, found.weights())
+    return Loaded(str(found.path), recipe, tokenizer, model.eval(), found.step, notes)
+
+
+def _foreign(place: str) -> Loaded:
+    """A model of transformers, as the recipe of its family with its own sizes and heads."""
+    files = read(place)
+    found = bring(files.config, files.tensors)
+    tokenizer = load_tokenizer(files.folder)
+    known = recipes.read(_RECIPES.get(found.family, found.family))
+    size = len(found.weights["encoder.embeddings.words.weight"])
+    kind: Any = known.tokenizer
+    parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
+    recipe = replace(
+        within(known, found.encoder),
+        tokenizer=replace(kind, vocabulary=size),
+        # A bare encoder came without a head: it gets fresh ones.
+        objectives=tuple(parts) or known.objectives,
+    )
+    model = build(recipe, size, seed=0)
+    fresh = {name: value.detach() for name, value in model.named_parameters()}
+    missing = sorted({name.rsplit(".", 2)[0] for name in fresh.keys() - found.weights.keys()})
+    notes = [f"{place}: {', '.join(missing)} is not in it and begins fresh"] if missing else []
+    notes += [f"{place}: {', '.join(found.left)} left behind"] if found.left else []
+    set_weights(model, {**fresh, **{n: w for n, w in found.weights.items() if n in fresh}})
+    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes))
+
+
+def within(recipe: Recipe, encoder: Any) -> Recipe:
+    """The recipe with another encoder, its blocks no longer than that encoder's positions."""
+    blocks: Any = recipe.blocks
+    schedule = recipe.schedule
+    if isinstance(encoder, Transformer) and blocks.length > encoder.positions:
+        blocks = replace(blocks, length=encoder.positions)
+    if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
+        schedule = replace(schedule, phases=())
+    return replace(recipe, encoder=encoder, blocks=blocks, schedule=schedule)

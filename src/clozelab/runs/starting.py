@@ -1,0 +1,190 @@
+"""Where a run begins: with fresh weights, with another model's, or at its own checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab import recipe as recipes
+from clozelab.contracts import UserError
+from clozelab.objectives import Distillation
+from clozelab.objectives.heads.teacher import start_from
+from clozelab.recipe import Recipe
+from clozelab.recipe.tables import written
+from clozelab.records import Run
+from clozelab.runs.fitting import fitted, open_stores
+from clozelab.runs.load import Loaded, load, within
+from clozelab.runs.model import build
+from clozelab.runs.setup import Task
+from clozelab.training import budget as budgets
+
+
+def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None) -> Task:
+    """A run of a recipe from the beginning."""
+    stores = open_stores(data)
+    for part in recipe.objectives:
+        if isinstance(part, Distillation):
+            raise UserError(
+                f"{recipe.name}: needs a teacher; use clozelab distil TEACHER"
+                f" --recipe {recipe.name}"
+            )
+    amount = budgets.parse(budget) if budget else None
+    return Task(fitted(recipe, stores[0][0]), stores, seed=seed, budget=amount)
+
+
+def continued(
+    recipe: Recipe, place: str, *, data: Sequence[str], seed: int, budget: str | None = None
+) -> Task:
+    """A run of a recipe that goes on from another model's weights, with its size and tokenizer."""
+    task = fresh(recipe, data=data, seed=seed, budget=budget)
+    given = load(place)
+    encoder: Any = given.recipe.encoder
+    recipe = within(task.recipe, encoder)
+    corpus = task.stores[0][0]
+    old = given.recipe.tokenizer.vocabulary
+    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        weights = _extended(weights, given, corpus.tokenizer, str(corpus.path))
+    kind: Any = recipe.tokenizer
+    size = max(old, corpus.vocabulary.size)
+    return replace(
+        task,
+        recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
+        start=weights,
+        origin=place,
+        notes=given.notes,
+    )
+
+
+def taught(
+    recipe: Recipe,
+    place: str,
+    *,
+    data: Sequence[str],
+    seed: int,
+    budget: str | None = None,
+    sized: bool = False,
+) -> Task:
+    """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher."""
+    teacher = load(place)
+    stores = open_stores(data)
+    corpus = stores[0][0]
+    lessons = [part for part in recipe.objectives if isinstance(part, Distillation)]
+    if not lessons:
+        raise UserError(f"{recipe.name}: has no objective distillation; use --recipe distilbert")
+    if teacher.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        raise UserError(
+            f"{place}: the teacher's vocabulary is not that of {corpus.path}; build the corpus"
+            f" with --tokenizer-from {place}"
+        )
+    if "masked_lm" not in teacher.model.heads:
+        raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
+    if not sized:
+        recipe = _beside(recipe, teacher.recipe)
+    recipe = fitted(recipe, corpus)
+    kind: Any = recipe.tokenizer
+    recipe = replace(
+        recipe, tokenizer=replace(kind, vocabulary=teacher.recipe.tokenizer.vocabulary)
+    )
+    return Task(
+        recipe,
+        stores,
+        seed=seed,
+        budget=budgets.parse(budget) if budget else None,
+        start=_layers(lessons[0], recipe, teacher, seed=seed),
+        teacher=teacher.model,
+        origin=place,
+    )
+
+
+def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> Task:
+    """A run as it was begun; a recipe given beside must be its own."""
+    run = Run.open(place)
+    kept = recipes.parse(run.recipe(), str(run.recipe_file))
+    facts = run.machine()
+    stores = open_stores(data or facts["data"])
+    if recipe is not None:
+        given = fitted(recipe, stores[0][0])
+        # The run's own length was its budget's.
+        same = replace(given, schedule=given.schedule.fitted(kept.schedule.steps))
+        changed = recipes.difference(kept, same)
+        if changed:
+            told = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
+            raise UserError(
+                f"{place}: was begun with another recipe ({told}); resume it as it was, or begin"
+                f" a run of its own with --from {place}"
+            )
+    teacher = load(facts["teacher"]).model if facts.get("teacher") else None
+    return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=facts.get("teacher"))
+
+
+def _told(value: Any) -> str:
+    return "–" if value is None else written(value)
+
+
+def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
+    """The student's recipe at the teacher's width, with its own share of the layers."""
+    student: Any = recipe.encoder
+    other: Any = teacher.encoder
+    full = recipes.read("bert").encoder.layers
+    same = ("width", "heads", "inner", "embedding", "positions", "position_offset", "activation")
+    encoder = replace(
+        student,
+        layers=max(1, other.layers * student.layers // full),
+        epsilon=other.epsilon,
+        **{name: getattr(other, name) for name in same},
+    )
+    return within(recipe, encoder)
+
+
+def _layers(
+    lesson: Distillation, recipe: Recipe, teacher: Loaded, *, seed: int
+) -> dict[str, Tensor] | None:
+    """The weights a student takes from its teacher, if it takes any."""
+    student: Any = recipe.encoder
+    other: Any = teacher.recipe.encoder
+    choice = lesson.layer_choice(other.layers, student.layers)
+    if not choice:
+        return None
+    size = recipe.tokenizer.vocabulary
+    mine = build(recipe, size, seed=seed, teacher=teacher.model)
+    return start_from(
+        {name: value.detach() for name, value in teacher.model.named_parameters()},
+        {name: value.detach() for name, value in mine.named_parameters()},
+        choice=choice,
+        teacher=other,
+        student=student,
+    )
+
+
+def _extended(
+    weights: dict[str, Tensor], given: Loaded, tokenizer: Tokenizer, place: str
+) -> dict[str, Tensor]:
+    """The weights with rows for words that the tokenizer has beyond the model's own.
+
+    A new word begins as the mean of the pieces that the model knew it by.
+    """
+    old, new = given.tokenizer.get_vocab(), tokenizer.get_vocab()
+    size = given.recipe.tokenizer.vocabulary
+    more = {word: number for word, number in new.items() if word not in old}
+    if any(new.get(word) != number for word, number in old.items()) or (
+        sorted(more.values()) != list(range(size, size + len(more)))
+    ):
+        raise UserError(
+            f"{place}: its tokenizer is not that of {given.place}; build the corpus with"
+            f" --tokenizer-from {given.place}, and --extend N to add words of its own"
+        )
+    words = sorted(more, key=more.__getitem__)
+    pieces = [given.tokenizer.encode(word, add_special_tokens=False).ids for word in words]
+    out = dict(weights)
+    for name, value in weights.items():
+        if name == "encoder.embeddings.words.weight" or name.endswith("_lm.bias"):
+            rows = [value[ids].mean(0) if ids else value.mean(0) for ids in pieces]
+            out[name] = torch.cat([value, torch.stack(rows)])
+    return out

@@ -1,0 +1,59 @@
+"""Graphs of ONNX: the same numbers as ours for rows of unequal lengths, whatever their padding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from peers import SHAPE as SHAPES
+from peers import Model, ours, padded, shaken
+
+from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop.onnx import export_onnx
+
+torch.set_num_threads(1)
+
+SHAPE = {**SHAPES, "layers": 2}
+GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+MODELS: dict[str, tuple[Encoder, str | None]] = {
+    "bert": (Transformer(**SHAPE), "masked_lm"),
+    "roberta": (Transformer(**SHAPE, types=0, position_offset=2), None),
+    "gpt, half shared": (Transformer(**GPTS, norm="pre", sharing="attention"), "causal_lm"),
+    "xlnet": (Relative(**STREAMS), None),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_graph_computes_the_same_on_rows_of_unequal_lengths(name: str, tmp_path: Path) -> None:
+    encoder, head = MODELS[name]
+    model = shaken(Model(encoder, (head,) if head else ()))
+    assert isinstance(model, Model)
+    types = getattr(encoder, "types", 2)
+    batch = padded(types)
+    wanted = ours(model, batch)
+    model.float()
+    path = tmp_path / "new" / "model.onnx"
+    part = model.heads[head] if head else None
+    names = export_onnx(path, model.encoder, shape=encoder, head=part)
+    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_inputs()] == list(batch)
+    assert [each.name for each in session.get_outputs()] == list(names)
+    real = batch["attention_mask"].bool()
+    for given in (batch, {key: turned(value, real) for key, value in batch.items()}):
+        out = session.run(None, {key: value.numpy() for key, value in given.items()})
+        there = given["attention_mask"].bool().numpy()
+        states = wanted[f"layer {encoder.layers}"].numpy()
+        assert np.abs(out[0][there] - states).max() < 1e-4
+        if head:
+            assert np.abs(out[1][there] - wanted["words"].numpy()).max() < 1e-4
+
+
+def turned(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """The same rows with their padding on the left."""
+    rows = [torch.cat([row[~keep], row[keep]]) for row, keep in zip(tensor, real, strict=True)]
+    return torch.stack(rows)

@@ -1,0 +1,353 @@
+"""Weights in and out: what is refused and why, what stays behind, and files as they are found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peers import SHAPE, VOCABULARY, Model
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab import data
+from clozelab.contracts import UserError, Vocabulary
+from clozelab.encoder import Encoder, Lstm, Relative, Transformer
+from clozelab.interop import onnx
+from clozelab.interop.card import card
+from clozelab.interop.families import Exported, bring, export
+from clozelab.interop.huggingface import read, write
+from clozelab.interop.names import shapes
+
+ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
+IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
+PAIR = ("masked_lm", "next_sentence")
+GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+
+
+def exported(
+    encoder: Encoder, heads: tuple[str, ...] = PAIR, family: str | None = None
+) -> Exported:
+    torch.manual_seed(0)
+    weights = Model(encoder, heads).state_dict()
+    return export(encoder, weights, vocabulary=IDS, length=99, family=family)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "setting"),
+    [
+        (Transformer(**SHAPE, norm="pre"), "encoder.norm = 'pre'"),
+        (Transformer(**SHAPE, embedding_norm=False), "encoder.embedding_norm = False"),
+        (Transformer(**SHAPE, sharing="attention"), "encoder.sharing = 'attention'"),
+        (Transformer(**SHAPE, sharing="ffn"), "encoder.sharing = 'ffn'"),
+        (Transformer(**SHAPE, sharing="all", causal=True), "encoder.causal = True"),
+        (Transformer(**SHAPE | {"layers": 18}, sharing="all", groups=14), "encoder.groups = 14"),
+        (Transformer(**GPTS | {"types": 2, "inner": 64}), "encoder.types = 2"),
+        (Transformer(**GPTS | {"inner": 64}), "encoder.activation = 'gelu'"),
+        (Transformer(**GPTS, activation="relu"), "encoder.inner = 24"),
+        (Transformer(**GPTS | {"embedding": 8}, norm="pre"), "encoder.embedding = 8"),
+        (Transformer(**GPTS, norm="pre", sharing="all"), "encoder.sharing = 'all'"),
+    ],
+)
+def test_a_setting_without_a_class_is_named_with_a_remedy(encoder: Encoder, setting: str) -> None:
+    with pytest.raises(UserError, match="ONNX") as error:
+        exported(encoder, ())
+    assert str(error.value).startswith(setting)
+
+
+def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
+    encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
+    with pytest.raises(UserError, match="clozelab embed"):
+        export(encoder, {}, vocabulary=IDS, length=9)
+    with pytest.raises(UserError, match="clozelab embed"):
+        onnx.export_onnx(Path("x.onnx"), encoder.build(0), shape=encoder)
+
+
+def test_a_family_may_be_named_if_it_fits() -> None:
+    plain = Transformer(**SHAPE, types=0)
+    assert exported(plain, ("masked_lm",)).config["model_type"] == "distilbert"
+    assert exported(plain, PAIR).config["model_type"] == "bert"
+    bert = exported(plain, ("masked_lm",), family="bert")
+    assert bert.config["model_type"] == "bert" and bert.config["type_vocab_size"] == 1
+    assert not bert.tensors["bert.embeddings.token_type_embeddings.weight"].any()
+    for family in ("bort", "xlnet"):
+        with pytest.raises(UserError, match=f"family '{family}'"):
+            exported(plain, (), family=family)
+    with pytest.raises(UserError, match="position_offset = 0"):
+        exported(plain, (), family="roberta")
+
+
+def test_a_dense_head_on_gpt_is_refused() -> None:
+    encoder = Transformer(**GPTS, norm="pre")
+    weights = Model(encoder, ("causal_lm",), transform=True).state_dict()
+    with pytest.raises(UserError, match='head = "transform"'):
+        export(encoder, weights, vocabulary=IDS, length=9)
+
+
+def test_heads_without_a_place_are_said() -> None:
+    encoder = Transformer(**SHAPE)
+    weights = {**Model(encoder, PAIR).state_dict(), "heads.span_boundary.bias": torch.zeros(3)}
+    there = export(encoder, weights, vocabulary=IDS, length=9)
+    assert there.left == ["heads.span_boundary.bias"]
+    assert there.length == 9 and exported(encoder).length == 12
+
+
+def test_a_model_too_small_for_its_tokenizer_is_refused() -> None:
+    encoder = Transformer(**SHAPE)
+    larger = Vocabulary(VOCABULARY + 1, ROLES, IDS.special)
+    with pytest.raises(UserError, match=r"encoder\.embeddings\.words\.weight is of another shape"):
+        export(encoder, Model(encoder, ()).state_dict(), vocabulary=larger, length=9)
+    with pytest.raises(
+        UserError, match=r"encoder\.embeddings\.words\.weight, .* and .* more are missing"
+    ):
+        export(encoder, {}, vocabulary=IDS, length=9)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "heads"),
+    [
+        (Transformer(**SHAPE), PAIR),
+        (Transformer(**SHAPE | {"embedding": 8}, sharing="all"), ("masked_lm", "sentence_order")),
+        (Transformer(**GPTS, norm="pre"), ()),
+        (Relative(**STREAMS), ("permutation_lm",)),
+    ],
+)
+def test_the_shapes_are_those_of_the_model(encoder: Encoder, heads: tuple[str, ...]) -> None:
+    built = Model(encoder, heads).state_dict()
+    assert shapes(encoder, VOCABULARY, heads) == {name: t.shape for name, t in built.items()}
+
+
+def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
+    return some.keys() == others.keys() and all(torch.equal(some[n], others[n]) for n in some)
+
+
+def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    wanted = bring(config, tensors)
+    words = "bert.embeddings.word_embeddings.weight"
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): t
+        for name, t in tensors.items()
+    }
+    old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
+    old["cls.predictions.decoder.weight"] = old[words].clone()
+    old["bert.embeddings.position_ids"] = torch.arange(12)
+    got = bring(config, old)
+    assert same(got.weights, wanted.weights)
+    assert (got.heads, got.left) == (("masked_lm", "next_sentence"), [])
+
+
+def test_an_encoder_alone_comes_with_or_without_its_prefix() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE), ())
+    assert "embeddings.word_embeddings.weight" in tensors
+    tensors["pooler.dense.weight"] = torch.zeros(16, 16)
+    bare = bring(config, tensors)
+    assert (bare.heads, bare.left) == ((), ["bert.pooler.dense.weight"])
+    prefixed = bring(config, {f"bert.{name}": tensor for name, tensor in tensors.items()})
+    assert same(prefixed.weights, bare.weights)
+    assert len(bare.weights) == len(Model(bare.encoder, ()).state_dict())
+
+
+def test_a_task_s_head_stays_behind_and_is_said() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE), ("masked_lm",))
+    tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
+    extra = {"classifier.weight": torch.zeros(3, 16), "bert.pooler.dense.bias": torch.zeros(16)}
+    got = bring(config, {**tensors, **extra})
+    assert got.heads == ()
+    assert got.left == ["bert.pooler.dense.bias", "classifier.weight"]
+
+
+def test_half_precision_becomes_full() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    got = bring(config, {name: tensor.half() for name, tensor in tensors.items()})
+    assert {tensor.dtype for tensor in got.weights.values()} == {torch.float32}
+
+
+def test_what_is_missing_strange_misshapen_or_untied_is_named() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    key = "bert.encoder.layer.1.attention.self.key.weight"
+    lacking = {name: tensor for name, tensor in tensors.items() if name != key}
+    with pytest.raises(UserError, match=f"{key} is missing"):
+        bring(config, lacking)
+    few = {name: t for name, t in tensors.items() if "layer.1" not in name}
+    with pytest.raises(UserError, match=r"layer\.1\..* and 13 more are missing"):
+        bring(config, few)
+    with pytest.raises(UserError, match=r"bert\.adapter is not known"):
+        bring(config, {**tensors, "bert.adapter": torch.zeros(2)})
+    for wrong in (torch.zeros(16, 15), torch.zeros(15, 16)):
+        with pytest.raises(UserError, match=r"self\.key\.weight .* another shape"):
+            bring(config, {**tensors, key: wrong})
+    with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight: differs"):
+        bring(config, {**tensors, "cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)})
+    half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
+    with pytest.raises(UserError, match=r"cls\.predictions\.bias is missing"):
+        bring(config, half)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"model_type": "deberta"}, "model_type 'deberta' is unknown"),
+        ({"model_type": None}, "model_type None is unknown"),
+        ({"vocab_size": None}, "no vocab_size"),
+        ({"hidden_size": None}, "no hidden_size"),
+        ({"hidden_act": "silu"}, "activation 'silu'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
+        ({"model_type": "ernie", "use_task_id": True}, "use_task_id = True"),
+        ({"num_attention_heads": 3}, "heads = 3"),
+    ],
+)
+def test_a_config_that_cannot_be_ours_is_refused(change: dict[str, Any], problem: str) -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    config = {key: value for key, value in {**config, **change}.items() if value is not None}
+    with pytest.raises(UserError, match=problem):
+        bring(config, tensors)
+
+
+def test_albert_at_full_width_has_nothing_to_project() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE, sharing="all"), ("masked_lm",))
+    assert bring(config, tensors).encoder == Transformer(**SHAPE, sharing="all")
+    tensors["albert.encoder.embedding_hidden_mapping_in.bias"][0] = 1.0
+    with pytest.raises(UserError, match="projects a width onto itself"):
+        bring(config, tensors)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
+    there = exported(Transformer(**SHAPE))
+    write(tmp_path / "a" / "hf", there, tokenizer=tokenizer, vocabulary=IDS, card="A card.")
+    return tmp_path / "a" / "hf"
+
+
+def test_a_directory_appears_whole_or_not_at_all(folder: Path) -> None:
+    names = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert {file.name for file in folder.iterdir()} == {*names, "README.md"}
+    assert [file.name for file in folder.parent.iterdir()] == ["hf"]
+    tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
+    there = exported(Transformer(**SHAPE))
+    with pytest.raises(UserError, match="not empty"):
+        write(folder, there, tokenizer=tokenizer, vocabulary=IDS, card="")
+    broken = there._replace(config={**there.config, "odd": object()})
+    with pytest.raises(TypeError):
+        write(folder.with_name("b"), broken, tokenizer=tokenizer, vocabulary=IDS, card="")
+    assert [file.name for file in folder.parent.iterdir()] == ["hf"]
+    folder.with_name("b").mkdir()
+    write(folder.with_name("b"), there, tokenizer=tokenizer, vocabulary=IDS, card="")
+
+
+def test_shards_and_pickled_weights_are_read(folder: Path) -> None:
+    wanted = read(str(folder)).tensors
+    (folder / "model.safetensors").unlink()
+    torch.save(wanted, folder / "pytorch_model.bin")
+    assert same(read(str(folder)).tensors, wanted)
+    names = list(wanted)
+    parts = {"model-1.safetensors": names[:5], "model-2.safetensors": names[5:]}
+    for file, part in parts.items():
+        save_file({name: wanted[name] for name in part}, folder / file)
+    index = {name: f"../elsewhere/{file}" for file, part in parts.items() for name in part}
+    place = folder / "model.safetensors.index.json"
+    place.write_text(json.dumps({"weight_map": index}), encoding="utf-8")
+    (folder / "pytorch_model.bin").write_bytes(b"not to be read")
+    assert same(read(str(folder)).tensors, wanted)
+    (folder / "model-2.safetensors").unlink()
+    with pytest.raises(UserError, match="named by the index but not there"):
+        read(str(folder))
+
+
+class Trap:
+    """What a hostile pickle would hold."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (pytest.fail, ("a pickle ran",))
+
+
+def test_only_weights_are_unpickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({"a": Trap()}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="cannot be read as weights alone"):
+        read(str(folder))
+    torch.save({"epoch": 3}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match="more than weights"):
+        read(str(folder))
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(UserError, match=r"no model\.safetensors or pytorch_model\.bin"):
+        read(str(folder))
+    (folder / "model.safetensors").write_bytes(b"12")
+    with pytest.raises(UserError, match="cannot be read"):
+        read(str(folder))
+    (folder / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match="not a JSON object"):
+        read(str(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"config\.json: no such file"):
+        read(str(folder))
+
+
+def test_a_hub_name_is_fetched_safe_weights_first(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, list[str]]] = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+    assert read("owner/name").folder == folder
+    assert len(asked) == 1 and not any(each.endswith(".bin") for each in asked[0][1])
+    weights = read(str(folder)).tensors
+    assert len(asked) == 1, "a local directory touched the hub"
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    assert same(read("owner/name").tensors, weights)
+    assert "pytorch_model*.bin" in asked[-1][1]
+
+
+def test_a_hub_that_cannot_be_reached_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(name: str, allow_patterns: list[str]) -> str:
+        raise ConnectionError("no way out")
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
+    with pytest.raises(UserError, match=r"owner/name: no such directory.*no way out"):
+        read("owner/name")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="pip install huggingface_hub"):
+        read("owner/name")
+    with pytest.raises(UserError, match="no such directory"):
+        read("/no/such/place")
+
+
+def test_without_its_packages_onnx_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
+    encoder = Transformer(**SHAPE)
+    with pytest.raises(UserError, match=r"pip install 'clozelab\[onnx\]'"):
+        onnx.export_onnx(Path("x.onnx"), encoder.build(9), shape=encoder)
+
+
+def test_a_card_says_what_the_model_is() -> None:
+    text = card(
+        name="hf/small",
+        title="A small model",
+        recipe_toml='[encoder]\nuse = "transformer"\n',
+        data={"tokens": 12, "source": "a|b"},
+        metrics={"loss": 2.345678},
+        family="bert",
+    )
+    front = text.split("---\n")[1]
+    assert "pipeline_tag: fill-mask" in front and "library_name: transformers" in front
+    assert "# small\n" in text and 'pipeline("fill-mask", "hf/small")' in text
+    assert '```toml\n[encoder]\nuse = "transformer"\n```' in text
+    assert "| loss | 2.346 |" in text and r"| source | a\|b |" in text
+    said = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
+    assert "text-generation" in card(**said, family="gpt2")
+    assert "Not recorded." in card(**said, family="xlnet")
