@@ -320,6 +320,20 @@ def test_batch_mates_and_dummies_change_nothing() -> None:
         assert_same(padded.queries.view(5, -1, 8)[:3].flatten(0, 1), out.queries)
 
 
+@pytest.mark.parametrize("left", [0, 3])
+@torch.no_grad()
+def test_padding_on_either_side_changes_nothing(left: int) -> None:
+    model, given = built(), plain(batch([6]))
+    seen = torch.zeros(1, 9, dtype=torch.bool)
+    seen[0, left : left + 6] = True
+    for filler in (0, 7):
+        ids, segments = torch.full((9,), filler), torch.full((9,), filler % 3)
+        ids[seen[0]], segments[seen[0]] = given.ids, given.segments
+        starts = torch.tensor([0, 9]).int()
+        padded = Input(ids, torch.arange(9), segments, starts, longest=9, dense=True, seen=seen)
+        assert_same(model(padded).states[seen[0]], model(given).states)
+
+
 def _with_dummies(given: Input, filler: int) -> Input:
     """A block of four dummies behind the real ones, then an empty block."""
     more = {

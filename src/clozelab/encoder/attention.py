@@ -83,9 +83,8 @@ def _in_rows(
     query, key, value = rows
     mask = layout.seen
     if mask is not None and causal:
-        every = torch.arange(layout.longest, device=q.device)
-        # A cell of padding sees itself: a softmax needs something to look at.
-        mask = mask & (every[:, None] > every) | (every[:, None] == every)
+        size = (layout.longest, layout.longest)
+        mask = mask & torch.ones(size, dtype=torch.bool, device=q.device).tril()
     out = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
     )

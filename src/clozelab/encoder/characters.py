@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder.attention import rectangle
+from clozelab.encoder.recurrence import recur
 from clozelab.layers import Linear, drop
 
 if TYPE_CHECKING:
@@ -76,25 +77,28 @@ class Highway(nn.Module):
 
 
 class Rows(NamedTuple):
-    """Blocks laid into rows for both directions: the second reads each from its last word."""
+    """When each word of a batch is read in both directions: the second starts at a block's end."""
 
-    words: Tensor  # [2 · B · L] the word in each cell; the second direction's count from N
-    cells: Tensor  # [2 · N] the cell of each word
+    words: Tensor  # [2 · L · B] the word each step reads in each block; the second's count from N
+    steps: Tensor  # [2 · N] where in `words` each word is read
     longest: int
 
 
 def lay(batch: Input) -> Rows:
-    """Lay the blocks of a batch into rows."""
+    """Lay the blocks of a batch side by side, step by step."""
     words, cell, _ = rectangle(batch)
-    lengths = batch.starts.diff().long()[:, None]
-    columns = torch.arange(batch.longest, device=words.device)
-    turned = torch.where(columns < lengths, lengths - 1 - columns, columns)
-    first = torch.arange(len(lengths), device=words.device) * batch.longest
-    turn = (first[:, None] + turned).flatten()  # [B · L] its own inverse
+    longest, blocks, total = batch.longest, len(batch.starts) - 1, len(cell)
+    lengths = batch.starts.diff().long()
+    columns = torch.arange(longest, device=words.device)
+    turned = torch.where(columns < lengths[:, None], lengths[:, None] - 1 - columns, columns)
+    forward = words.view(blocks, longest)
+    backward = forward.gather(1, turned) + total
+    row = cell // longest
+    there, back = batch.places, lengths[row] - 1 - batch.places + longest
     return Rows(
-        words=torch.cat([words, words[turn] + len(cell)]),
-        cells=torch.cat([cell, turn[cell] + len(words)]),
-        longest=batch.longest,
+        words=torch.cat([forward.T, backward.T]).flatten(),
+        steps=torch.cat([there, back]) * blocks + row.repeat(2),
+        longest=longest,
     )
 
 
@@ -106,7 +110,7 @@ class BothWays(nn.Module):
         width, inner = shape.width, shape.inner
         self.inputs = nn.Parameter(torch.empty(2, width, 4 * inner))
         self.states = nn.Parameter(torch.empty(2, width, 4 * inner))
-        self.bias = nn.Parameter(torch.zeros(2, 4 * inner))  # in, new, forget, out
+        self.bias = nn.Parameter(torch.zeros(2, 4 * inner))  # admit, new, keep, let out
         self.projection = nn.Parameter(torch.empty(2, inner, width))
         self.clip = shape.clip
         joint = (6 / (2 * width + 4 * inner)) ** 0.5  # both products are one matrix in the original
@@ -121,26 +125,10 @@ class BothWays(nn.Module):
         """[2, N, W] → [2, N, W]: each word from those before it in its direction."""
         dtype, width = x.dtype, x.shape[-1]
         laid = x.flatten(0, 1).index_select(0, rows.words).view(2, -1, width)
-        gates = torch.baddbmm(self.bias.to(dtype)[:, None], laid, self.inputs.to(dtype))
-        steps = gates.view(2, -1, rows.longest, gates.shape[-1]).unbind(2)
-        recurrent, projection = self.states.to(dtype), self.projection.to(dtype)
-        state = steps[0].new_zeros(2, steps[0].shape[1], width)
-        # A cell adds up a whole block, so it is kept in the precision of the weights.
-        cell = self.bias.new_zeros(2, steps[0].shape[1], projection.shape[1])
-        states = []
-        for step in steps:
-            cell, ready = self._remember(cell, torch.baddbmm(step, state, recurrent))
-            state = torch.bmm(ready, projection).clamp(-self.clip, self.clip)
-            states.append(state)
-        out = torch.stack(states, dim=2).view(-1, width)
-        return out.index_select(0, rows.cells).view(2, -1, width)
-
-    def _remember(self, cell: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        """The new cell, and what it lets out."""
-        admit, new, keep, out = gates.to(cell.dtype).chunk(4, dim=-1)
-        cell = torch.sigmoid(keep) * cell + torch.sigmoid(admit) * torch.tanh(new)
-        cell = cell.clamp(-self.clip, self.clip)
-        return cell, (torch.sigmoid(out) * torch.tanh(cell)).to(gates.dtype)
+        known = torch.baddbmm(self.bias.to(dtype)[:, None], laid, self.inputs.to(dtype))
+        known = known.view(2, rows.longest, -1, known.shape[-1])
+        out, _, _ = recur(known, self.states.to(dtype), self.projection.to(dtype), self.clip)
+        return out.view(-1, width).index_select(0, rows.steps).view(2, -1, width)
 
 
 class Reader(nn.Module):

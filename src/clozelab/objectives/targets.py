@@ -60,7 +60,7 @@ def inside_spans(blocks: Blocks, hidden: Hidden, *, longest: int, specials: bool
 
     `specials` says whether these two may be specials.
     """
-    start, end = _merged(blocks, hidden).T
+    start, end = _merged(hidden)
     row = blocks.rows[start]
     inside = (start > blocks.starts[row]) & (end < blocks.starts[row + 1])
     start, end = start[inside], end[inside]
@@ -79,12 +79,12 @@ def inside_spans(blocks: Blocks, hidden: Hidden, *, longest: int, specials: bool
     return Targets(offsets(counts), columns)
 
 
-def _merged(blocks: Blocks, hidden: Hidden) -> Ints:
-    """The hidden spans, those that touch inside a block made one: its neighbours are seen."""
-    spans = hidden.spans
-    if not len(spans):
-        return spans.reshape(0, 2)
-    row = blocks.rows[spans[:, 0]]
-    touch = (spans[1:, 0] == spans[:-1, 1]) & (row[1:] == row[:-1])
-    first = np.append(True, ~touch)
-    return np.stack([spans[first, 0], spans[np.append(~touch, True), 1]], axis=1)
+def _merged(hidden: Hidden) -> Ints:
+    """The hidden spans, those that touch made one, so that what is around them is seen.
+
+    Spans that touch over the edge of a block have nothing there to be predicted from either way.
+    """
+    first, last = hidden.spans[:, 0], hidden.spans[:, 1]
+    apart = first[1:] > last[:-1]
+    edge = np.ones(min(len(first), 1), dtype=bool)
+    return np.stack([first[np.append(edge, apart)], last[np.append(apart, edge)]])
