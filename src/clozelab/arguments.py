@@ -58,7 +58,12 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     group.add_argument("--vocabulary", type=_count, help="how many ids (30,000)")
     group.add_argument("--cased", action=argparse.BooleanOptionalAction, help="keep capitals")
-    group.add_argument("--tokenizer-from", help="a folder or file with a trained tokenizer")
+    group.add_argument(
+        "--tokenizer-from", metavar="MODEL", help="a run, folder or file with a trained tokenizer"
+    )
+    group.add_argument(
+        "--extend", type=_count, metavar="N", help="teach that tokenizer up to N words of the text"
+    )
     group.add_argument("--recipe", help="train the tokenizer that this recipe asks for")
     group = verb.add_argument_group("reading")
     group.add_argument(

@@ -11,6 +11,7 @@ from torch import Tensor
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder.characters import BothWays, Characters, Reader
 from clozelab.encoder.lstm import Lstm
+from clozelab.encoder.recurrence import recur
 from clozelab.recipe import read
 
 torch.set_num_threads(1)
@@ -122,6 +123,30 @@ def test_the_encoder_equals_a_loop_over_words(scale: float) -> None:
     assert len(kept) == 3
     for layer, expected in zip(kept, by_hand(encoder, batch), strict=True):
         assert torch.allclose(layer, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 30.0])
+def test_its_gradients_are_those_of_the_loop_through_clips_too(scale: float) -> None:
+    batch, grads = laid(LENGTHS, seed=4), []
+    weights = torch.randn(sum(LENGTHS), 12, generator=torch.Generator().manual_seed(0)).double()
+    for states in (lambda e: e(batch).states, lambda e: by_hand(e, batch)[-1]):
+        encoder = made(scale=scale)
+        (states(encoder) * weights).sum().backward()
+        grads.append({name: p.grad for name, p in encoder.named_parameters()})
+    for name, grad in grads[0].items():
+        assert grad is not None
+        assert torch.allclose(grad, grads[1][name], rtol=1e-9, atol=1e-12), name
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_recurrence_is_a_proper_operation(steps: int) -> None:
+    torch.manual_seed(0)
+    shapes = [(2, steps, 3, 20), (2, 4, 20), (2, 5, 4)]
+    values = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    torch.library.opcheck(recur, (*values, 0.7))
+    assert torch.autograd.gradcheck(lambda *x: recur(*x, 0.7)[0], values)
+    out, _, cells = recur(*(value.bfloat16() for value in values), 0.7)
+    assert (out.dtype, cells.dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> None:
@@ -255,6 +280,10 @@ def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
 
 
 def test_the_encoder_compiles_whole() -> None:
-    encoder, batch = made(), laid([3, 2], idle=(3,))
-    compiled = torch.compile(encoder, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(batch).states, encoder(batch).states)
+    batch, grads = laid([3, 2], idle=(3,)), []
+    for compiled in (False, True):
+        encoder = made()
+        run = torch.compile(encoder, backend="aot_eager", fullgraph=True) if compiled else encoder
+        run(batch).states.sum().backward()
+        grads.append([parameter.grad for parameter in encoder.parameters()])
+    assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(*grads, strict=True))

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from predicting import Shape
+from hiding import lay
+from predicting import Shape, complete
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums, Targets, UserError
 from clozelab.encoder.transformer import Transformer
+from clozelab.masking.span import Span
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.heads import chunks
 from clozelab.objectives.heads.teacher import start_from
@@ -52,6 +54,19 @@ def taught(
         teach=teacher[1].logits,
     )
     return sums
+
+
+def test_student_and_teacher_meet_at_every_token_or_at_the_hidden_ones() -> None:
+    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), Span(rate=0.3))
+    blocks, at = case.blocks, case.hidden.positions
+    every = case.targets(Distillation())
+    assert every.starts.tolist() == blocks.starts.tolist()
+    assert every.columns["at"].tolist() == blocks.places.tolist()
+    assert every.columns["labels"].tolist() == blocks.ids.tolist()
+    hidden = case.targets(Distillation(over="targets"))
+    assert hidden.columns["at"].tolist() == blocks.places[at].tolist()
+    assert hidden.columns["labels"].tolist() == blocks.ids[at].tolist()
+    assert every.columns.keys() == hidden.columns.keys() == {"at", "labels"}
 
 
 def test_a_student_like_its_teacher_has_nothing_to_learn() -> None:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from clozelab import data
+from clozelab import recipe as recipes
 from clozelab.contracts import UserError, Vocabulary
 from clozelab.encoder import Encoder, Lstm, Relative, Transformer
 from clozelab.interop import onnx
@@ -24,6 +25,8 @@ from clozelab.interop.card import card
 from clozelab.interop.families import Exported, bring, export
 from clozelab.interop.huggingface import read, write
 from clozelab.interop.names import shapes
+from clozelab.runs.model import build
+from clozelab.text.vocabulary import ROLES as SPELLINGS
 
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
 IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
@@ -60,6 +63,37 @@ def test_a_setting_without_a_class_is_named_with_a_remedy(encoder: Encoder, sett
     with pytest.raises(UserError, match="ONNX") as error:
         exported(encoder, ())
     assert str(error.value).startswith(setting)
+
+
+CLASSES = {
+    "albert": "AlbertForPreTraining",
+    "distilbert": "DistilBertForMaskedLM",
+    "gpt": "OpenAIGPTLMHeadModel",
+    "roberta": "RobertaForMaskedLM",
+    "roberta_wwm": "BertForMaskedLM",
+    "spanbert": "BertForMaskedLM",
+    "xlnet": "XLNetLMHeadModel",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if name != "elmo"])
+def test_every_recipe_has_a_class(name: str) -> None:
+    recipe = recipes.read(name)
+    specials = recipe.tokenizer.specials
+    roles = {
+        role: specials.index(mark)
+        for role, marks in SPELLINGS.items()
+        for mark in reversed(marks)
+        if mark in specials
+    }
+    size = recipe.tokenizer.vocabulary
+    ids = Vocabulary(size, roles, np.arange(len(specials), dtype=np.int32))
+    with torch.device("meta"):
+        weights = build(recipe, size, seed=0).state_dict()
+    there = export(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
+    assert there.config["architectures"] == [CLASSES.get(name, "BertForPreTraining")]
+    assert there.length == 512
+    assert {name.split(".")[1] for name in there.left} <= {"span_boundary", "distillation"}
 
 
 def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
@@ -164,6 +198,14 @@ def test_a_task_s_head_stays_behind_and_is_said() -> None:
     got = bring(config, {**tensors, **extra})
     assert got.heads == ()
     assert got.left == ["bert.pooler.dense.bias", "classifier.weight"]
+
+
+def test_roberta_s_head_is_made_with_gelu_or_stays_behind() -> None:
+    encoder = Transformer(**SHAPE, position_offset=2, types=0)
+    config, tensors, *_ = exported(encoder, ("masked_lm",))
+    assert bring(config, tensors).heads == ("masked_lm",)
+    got = bring({**config, "hidden_act": "relu"}, tensors)
+    assert got.heads == () and {name.split(".")[0] for name in got.left} == {"lm_head"}
 
 
 def test_half_precision_becomes_full() -> None:

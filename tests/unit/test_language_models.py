@@ -13,7 +13,8 @@ from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, length
 from torch import Tensor
 from torch.nn import functional
 
-from clozelab.contracts import Encoded, Targets, UserError
+from clozelab.contracts import Encoded, Input, Targets, UserError
+from clozelab.encoder.lstm import Lstm
 from clozelab.masking.span import Span
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
@@ -205,11 +206,23 @@ def test_the_true_distribution_is_where_the_sampled_loss_is_still() -> None:
     assert pull.abs().max() < 0.2  # without the chances it is five times that
 
 
-def test_a_fresh_word_head_knows_nothing() -> None:
-    model, x, targets = word_model(words=3000, samples=100)
-    model.eval()
-    sums = model(x * 0.1, targets)
-    assert sums["loss"].item() / sums["count"].item() == pytest.approx(math.log(3000), abs=0.05)
+def test_a_fresh_encoder_and_head_know_nothing() -> None:
+    torch.manual_seed(0)
+    shape = Lstm(layers=2, width=32, inner=64, filters=((1, 16), (3, 32)))
+    words, count = 3000, 60
+    batch = Input(
+        ids=torch.zeros(count, dtype=torch.long),
+        places=torch.arange(20).repeat(3),
+        segments=torch.zeros(count, dtype=torch.long),
+        starts=torch.arange(0, count + 1, 20, dtype=torch.int32),
+        longest=20,
+        characters=torch.randint(0, 261, (count, 12)),
+    )
+    labels = torch.randint(0, words, (2, count))
+    targets = {"at": torch.arange(count), "labels": labels[0], "back_labels": labels[1]}
+    head = BidirectionalLm(words=words, samples=100).build(shape, 0).eval()
+    sums = head(shape.build(0).eval()(batch), targets)
+    assert sums["loss"].item() / sums["count"].item() == pytest.approx(math.log(words), abs=0.05)
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])

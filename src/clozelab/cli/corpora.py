@@ -47,6 +47,7 @@ def build(arguments: argparse.Namespace) -> None:
         cased=arguments.cased,
         source=arguments.tokenizer_from,
         recipe=arguments.recipe,
+        extend=arguments.extend,
     )
     for line in missing(options):
         warn(line)

@@ -128,7 +128,8 @@ class BothWays(nn.Module):
         known = torch.baddbmm(self.bias.to(dtype)[:, None], laid, self.inputs.to(dtype))
         known = known.view(2, rows.longest, -1, known.shape[-1])
         out, _, _ = recur(known, self.states.to(dtype), self.projection.to(dtype), self.clip)
-        return out.view(-1, width).index_select(0, rows.steps).view(2, -1, width)
+        read: Tensor = out.view(-1, width).index_select(0, rows.steps)
+        return read.view(2, -1, width)
 
 
 class Reader(nn.Module):

@@ -114,14 +114,14 @@ def _(
     return torch.empty_like(gates), torch.empty_like(states), torch.empty_like(projection)
 
 
-def _keep(context: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    _, states, projection, context.clip = inputs
-    context.save_for_backward(*output, states, projection)
-    context.mark_non_differentiable(*output[1:])
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    _, states, projection, ctx.clip = inputs
+    ctx.save_for_backward(*output, states, projection)
+    ctx.mark_non_differentiable(*output[1:])
 
 
-def _back(context: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    return (*recur_back(grad, *context.saved_tensors, context.clip), None)
+def _back(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
+    return (*recur_back(grad, *ctx.saved_tensors, ctx.clip), None)
 
 
 recur.register_autograd(_back, setup_context=_keep)

@@ -48,8 +48,9 @@ class View(NamedTuple):
             return scores.gather(3, self.columns.expand(-1, scores.shape[1], -1, -1))
         # The row below begins one column further left: read on with rows one column shorter.
         blocks, heads, rows, width = scores.shape
-        shifted = scores.flatten(2)[..., rows:].view(blocks, heads, rows, width - 1)
-        return shifted[..., : self.seen.shape[-1]]
+        # (Narrowed, not sliced: a slice of a free length is lost on the exporter to ONNX.)
+        on = scores.flatten(2).narrow(2, rows, rows * (width - 1))
+        return on.view(blocks, heads, rows, width - 1).narrow(3, 0, self.seen.shape[-1])
 
 
 def grid(batch: Input) -> Grid:

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from clozelab import recipe as recipes
 from clozelab.contracts import Counts, UserError
+from clozelab.text.extension import Extension
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import build
@@ -30,12 +31,19 @@ def choose_tokenizer(
     cased: bool | None = None,
     source: str | None = None,
     recipe: str | None = None,
+    extend: int | None = None,
 ) -> Training | Tokenizer:
-    """The tokenizer a corpus is to be built with: a given one, a recipe's, or one to be trained."""
+    """The tokenizer a corpus is to be built with: a given one, a recipe's, or one to be trained.
+
+    `extend` is how many words of the text a given one is to learn.
+    """
     if source is not None:
         if kind or vocabulary or recipe or cased is not None:
             raise UserError("--tokenizer-from brings its own settings: leave the others out")
-        return load(source)
+        given = load(source)
+        return given if extend is None else Extension(given.to_str(), extend)
+    if extend is not None:
+        raise UserError("--extend adds words to a trained tokenizer: name it by --tokenizer-from")
     if recipe is not None:
         training = recipes.read(recipe).tokenizer
     else:

@@ -177,7 +177,8 @@ class Steps:
     ) -> None:
         self.recipe, self.stores, self.seed = recipe, stores, seed
         self.rank, self.size, self.tokens = rank, size, tokens
-        self.constant = constant and "stream" not in recipe.blocks.provides
+        # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
+        self.constant = constant and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[Source]] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
 

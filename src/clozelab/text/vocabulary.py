@@ -95,9 +95,12 @@ def describe(tokenizer: Tokenizer) -> Vocabulary:
 
 
 def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a `tokenizer.json` or a BERT `vocab.txt`."""
+    """A tokenizer from a Hugging Face directory, a run, a `tokenizer.json` or a `vocab.txt`."""
     path = Path(place)
     if path.is_dir():
+        saved = sorted(path.glob("checkpoints/step-*/tokenizer.json"))
+        if saved:  # a run's, which every checkpoint has
+            return load(saved[-1])
         for name in ("tokenizer.json", "vocab.txt", "vocab.json"):
             if (path / name).is_file():
                 return load(path / name)

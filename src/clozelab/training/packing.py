@@ -49,16 +49,7 @@ def joined(shares: Sequence[Share]) -> Share:
         return shares[0]
     first = shares[0]
     turned = [share.reverse for share in shares if share.reverse is not None]
-    targets = {
-        name: Targets(
-            _after([share.targets[name].starts for share in shares]),
-            {
-                column: np.concatenate([share.targets[name].columns[column] for share in shares])
-                for column in found.columns
-            },
-        )
-        for name, found in first.targets.items()
-    }
+    targets = {name: _together([share.targets[name] for share in shares]) for name in first.targets}
     return Share(
         {name: np.concatenate([s.columns[name] for s in shares]) for name in first.columns},
         _after([share.starts for share in shares]),
@@ -176,6 +167,29 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
         needed = min(size, int(1.02 * expected + 3 * expected**0.5))
         slots[name] = max(-(-needed // 16) * 16, int(np.diff(found.starts).max()))
     return Room(size, count, slots, longest, constant)
+
+
+def _together(parts: Sequence[Targets]) -> Targets:
+    """Targets of several shares; where each has rows of one size, all get rows of the largest."""
+    sizes = [np.diff(part.starts) for part in parts]
+    even = all(len(size) and (size == size[0]).all() for size in sizes)
+    most = max(int(size[0]) for size in sizes) if even else 0
+    columns = {
+        name: np.concatenate(
+            [_widened(part.columns[name], len(size), most, name) if even else part.columns[name]
+             for part, size in zip(parts, sizes, strict=True)]
+        )
+        for name in parts[0].columns
+    }  # fmt: skip
+    rows = [np.full_like(size, most) for size in sizes] if even else sizes
+    return Targets(offsets(np.concatenate(rows)), columns)
+
+
+def _widened(values: Ints, rows: int, width: int, name: str) -> Ints:
+    """Rows filled up to a width."""
+    square = values.reshape(rows, -1)
+    fill = Targets.IGNORED if name.endswith("labels") else 0
+    return np.pad(square, ((0, 0), (0, width - square.shape[1])), constant_values=fill).reshape(-1)
 
 
 def _after(starts: Sequence[Ints]) -> Ints:

@@ -1,0 +1,163 @@
+"""A tokenizer given words of a new text, so that pretraining can go on in another domain.
+
+A word goes into the model's own vocabulary, after the old ids, in the way its kind finds words:
+WordPiece by the longest match, byte BPE by looking a word up before merging, BPE with marked ends
+by one merge more, unigram by a score just above that of the word's pieces. So every word is still
+encoded by itself, and old words that hold none of the new are encoded as before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+from clozelab.contracts import UserError
+from clozelab.text.vocabulary import describe
+
+_LEAST = 10  # occurrences of a word worth a row
+_LETTERS = re.compile(r"[^\W\d_]{4,}")
+_MOST_RUNS = 1 << 21  # counted at a time; when there are more, those met once are forgotten
+_ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A `Training` that adds up to `words` words to a tokenizer, the most frequent first."""
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    cased: ClassVar[bool] = True  # as the tokenizer has it
+    specials: ClassVar[tuple[str, ...]] = ()
+
+    tokenizer: str  # as its file has it
+    words: int
+
+    def __post_init__(self) -> None:
+        if self.words < 1:
+            raise UserError(f"--extend {self.words}: at least 1, or leave it out")
+        _way(Tokenizer.from_str(self.tokenizer))  # refused before any text is read
+
+    @property
+    def vocabulary(self) -> int:
+        """How many ids there will be, where the text has words enough."""
+        return describe(Tokenizer.from_str(self.tokenizer)).size + self.words
+
+    def train(self, texts: Iterator[str]) -> Tokenizer:
+        """Count the words of the texts and add those that the tokenizer takes apart."""
+        return extended(Tokenizer.from_str(self.tokenizer), texts, words=self.words)
+
+
+def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Tokenizer:
+    """The tokenizer with words of at least four letters and ten occurrences added."""
+    add = _way(tokenizer)
+    counts = _counted(tokenizer, texts)
+    settings = json.loads(tokenizer.to_str())
+    number = describe(tokenizer).size
+    last = number + words
+    for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        if count < _LEAST or number == last:
+            break
+        if add(settings, word, number):
+            number += 1
+    return Tokenizer.from_str(json.dumps(settings))
+
+
+def pieces(tokenizer: Tokenizer, entry: str) -> list[int]:
+    """The ids a tokenizer gives to what an entry of a larger vocabulary stands for."""
+    suffix = json.loads(tokenizer.to_str())["model"].get("end_of_word_suffix") or ""
+    return [token.id for token in tokenizer.model.tokenize(entry.removesuffix(suffix))]
+
+
+def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
+    """How often each word occurs that has letters alone, as the model is given it."""
+    runs: Counter[str] = Counter()
+    for text in texts:
+        runs.update(text.split())
+        if len(runs) > _MOST_RUNS:
+            runs = Counter({run: count for run, count in runs.items() if count > 1})
+    spaced = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
+    whole = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace)
+    counts: Counter[str] = Counter()
+    for run, count in runs.items():
+        given = f" {run}" if spaced else run
+        if tokenizer.normalizer is not None:
+            given = tokenizer.normalizer.normalize_str(given)
+        assert tokenizer.pre_tokenizer is not None
+        for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(given):
+            if whole:  # cut at spaces only: the letters it begins with, signs apart
+                found = _LETTERS.match(word.removeprefix("▁"))
+                if found and not word[1 + found.end() :].strip("_'’-").isalnum():
+                    counts[f"▁{found[0]}"] += count
+            elif _LETTERS.fullmatch(given[first:stop].lstrip()) and (not spaced or not first):
+                counts[word] += count
+    return counts
+
+
+Add = Callable[[dict[str, Any], str, int], bool]
+
+
+def _way(tokenizer: Tokenizer) -> Add:
+    """How a word is added to this kind of tokenizer; refused where there is none."""
+    model = json.loads(tokenizer.to_str())["model"]
+    kind, before = model["type"], tokenizer.pre_tokenizer
+    if kind == "WordPiece" and isinstance(before, pre_tokenizers.BertPreTokenizer):
+        return _Ways(tokenizer).match
+    if kind == "BPE" and isinstance(before, pre_tokenizers.ByteLevel):
+        return _Ways(tokenizer).look_up
+    if kind == "BPE" and isinstance(before, pre_tokenizers.BertPreTokenizer):
+        return _Ways(tokenizer).merge
+    follow = kind == "Unigram" and len(model["vocab"]) == describe(tokenizer).size
+    if follow and isinstance(before, pre_tokenizers.Metaspace):
+        return _Ways(tokenizer).score
+    raise UserError(
+        f"--extend: a tokenizer of the kind {kind} with {type(before).__name__} cannot be given"
+        " words; leave --extend out"
+    )
+
+
+class _Ways:
+    """Each puts a word into the settings under a number, if the tokenizer takes it apart."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.model = tokenizer.model
+        self.unknown = describe(tokenizer).roles.get("unk")
+
+    def match(self, settings: dict[str, Any], word: str, number: int) -> bool:
+        """WordPiece: the longest match, so a word of the vocabulary is found first."""
+        found = self.model.tokenize(word)
+        if len(found) == 1 and found[0].id != self.unknown:
+            return False
+        settings["model"]["vocab"][word] = number
+        return True
+
+    def look_up(self, settings: dict[str, Any], word: str, number: int) -> bool:
+        """Byte BPE: a word of the vocabulary is taken whole before anything is merged."""
+        if len(self.model.tokenize(word)) == 1:
+            return False
+        settings["model"]["vocab"][word] = number
+        settings["model"]["ignore_merges"] = True
+        return True
+
+    def merge(self, settings: dict[str, Any], word: str, number: int) -> bool:
+        """BPE with marked ends: one merge more, behind the others, of a word of two pieces."""
+        found = self.model.tokenize(word)
+        if len(found) != 2 or any(token.id == self.unknown for token in found):
+            return False
+        settings["model"]["vocab"][found[0].value + found[1].value] = number
+        settings["model"]["merges"].append([token.value for token in found])
+        return True
+
+    def score(self, settings: dict[str, Any], word: str, number: int) -> bool:
+        """Unigram: a piece that scores just above the best way to spell the word."""
+        found = self.model.tokenize(word)
+        if len(found) == 1 or any(token.id == self.unknown for token in found):
+            return False
+        scores = settings["model"]["vocab"]
+        scores.append([word, sum(scores[token.id][1] for token in found) + _ABOVE])
+        return True
