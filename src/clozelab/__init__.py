@@ -1,7 +1,8 @@
 """clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders.
 
 The public names, each imported when it is first used, so that `import clozelab` is quick:
-`Recipe` and `read` (recipes), `Corpus` (a store), `UserError` (what every mistake raises).
+`Recipe` and `read` (recipes), `Corpus` (a store), `pretrain` (a run), `load` (a trained model),
+`UserError` (what every mistake raises).
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clozelab.contracts import UserError
     from clozelab.recipe import Recipe, read
+    from clozelab.runs.load import load
+    from clozelab.runs.pretrain import pretrain
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
-__all__ = ["Corpus", "Recipe", "UserError", "read"]
+__all__ = ["Corpus", "Recipe", "UserError", "load", "pretrain", "read"]
 
 _HOMES = {
     "Corpus": "clozelab.text.store",
     "Recipe": "clozelab.recipe",
     "UserError": "clozelab.contracts",
+    "load": "clozelab.runs.load",
+    "pretrain": "clozelab.runs.pretrain",
     "read": "clozelab.recipe",
 }
 

@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--seed", type=_count, default=0)
     _add_set(verb)
     _add_training(verbs)
+    _add_models(verbs)
     verb = _verb(verbs, "demo", "the embedded text from raw to masked blocks")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
     return words
@@ -118,6 +119,43 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="ask a pair objective about next sentences, or about their order",
     )
     verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
+    verb.add_argument("--device", choices=("cpu", "cuda"))
+
+
+def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    model = "a run, a checkpoint, a Hugging Face directory or a hub name"
+    verb = _verb(verbs, "export", "a model as a Hugging Face directory, or as an ONNX graph")
+    verb.add_argument("model", help=model)
+    verb.add_argument("out", help="the folder to make")
+    verb.add_argument("--onnx", action="store_true", help="write model.onnx and tokenizer.json")
+    verb.add_argument("--family", help="of transformers' classes, such as bert (what fits)")
+    verb = _verb(verbs, "import", "a Hugging Face model as a run, which every command takes")
+    verb.add_argument("model", help="a Hugging Face directory or a hub name")
+    verb.add_argument("out", help="the run's folder")
+    verb = _verb(verbs, "fill", "what a model would put into the blanks of a text")
+    verb.add_argument("model", help=model)
+    verb.add_argument("text", help="with [MASK] for every blank, or - for standard input")
+    verb.add_argument("--top", type=_count, default=5, help="guesses for each blank (5)")
+    verb.add_argument("--device", choices=("cpu", "cuda"))
+    verb = _verb(verbs, "embed", "the vectors of texts, in a file of numpy")
+    verb.add_argument("model", help=model)
+    verb.add_argument("text", nargs="*", help="texts, or - for standard input, one a line")
+    verb.add_argument("--file", help="a file with one text a line")
+    verb.add_argument("--out", required=True, metavar="FILE.npz")
+    verb.add_argument(
+        "--layer", default="last", help="0 is the embedding, -1 or last the last, or all (last)"
+    )
+    verb.add_argument(
+        "--words",
+        choices=("first", "mean", "none"),
+        help="a vector for each word, by its first piece or their mean (mean), or for each token",
+    )
+    verb.add_argument(
+        "--pool",
+        choices=("cls", "mean", "none"),
+        default="none",
+        help="one vector for each text: its [CLS], or the mean of its tokens (none)",
+    )
     verb.add_argument("--device", choices=("cpu", "cuda"))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from rich.markup import escape
 
 from clozelab.arguments import parser
-from clozelab.cli import corpora, demo, looking, training
+from clozelab.cli import corpora, demo, looking, models, training
 from clozelab.cli.console import err
 from clozelab.contracts import UserError
 
@@ -49,5 +49,9 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pretrain": training.pretrain,
     "distil": training.distil,
     "evaluate": training.evaluate,
+    "export": models.export,
+    "import": models.bring,
+    "fill": models.fill,
+    "embed": models.embed,
     "demo": demo.demo,
 }

@@ -50,6 +50,11 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
             yield Said(f"{out}: no checkpoint yet; the run begins again")
         else:
             state = found.state()
+            if not state:
+                raise UserError(
+                    f"{out}: was imported and has no steps to go on from; begin a run of its own"
+                    f" with --from {out}"
+                )
             _check(out, state["data"], setup.identity())
             first, cursor = found.step, restore(found, setup.trainee, world)
             session.tokens, session.seconds = state["tokens"], state["seconds"]

@@ -195,7 +195,7 @@ class Setup:
             rank=self.world.rank,
             size=self.world.size,
             tokens=self.tokens,
-            constant=self.world.device.type == "cuda",
+            gpu=self.world.device.type == "cuda",
         )
 
     def _tokens_a_step(self) -> float:

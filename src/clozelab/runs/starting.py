@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,11 @@ from clozelab.runs.fitting import fitted, open_stores
 from clozelab.runs.load import Loaded, load, within
 from clozelab.runs.model import build
 from clozelab.runs.setup import Task
+from clozelab.text.extension import pieces
 from clozelab.training import budget as budgets
+
+# What has a row for each id; ELMo's head counts words.
+_TABLED = re.compile(r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.bias")
 
 
 def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None) -> Task:
@@ -171,20 +176,20 @@ def _extended(
     A new word begins as the mean of the pieces that the model knew it by.
     """
     old, new = given.tokenizer.get_vocab(), tokenizer.get_vocab()
-    size = given.recipe.tokenizer.vocabulary
+    first = given.vocabulary.size
     more = {word: number for word, number in new.items() if word not in old}
     if any(new.get(word) != number for word, number in old.items()) or (
-        sorted(more.values()) != list(range(size, size + len(more)))
+        sorted(more.values()) != list(range(first, first + len(more)))
     ):
         raise UserError(
             f"{place}: its tokenizer is not that of {given.place}; build the corpus with"
             f" --tokenizer-from {given.place}, and --extend N to add words of its own"
         )
-    words = sorted(more, key=more.__getitem__)
-    pieces = [given.tokenizer.encode(word, add_special_tokens=False).ids for word in words]
+    known = [pieces(given.tokenizer, word) for word in sorted(more, key=more.__getitem__)]
     out = dict(weights)
     for name, value in weights.items():
-        if name == "encoder.embeddings.words.weight" or name.endswith("_lm.bias"):
-            rows = [value[ids].mean(0) if ids else value.mean(0) for ids in pieces]
-            out[name] = torch.cat([value, torch.stack(rows)])
+        if _TABLED.fullmatch(name):
+            rows = [value[ids].mean(0) if ids else value.mean(0) for ids in known]
+            # A table may have had rows to spare: the new words take those first.
+            out[name] = torch.cat([value[:first], torch.stack(rows), value[first + len(rows) :]])
     return out

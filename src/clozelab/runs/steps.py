@@ -21,7 +21,7 @@ from clozelab.recipe import Recipe, slots
 from clozelab.runs.masks import check_units
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Prepared
-from clozelab.training.packing import Room, Share, joined, room_for
+from clozelab.training.packing import Room, Share, joined, pinned, room_for
 
 _SAMPLE = 256  # blocks that show how full blocks are
 
@@ -173,12 +173,13 @@ class Steps:
         rank: int = 0,
         size: int = 1,
         tokens: int,
-        constant: bool,
+        gpu: bool,
     ) -> None:
         self.recipe, self.stores, self.seed = recipe, stores, seed
         self.rank, self.size, self.tokens = rank, size, tokens
+        self.gpu = gpu
         # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
-        self.constant = constant and "order_of_prediction" not in recipe.masking.provides
+        self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[Source]] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
 
@@ -221,7 +222,7 @@ class Steps:
         parts: Sequence[Any] = self.recipe.objectives
         return Prepared(
             number=step,
-            batches=room.batches(share),
+            batches=[pinned(one) if self.gpu else one for one in room.batches(share)],
             blank=room.lay(share, slice(0, 0)),
             counts=share.counts(),
             tokens=share.tokens,

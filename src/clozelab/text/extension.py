@@ -2,8 +2,8 @@
 
 A word goes into the model's own vocabulary, after the old ids, in the way its kind finds words:
 WordPiece by the longest match, byte BPE by looking a word up before merging, BPE with marked ends
-by one merge more, unigram by a score just above that of the word's pieces. So every word is still
-encoded by itself, and old words that hold none of the new are encoded as before.
+by more merges, unigram by a score just above that of the word's pieces. So every word is still
+encoded by itself, and words that hold none of the new tokens are encoded as before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from clozelab.contracts import UserError
 from clozelab.text.vocabulary import describe
 
 _LEAST = 10  # occurrences of a word worth a row
-_LETTERS = re.compile(r"[^\W\d_]{4,}")
+_LETTERS = re.compile(r"[^\W\d_]{4,}(?![\w'’-])")
 _MOST_RUNS = 1 << 21  # counted at a time; when there are more, those met once are forgotten
 _ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
 
@@ -32,8 +32,7 @@ class Extension:
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
-    cased: ClassVar[bool] = True  # as the tokenizer has it
-    specials: ClassVar[tuple[str, ...]] = ()
+    specials: ClassVar[tuple[str, ...]] = ()  # it has its own
 
     tokenizer: str  # as its file has it
     words: int
@@ -63,8 +62,7 @@ def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Token
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if count < _LEAST or number == last:
             break
-        if add(settings, word, number):
-            number += 1
+        number += add(settings, word, range(number, last))
     return Tokenizer.from_str(json.dumps(settings))
 
 
@@ -92,14 +90,14 @@ def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
         for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(given):
             if whole:  # cut at spaces only: the letters it begins with, signs apart
                 found = _LETTERS.match(word.removeprefix("▁"))
-                if found and not word[1 + found.end() :].strip("_'’-").isalnum():
+                if found:
                     counts[f"▁{found[0]}"] += count
             elif _LETTERS.fullmatch(given[first:stop].lstrip()) and (not spaced or not first):
                 counts[word] += count
     return counts
 
 
-Add = Callable[[dict[str, Any], str, int], bool]
+Add = Callable[[dict[str, Any], str, range], int]
 
 
 def _way(tokenizer: Tokenizer) -> Add:
@@ -122,42 +120,55 @@ def _way(tokenizer: Tokenizer) -> Add:
 
 
 class _Ways:
-    """Each puts a word into the settings under a number, if the tokenizer takes it apart."""
+    """Each puts a word that the tokenizer takes apart into the settings; how many ids it took."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.model = tokenizer.model
         self.unknown = describe(tokenizer).roles.get("unk")
+        self.merges: set[tuple[str, str]] = set()  # that were added
 
-    def match(self, settings: dict[str, Any], word: str, number: int) -> bool:
+    def match(self, settings: dict[str, Any], word: str, free: range) -> int:
         """WordPiece: the longest match, so a word of the vocabulary is found first."""
         found = self.model.tokenize(word)
         if len(found) == 1 and found[0].id != self.unknown:
-            return False
-        settings["model"]["vocab"][word] = number
-        return True
+            return 0
+        settings["model"]["vocab"][word] = free[0]
+        return 1
 
-    def look_up(self, settings: dict[str, Any], word: str, number: int) -> bool:
+    def look_up(self, settings: dict[str, Any], word: str, free: range) -> int:
         """Byte BPE: a word of the vocabulary is taken whole before anything is merged."""
-        if len(self.model.tokenize(word)) == 1:
-            return False
-        settings["model"]["vocab"][word] = number
+        if word in settings["model"]["vocab"]:
+            return 0
+        settings["model"]["vocab"][word] = free[0]
         settings["model"]["ignore_merges"] = True
-        return True
+        return 1
 
-    def merge(self, settings: dict[str, Any], word: str, number: int) -> bool:
-        """BPE with marked ends: one merge more, behind the others, of a word of two pieces."""
+    def merge(self, settings: dict[str, Any], word: str, free: range) -> int:
+        """BPE with marked ends: merges behind the others, from the word's end to its beginning.
+
+        What a merge makes needs an id as well: a word of three pieces takes two.
+        """
         found = self.model.tokenize(word)
-        if len(found) != 2 or any(token.id == self.unknown for token in found):
-            return False
-        settings["model"]["vocab"][found[0].value + found[1].value] = number
-        settings["model"]["merges"].append([token.value for token in found])
-        return True
+        if any(token.id == self.unknown for token in found):
+            return 0
+        table, merges = settings["model"]["vocab"], settings["model"]["merges"]
+        end, steps = found[-1].value, []
+        for token in reversed(found[:-1]):
+            steps.append((token.value, end))
+            end = token.value + end
+        names = [one + two for one, two in steps if one + two not in table]
+        if len(names) > len(free):
+            return 0
+        table.update(zip(names, free, strict=False))
+        merges.extend([one, two] for one, two in steps if (one, two) not in self.merges)
+        self.merges.update(steps)
+        return len(names)
 
-    def score(self, settings: dict[str, Any], word: str, number: int) -> bool:
+    def score(self, settings: dict[str, Any], word: str, free: range) -> int:
         """Unigram: a piece that scores just above the best way to spell the word."""
         found = self.model.tokenize(word)
         if len(found) == 1 or any(token.id == self.unknown for token in found):
-            return False
+            return 0
         scores = settings["model"]["vocab"]
         scores.append([word, sum(scores[token.id][1] for token in found) + _ABOVE])
-        return True
+        return 1

@@ -40,9 +40,15 @@ class Training(Protocol):
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
-    vocabulary: int
-    cased: bool
-    specials: tuple[str, ...]
+    @property
+    def vocabulary(self) -> int:
+        """How many ids it is to have."""
+        ...
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        """The specials it is given, which take the first ids."""
+        ...
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Learn from texts, read once."""

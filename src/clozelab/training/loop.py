@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ Measured = dict[str, dict[str, float]]  # by objective: its sums
 
 
 class DivergedError(UserError):
-    """A loss that is no number; it was seen before anything was updated."""
+    """A loss that is no number; what was learned last is worth nothing."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +67,61 @@ class Trainee:
     memory: Tensor | None = None  # [layers, rows of this process, M, W]
 
 
+class _Made(NamedTuple):
+    """What the gradients of a step came with."""
+
+    sums: dict[str, dict[str, Tensor]]  # over all processes
+    tokens: int
+    memory: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step that the device may still be at."""
+
+    number: int
+    made: _Made
+    norm: Tensor
+    rate: float
+    after: object
+
+    def read(self, since: float) -> Step:
+        """Wait for it and look at what came out."""
+        sums = _read(self.made.sums)
+        _check(sums, self.number)
+        seconds = time.perf_counter() - since
+        norm, tokens = float(self.norm), self.made.tokens
+        return Step(self.number, sums, norm, self.rate, tokens, seconds, self.after)
+
+
 def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
-    """Take a step for each prepared one; a loss that is no number raises `DivergedError`."""
-    began = time.perf_counter()
-    for prepared in feed:
-        trainee.model.train()
-        if prepared.fresh:
-            trainee.memory = None
-        found, tokens = _gradients(trainee, prepared, world)
-        for optimiser in trainee.optimisers if trainee.scaler else ():
-            trainee.scaler.unscale_(optimiser)  # type: ignore[union-attr]
-        norm = clip(trainee.model.parameters(), trainee.clip)
-        sums = _read(found)
-        _check(sums, prepared.number + 1)
-        _update(trainee, prepared.factor)
-        rate = trainee.optimisers[0].param_groups[0]["lr"]
-        seconds = time.perf_counter() - began
-        number = prepared.number + 1
-        yield Step(number, sums, float(norm), rate, tokens, seconds, prepared.after)
-        began = time.perf_counter()
+    """Take a step for each prepared one; a loss that is no number raises `DivergedError`.
+
+    At every yield the weights are those after the step. So that a GPU never waits, a step is read
+    only when the gradients of the next are under way, where those are one batch's work.
+    """
+    trainee.model.zero_grad(set_to_none=True)
+    taken: _Taken | None = None
+    last = time.perf_counter()
+    for prepared in _sent_ahead(iter(feed), world.device):
+        overlaps = world.device.type == "cuda" and len(prepared.batches) == 1
+        if taken and not overlaps:
+            yield taken.read(last)
+            taken, last = None, time.perf_counter()
+        made, failed = None, None
+        try:
+            made = _gradients(trainee, prepared, world)
+        except torch.OutOfMemoryError as error:
+            failed = error
+        if taken:
+            yield taken.read(last)
+            last = time.perf_counter()
+        if failed:
+            raise failed
+        assert made is not None
+        taken = _update(trainee, prepared, made)
+    if taken:
+        yield taken.read(last)
 
 
 @torch.no_grad()
@@ -97,22 +133,21 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
     for prepared in feed:
         memory = None if prepared.fresh else memory
         parts: list[Tensor] = []
-        for batch in _batches(prepared, world):
-            sums, after = model(_on(batch, world.device, memory, parts))
+        for batch in _batches(_sent(prepared, world.device), world):
+            sums, after = model(_remembering(batch, memory, parts))
             parts += [] if after is None else [after]
             _add(found, sums)
         memory = torch.cat(parts, 1) if parts else None
     return _read(_reduced(found, world))
 
 
-def _gradients(
-    trainee: Trainee, prepared: Prepared, world: World
-) -> tuple[dict[str, dict[str, Tensor]], int]:
-    """The gradients of a step, left in the parameters; its sums and tokens over all processes."""
+def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
+    """The gradients of a step, left in the parameters, and its sums over all processes."""
+    trainee.model.train()
+    memory = None if prepared.fresh else trainee.memory
     names = sorted(prepared.counts)
-    told = [prepared.tokens, *(prepared.counts[name] for name in names)]
-    totals = world.total(torch.tensor(told, dtype=torch.float64, device=world.device)).tolist()
-    counts = dict(zip(names, totals[1:], strict=True))
+    tokens, *labels = world.totals([prepared.tokens, *(prepared.counts[name] for name in names)])
+    counts = dict(zip(names, labels, strict=True))
     # Wrappers average gradients over the processes: the factor makes a sum of it.
     scale = {n: prepared.weights[n] * world.size / max(counts[n], 1) for n in names}
     found: dict[str, dict[str, Tensor]] = {}
@@ -122,19 +157,22 @@ def _gradients(
     for number, batch in enumerate(batches):
         torch.manual_seed(int(mix(draws, number)) >> 1)
         with world.accumulate(trainee.model, number == len(batches) - 1):
-            sums, after = trainee.model(_on(batch, world.device, trainee.memory, parts))
+            sums, after = trainee.model(_remembering(batch, memory, parts))
             loss = torch.stack([sums[name]["loss"] * scale[name] for name in names]).sum()
             (trainee.scaler.scale(loss) if trainee.scaler else loss).backward()  # type: ignore[no-untyped-call]
         parts += [] if after is None else [after]
         _add(found, sums)
-    trainee.memory = torch.cat(parts, 1) if parts else None
-    return _reduced(found, world), int(totals[0])
+    return _Made(_reduced(found, world), tokens, torch.cat(parts, 1) if parts else None)
 
 
-def _update(trainee: Trainee, factor: float) -> None:
+def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
+    """Clip and learn; nothing is waited for."""
+    for optimiser in trainee.optimisers if trainee.scaler else ():
+        trainee.scaler.unscale_(optimiser)  # type: ignore[union-attr]
+    norm = clip(trainee.model.parameters(), trainee.clip)
     for optimiser in trainee.optimisers:
         for group in optimiser.param_groups:
-            group["lr"] = group["peak"] * factor
+            group["lr"] = group["peak"] * prepared.factor
         if trainee.scaler is None:
             optimiser.step()
         else:
@@ -142,6 +180,9 @@ def _update(trainee: Trainee, factor: float) -> None:
         optimiser.zero_grad(set_to_none=True)
     if trainee.scaler is not None:
         trainee.scaler.update()
+    trainee.memory = made.memory
+    rate = trainee.optimisers[0].param_groups[0]["lr"]
+    return _Taken(prepared.number + 1, made, norm, rate, prepared.after)
 
 
 def _batches(prepared: Prepared, world: World) -> list[Batch]:
@@ -150,24 +191,44 @@ def _batches(prepared: Prepared, world: World) -> list[Batch]:
     return [*prepared.batches, *[prepared.blank] * missing]
 
 
-def _on(
-    batch: Batch, device: torch.device, memory: Tensor | None, before: Sequence[Tensor]
-) -> Batch:
-    """The batch on a device, with the memory of its rows: those after the batches before."""
+def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[Prepared]:
+    """The feed's steps, each sent to the device while the one before is under way."""
+    coming = next(feed, None)
+    while coming is not None:
+        here = _sent(coming, device)
+        yield here
+        coming = next(feed, None)
+
+
+def _sent(prepared: Prepared, device: torch.device) -> Prepared:
+    """The batches of a step on their way to the device; it does not wait for them."""
+    if device.type == "cpu":
+        return prepared
+    batches = [_on(batch, device) for batch in prepared.batches]
+    return replace(prepared, batches=batches, blank=_on(prepared.blank, device))
+
+
+def _on(batch: Batch, device: torch.device) -> Batch:
     given = batch.input
     values: dict[str, Any] = {
         name: value.to(device, non_blocking=True)
         for name, value in given._asdict().items()
         if isinstance(value, Tensor)
     }
-    if memory is not None:
-        first = sum(part.shape[1] for part in before)
-        values["memory"] = memory[:, first : first + len(given.starts) - 1]
     targets = {
         name: {key: value.to(device, non_blocking=True) for key, value in columns.items()}
         for name, columns in batch.targets.items()
     }
     return Batch(given._replace(**values), targets)
+
+
+def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) -> Batch:
+    """The batch with the memory of its rows: those after the rows of the batches before."""
+    if memory is None:
+        return batch
+    first = sum(part.shape[1] for part in before)
+    mine = memory[:, first : first + len(batch.input.starts) - 1]
+    return batch._replace(input=batch.input._replace(memory=mine))
 
 
 def _add(found: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -206,6 +267,6 @@ def _check(sums: Measured, number: int) -> None:
     for name, one in sums.items():
         if not math.isfinite(one["loss"]):
             raise DivergedError(
-                f"step {number}: the loss of {name} is {one['loss']}; nothing was updated."
-                " Lower optimiser.rate, lengthen schedule.warmup or set optimiser.clip=1"
+                f"step {number}: the loss of {name} is {one['loss']}; lower optimiser.rate,"
+                " lengthen schedule.warmup or set optimiser.clip=1"
             )

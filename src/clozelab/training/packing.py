@@ -144,6 +144,21 @@ class Room:
         return columns
 
 
+def pinned(batch: Batch) -> Batch:
+    """The batch in memory that a GPU copies from while the CPU goes on."""
+    given = batch.input
+    values: dict[str, Any] = {
+        name: value.pin_memory()
+        for name, value in given._asdict().items()
+        if isinstance(value, Tensor)
+    }
+    targets = {
+        name: {column: value.pin_memory() for column, value in columns.items()}
+        for name, columns in batch.targets.items()
+    }
+    return Batch(given._replace(**values), targets)
+
+
 def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: bool) -> Room:
     """Room for micro-batches of at most `tokens`, by blocks like those to come.
 
@@ -158,7 +173,8 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
         size, count = rows * longest, rows
     else:
         expected = blocks * mean + 3 * spread * blocks**0.5
-        even = expected / -(-expected // most) + longest / 2
+        many = -(-expected // most)
+        even = expected / many + (longest / 2 if many > 1 else 0)
         size = max(longest, -(-int(min(even, most)) // 64) * 64)
         count = int(1.2 * size / mean) + 4
     slots = {}

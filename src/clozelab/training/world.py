@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -56,6 +56,13 @@ class World:
         if self.size > 1:
             distributed.all_reduce(values)
         return values
+
+    def totals(self, values: Sequence[int]) -> list[int]:
+        """The sums of some counts over all processes."""
+        if self.size == 1:
+            return list(values)
+        counts = torch.tensor(values, dtype=torch.int64, device=self.device)
+        return [int(value) for value in self.total(counts).tolist()]
 
     def most(self, value: int) -> int:
         """The largest over all processes."""
