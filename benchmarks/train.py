@@ -35,12 +35,17 @@ from clozelab.training.world import join
 WARM, TIMED = 6, 24
 
 
-def ours(data: str, *, sequences: int, length: int, size: str, sets: list[str]) -> dict[str, Any]:
+def ours(data: str, *, sequences: int, length: int, vocabulary: int) -> dict[str, Any]:
     """Our step on a corpus: tokens a second, share of the peak, peak memory."""
     stores = open_stores([data])
-    changes = [f"schedule.sequences={sequences}", f"blocks.length={length}", *sets]
-    recipe = fitted(recipes.read("roberta", size=size, overrides=changes), stores[0][0])
-    recipe = replace(recipe, schedule=recipe.schedule.fitted(WARM + TIMED))
+    changes = [f"schedule.sequences={sequences}", f"blocks.length={length}"]
+    recipe = fitted(recipes.read("roberta", size="base", overrides=changes), stores[0][0])
+    tokenizer: Any = recipe.tokenizer
+    recipe = replace(
+        recipe,
+        tokenizer=replace(tokenizer, vocabulary=vocabulary),
+        schedule=recipe.schedule.fitted(WARM + TIMED),
+    )
     _fresh()
     with join() as world:
         setup = Setup(Task(recipe, stores), Machine(micro_batch=sequences, workers=2), world)
@@ -113,19 +118,22 @@ def main() -> None:
     words.add_argument("--out")
     words.add_argument("--sequences", type=int, default=64)
     words.add_argument("--length", type=int, default=512)
+    words.add_argument("--vocabulary", type=int, default=50265, help="rows of the table")
     words.add_argument("--eager", action="store_true", help="measure transformers uncompiled too")
     given = words.parse_args()
-    (store,) = open_stores([given.data])
-    size = store[0].vocabulary.size
-    shape = {"sequences": given.sequences, "length": given.length}
+    shape = {
+        "sequences": given.sequences,
+        "length": given.length,
+        "vocabulary": given.vocabulary,
+    }
     found: dict[str, Any] = {
-        "what": {**shape, "model": "roberta base", "vocabulary": size, "precision": "bf16"},
+        "what": {**shape, "model": "roberta base", "precision": "bf16", "dropout": 0.1},
         "machine": {**machine_facts(), **machines.facts(torch.device("cuda", 0))},
-        "clozelab": ours(given.data, **shape, size="base", sets=[]),
-        "transformers compiled": theirs(**shape, vocabulary=size, compiled=True),
+        "clozelab": ours(given.data, **shape),
+        "transformers compiled": theirs(**shape, compiled=True),
     }
     if given.eager:
-        found["transformers eager"] = theirs(**shape, vocabulary=size, compiled=False)
+        found["transformers eager"] = theirs(**shape, compiled=False)
     peer = found["transformers compiled"]
     found["ratio"] = {
         "speed": found["clozelab"]["tokens_a_second"] / peer["tokens_a_second"],

@@ -43,7 +43,7 @@ def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str)
     if kind == "char_bpe":  # merges on the way to a word are tokens too
         assert all(any(word.endswith(part) for word in WORDS) for part in bare)
     else:
-        assert bare == WORDS
+        assert bare[:2] == WORDS and all(len(word) >= 4 for word in bare)
     for word, name in zip(bare, names, strict=True):
         if word not in WORDS:
             continue

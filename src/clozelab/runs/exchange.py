@@ -79,7 +79,8 @@ def bring(place: str, out: Path) -> Handed:
         raise UserError(f"{place}: is a run of clozelab already; use it as it is")
     given = load(place)
     text = recipes.to_toml(given.recipe)
-    run = Run.create(out, recipe_toml=text, machine={**machine_facts(), "data": [], "from": place})
+    facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
+    run = Run.create(out, recipe_toml=text, machine=facts)
     checkpoint.save(
         run.checkpoints,
         0,

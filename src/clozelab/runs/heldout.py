@@ -31,7 +31,7 @@ class HeldOut:
             given = replace(given, rows=rows)
         self.length: int = given.length
         self.source = Source(recipe, corpus, blocks=given, split="held_out", seed=_SEED)
-        order = self.source.order(0)[:many]
+        order = self.source.order(0)[: max(1, many // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
         self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]
 
@@ -44,13 +44,14 @@ class HeldOut:
             mine = group[
                 len(group) * world.rank // world.size : len(group) * (world.rank + 1) // world.size
             ]
-            share = self.source.share(0, mine, progress=1.0)
+            # A process without a block has one to make blank batches like.
+            share = self.source.share(0, mine if len(mine) else group[:1], progress=1.0)
             room: Room = room_for(
-                share, tokens=tokens, blocks=len(mine), longest=self.length, constant=False
+                share, tokens=tokens, blocks=len(share), longest=self.length, constant=False
             )
             yield Prepared(
                 number=number,
-                batches=room.batches(share),
+                batches=room.batches(share) if len(mine) else [],
                 blank=room.lay(share, slice(0, 0)),
                 counts=share.counts(),
                 tokens=share.tokens,

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.records import Run
@@ -18,6 +20,7 @@ from clozelab.runs.machine import Machine
 from clozelab.runs.saving import restore
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup, Task
+from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest
 from clozelab.training.world import join
 
@@ -27,9 +30,7 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
     with join(machine.device) as world:
         setup = Setup(task, machine, world)
         if task.budget is not None:
-            if task.budget.kind == "seconds":
-                yield Said("timing a few steps, to fit the schedule to the budget")
-            setup.fit(task.budget)
+            yield from _fit(setup, task.budget)
         if world.leads:
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
         world.wait()
@@ -63,9 +64,23 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         yield from session.go(first, cursor)
 
 
+def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:
+    """Fit the schedule; timing steps may show that memory has no room for the micro-batch."""
+    if budget.kind == "seconds":
+        yield Said("timing a few steps, to fit the schedule to the budget")
+    while True:
+        try:
+            return setup.fit(budget)
+        except torch.OutOfMemoryError:
+            said = setup.shrink()
+        yield Said(said)
+
+
 def _check(out: Path, before: list[Any], now: list[Any]) -> None:
-    """Refuse to go on with other text than the run began with."""
-    if before != now:
+    """Refuse to go on with other text than the run began with, wherever it lies by now."""
+    if [(one["made"], one["weight"]) for one in before] != [
+        (one["made"], one["weight"]) for one in now
+    ]:
         raise UserError(
             f"{out}: was begun with other data ({_told(before)}) than is given now"
             f" ({_told(now)}); give the same --data"

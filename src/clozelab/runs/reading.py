@@ -124,7 +124,7 @@ def _spelled(given: Loaded, text: Text, spelling: Spelling) -> Text:
     form: Any = given.recipe.blocks
     words = spell(blocks, spelling, length=form.characters)
     first = np.flatnonzero(text.begins)
-    last = np.append(first[1:], len(text.begins)) - 1
+    last = np.append(first, len(text.begins))[1:] - 1
     columns: dict[str, Array] = {
         "ids": words.ids,
         "segments": np.zeros(len(words.ids), dtype=np.int64),

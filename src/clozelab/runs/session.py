@@ -75,7 +75,8 @@ class Session:
                 if ends:
                     break
         result = {"steps": number, "tokens": self.tokens, "seconds": self.seconds, **self._last}
-        if leads and number == self.total:
+        # A run that was done before has its result already.
+        if leads and number == self.total and (self._last or self.run.result() is None):
             self.run.write_result(result)
         yield Ended(number, number == self.total, result)
 

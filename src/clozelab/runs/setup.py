@@ -65,8 +65,10 @@ class Setup:
         if budget.kind == "seconds":
             began = time.perf_counter()
             each = self._seconds_a_step()
-            left = budget.amount - (time.perf_counter() - began)
-            budget = Budget("seconds", max(left, each))
+            left = self._mean(budget.amount - (time.perf_counter() - began))
+            # The timing is paid for, but at least one step is left where there was room for one.
+            if budget.amount >= each:
+                budget = Budget("seconds", max(left, each))
         many = budgets.steps(budget, tokens_a_step=self._tokens_a_step(), seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()
@@ -157,7 +159,14 @@ class Setup:
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.sequences, self.world.size
-        if "stream" in self.recipe.blocks.provides and sequences % size:
+        if "stream" not in self.recipe.blocks.provides:
+            return
+        if len(self.task.stores) > 1:
+            raise UserError(
+                f"--data: {self.recipe.name} reads one text in order, and was given"
+                f" {len(self.task.stores)} corpora; build one of all the texts"
+            )
+        if sequences % size:
             raise UserError(
                 f"schedule.sequences = {sequences} rows cannot be shared by {size} processes;"
                 f" use a multiple of {size}"
@@ -181,11 +190,16 @@ class Setup:
         encoder = model.encoder
         encoder.recompute = self.machine.recompute
         if self.machine.compiles(device, self.recipe):
+            # A few shapes (a fuller step, a stream's first) are graphs of their own.
+            torch._dynamo.config.recompile_limit = 64
             model.compile(fullgraph=True, dynamic=False)
         wrapped = self.world.wrap(model, shard=self.machine.shard)
-        scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
         optimisers = self.recipe.optimiser.build(model.named_parameters())
-        return Trainee(wrapped, optimisers, self.recipe.optimiser.clip, self.seed, scaler)
+        clip = self.recipe.optimiser.clip
+        return Trainee(wrapped, optimisers, clip, self.seed, self._scaler())
+
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
 
     def _steps(self) -> Steps:
         return Steps(
@@ -215,21 +229,27 @@ class Setup:
         kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
         seconds, tokens = [], []
         jobs = self.steps.jobs(0, self.steps.start())
-        with closing(ahead(jobs, workers=self.machine.workers)) as feed:
-            for step in islice(train(self.trainee, feed, self.world), _WARM + _TIMED):
-                seconds.append(step.seconds)
-                tokens.append(step.tokens)
-                if len(seconds) > _WARM and sum(seconds[_WARM:]) > 10:
-                    break
-        set_weights(self.trainee.model, kept)
-        self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
-        self.trainee.memory = None
+        try:
+            with closing(ahead(jobs, workers=self.machine.workers)) as feed:
+                for step in islice(train(self.trainee, feed, self.world), _WARM + _TIMED):
+                    seconds.append(step.seconds)
+                    tokens.append(step.tokens)
+                    if len(seconds) > _WARM and sum(seconds[_WARM:]) > 10:
+                        break
+        finally:
+            set_weights(self.trainee.model, kept)
+            self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
+            self.trainee.scaler = self._scaler()
+            self.trainee.memory = None
         many = len(seconds[_WARM:]) or 1
         each = sum(seconds[_WARM:]) / many if len(seconds) > _WARM else seconds[-1]
         rate = each / (sum(tokens[_WARM:]) / many if len(tokens) > _WARM else tokens[-1])
-        slowest = torch.tensor(rate * self._tokens_a_step(), dtype=torch.float64)
-        # Every process must reckon with the same: their mean.
-        return float(self.world.total(slowest.to(self.world.device))) / self.world.size
+        return self._mean(rate * self._tokens_a_step())
+
+    def _mean(self, seconds: float) -> float:
+        """Over the processes, which must all reckon with the same."""
+        told = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
+        return float(self.world.total(told)) / self.world.size
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.named_parameters())

@@ -25,6 +25,7 @@ from clozelab.runs.model import build
 from clozelab.runs.setup import Task
 from clozelab.text.extension import pieces
 from clozelab.training import budget as budgets
+from clozelab.training.checkpoint import newest
 
 # What has a row for each id; ELMo's head counts words.
 _TABLED = re.compile(r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.bias")
@@ -125,6 +126,12 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
                 f"{place}: was begun with another recipe ({told}); resume it as it was, or begin"
                 f" a run of its own with --from {place}"
             )
+    if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from
+        begun: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
+        if facts.get("teacher"):
+            return replace(taught(kept, facts["teacher"], sized=True, **begun), recipe=kept)
+        if facts.get("from"):
+            return replace(continued(kept, facts["from"], **begun), recipe=kept)
     teacher = load(facts["teacher"]).model if facts.get("teacher") else None
     return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=facts.get("teacher"))
 

@@ -324,12 +324,12 @@ def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
 
 def _gather(sources: list[Source], picked: Picked, *, progress: float) -> Share:
     """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
-    return joined(
-        [
-            sources[store].share(epoch, picked.numbers[at], progress=progress)
-            for store, epoch, at in _groups(picked)
-        ]
-    )
+    found = [
+        sources[store].share(epoch, picked.numbers[at], progress=progress)
+        for store, epoch, at in _groups(picked)
+    ]
+    # More processes than blocks: one without any has an empty share.
+    return joined(found or [sources[0].share(0, picked.numbers, progress=progress)])
 
 
 def _lengths(sources: list[Source], picked: Picked) -> Ints:
@@ -341,7 +341,7 @@ def _lengths(sources: list[Source], picked: Picked) -> Ints:
 
 
 def _keep(found: dict[int, Any], number: int, value: Any) -> None:
-    """Remember a value and forget all but the one before."""
-    for old in sorted(found)[:-1]:
+    """Remember a value and forget all but the one before; copies come round, so by their age."""
+    for old in list(found)[:-1]:
         del found[old]
     found[number] = value

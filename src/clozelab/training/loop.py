@@ -83,14 +83,15 @@ class _Taken:
     made: _Made
     norm: Tensor
     rate: float
+    scaled: bool  # a scaler has skipped the update if the norm is no number
     after: object
 
     def read(self, since: float) -> Step:
         """Wait for it and look at what came out."""
         sums = _read(self.made.sums)
-        _check(sums, self.number)
-        seconds = time.perf_counter() - since
         norm, tokens = float(self.norm), self.made.tokens
+        _check(sums, self.number, norm=0.0 if self.scaled else norm)
+        seconds = time.perf_counter() - since
         return Step(self.number, sums, norm, self.rate, tokens, seconds, self.after)
 
 
@@ -137,7 +138,7 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
             sums, after = model(_remembering(batch, memory, parts))
             parts += [] if after is None else [after]
             _add(found, sums)
-        memory = torch.cat(parts, 1) if parts else None
+        memory = _kept(parts, prepared)
     return _read(_reduced(found, world))
 
 
@@ -162,7 +163,7 @@ def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
             (trainee.scaler.scale(loss) if trainee.scaler else loss).backward()  # type: ignore[no-untyped-call]
         parts += [] if after is None else [after]
         _add(found, sums)
-    return _Made(_reduced(found, world), tokens, torch.cat(parts, 1) if parts else None)
+    return _Made(_reduced(found, world), tokens, _kept(parts, prepared))
 
 
 def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
@@ -182,7 +183,8 @@ def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
         trainee.scaler.update()
     trainee.memory = made.memory
     rate = trainee.optimisers[0].param_groups[0]["lr"]
-    return _Taken(prepared.number + 1, made, norm, rate, prepared.after)
+    scaled = trainee.scaler is not None
+    return _Taken(prepared.number + 1, made, norm, rate, scaled, prepared.after)
 
 
 def _batches(prepared: Prepared, world: World) -> list[Batch]:
@@ -228,7 +230,15 @@ def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) 
         return batch
     first = sum(part.shape[1] for part in before)
     mine = memory[:, first : first + len(batch.input.starts) - 1]
+    if not mine.shape[1]:  # a blank batch comes after all rows
+        return batch
     return batch._replace(input=batch.input._replace(memory=mine))
+
+
+def _kept(parts: list[Tensor], prepared: Prepared) -> Tensor | None:
+    """The memory of this process's rows; what blank batches left behind is none."""
+    mine = parts[: len(prepared.batches)]
+    return torch.cat(mine, 1) if mine else None
 
 
 def _add(found: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -263,10 +273,12 @@ def _read(found: dict[str, dict[str, Tensor]]) -> Measured:
     return out
 
 
-def _check(sums: Measured, number: int) -> None:
-    for name, one in sums.items():
-        if not math.isfinite(one["loss"]):
+def _check(sums: Measured, number: int, *, norm: float) -> None:
+    """Refuse what is no number, gradients too: a checkpoint of that step would be worth nothing."""
+    found = {f"the loss of {name}": one["loss"] for name, one in sums.items()}
+    for what, value in {**found, "the gradient's norm": norm}.items():
+        if not math.isfinite(value):
             raise DivergedError(
-                f"step {number}: the loss of {name} is {one['loss']}; lower optimiser.rate,"
-                " lengthen schedule.warmup or set optimiser.clip=1"
+                f"step {number}: {what} is {value}; lower optimiser.rate, lengthen"
+                " schedule.warmup or set optimiser.clip=1"
             )

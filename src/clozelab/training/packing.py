@@ -116,10 +116,11 @@ class Room:
         }
         dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
         more: dict[str, Any] = {}
-        if "order" in columns and len(lengths):
-            more["queries"] = targets["permutation_lm"]["at"].view(len(lengths), -1)
+        if "order" in columns:
+            more["queries"] = targets["permutation_lm"]["at"].view(len(every), -1)
         if share.reverse is not None:
-            more["reverse"] = torch.from_numpy(np.ascontiguousarray(share.reverse[part]))
+            turned = np.pad(share.reverse[part], (0, len(every) - len(lengths)))
+            more["reverse"] = torch.from_numpy(turned)
         laid = Input(
             **columns,
             starts=torch.from_numpy(begins.astype(np.int32)),
@@ -175,7 +176,7 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
         expected = blocks * mean + 3 * spread * blocks**0.5
         many = -(-expected // most)
         even = expected / many + (longest / 2 if many > 1 else 0)
-        size = max(longest, -(-int(min(even, most)) // 64) * 64)
+        size = max(longest, min(-(-int(even) // 64) * 64, most))
         count = int(1.2 * size / mean) + 4
     slots = {}
     for name, found in share.targets.items():

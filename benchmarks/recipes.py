@@ -1,0 +1,83 @@
+"""Every system's recipe, shrunk and given the same time, on real text; the logs go to results/.
+
+    python benchmarks/recipes.py --english CORPUS --chinese CORPUS --out results/recipes
+
+Several run at once on the device, so their speed is no figure; bert comes first, since distilbert
+learns from it. The Chinese corpus needs words, phrases and names (corpus build --phrases
+--entities FILE), which ERNIE and the Chinese whole-word recipe hide.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CHINESE = ("roberta_wwm", "ernie")
+WAVES = (
+    ("bert", "roberta", "albert", "spanbert"),
+    ("distilbert", "xlnet", *CHINESE),
+    ("gpt", "elmo"),
+)
+KEPT = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", "log.txt")
+
+
+def run(name: str, given: argparse.Namespace) -> str:
+    """Pretrain one recipe; what it came to, in a line."""
+    place = Path(given.work) / name
+    data = given.chinese if name in CHINESE else given.english
+    rest = ["--data", data, "--out", str(place), "--budget", given.budget, "--save-every", "0"]
+    words = ["pretrain", name, "--size", given.size, *rest]
+    if name == "distilbert":
+        words = ["distil", str(Path(given.work) / "bert"), *rest]
+        words += ["--set", "schedule.sequences=256", "--set", "optimiser.rate=7e-4"]
+    began = time.perf_counter()
+    told = _command([*words, *given.more])
+    if told.returncode and "--no-compile" not in given.more:
+        shutil.rmtree(place, ignore_errors=True)
+        told = _command([*words, *given.more, "--no-compile"])
+    folder = Path(given.out) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "log.txt").write_text(told.stderr[-20_000:], encoding="utf-8")
+    for file in KEPT:
+        if (place / file).is_file():
+            shutil.copy(place / file, folder / file)
+    if told.returncode:
+        return f"{name}: failed, see {folder / 'log.txt'}"
+    result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+    losses = ", ".join(f"{k} {v['loss']:.3f}" for k, v in result["held_out"].items())
+    return (
+        f"{name}: {result['steps']:,} steps, {result['tokens'] / 1e6:.1f} M tokens in"
+        f" {time.perf_counter() - began:.0f} s; held out {losses}"
+    )
+
+
+def main() -> None:
+    """Run the waves."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--english", required=True)
+    words.add_argument("--chinese", required=True)
+    words.add_argument("--out", required=True)
+    words.add_argument("--work", default="/tmp/recipes", help="for checkpoints")
+    words.add_argument("--size", default="small")
+    words.add_argument("--budget", default="100s")
+    words.add_argument("more", nargs="*", help="further words for every run")
+    given = words.parse_args()
+    for wave in WAVES:
+        with ThreadPoolExecutor(len(wave)) as pool:
+            for line in pool.map(lambda name: run(name, given), wave):
+                print(line, flush=True)
+
+
+def _command(words: list[str]) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "clozelab", *words]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+if __name__ == "__main__":
+    main()

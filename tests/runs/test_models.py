@@ -1,0 +1,533 @@
+"""The commands on a trained model: export, import, fill, embed, and words for an old tokenizer."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import transformers
+from corpora import texts, write
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+import clozelab
+from clozelab import cli
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs.embed import embed
+from clozelab.runs.fill import _put, fill
+from clozelab.runs.load import load
+from clozelab.runs.reading import packed, read
+from clozelab.runs.starting import continued
+from clozelab.text.store import Corpus
+
+KINDS = {
+    "bert": "wordpiece",
+    "roberta": "byte_bpe",
+    "spanbert": "wordpiece",
+    "albert": "unigram",
+    "xlnet": "unigram",
+    "gpt": "char_bpe",
+    "elmo": "wordpiece",
+}
+FAMILIES = ["bert", "roberta", "albert", "xlnet", "gpt"]
+SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.sequences=8", "blocks.length=32"]
+ATTENTIVE = ["encoder.heads=2", "encoder.inner=128"]
+NARROW = ["encoder.embedding=32", "encoder.positions=32"]
+SETTINGS = {
+    "xlnet": [*ATTENTIVE, "blocks.reuse=16", "blocks.rows=8"],
+    "elmo": ["encoder.inner=64"],
+}
+TEXT = "The first [MASK] of the <mask> was here."
+LINES = ["A small text.", "", "Another, rather longer text about nothing at all!", "x"]
+
+
+def pretrain(recipe: str, *words: str) -> None:
+    settings = [*SMALL, *SETTINGS.get(recipe, [*ATTENTIVE, *NARROW])]
+    changes = [word for setting in settings for word in ("--set", setting)]
+    steps = "4steps" if recipe in SETTINGS else "40steps"
+    started = ["pretrain", recipe, *words, "--size", "tiny", "--budget", steps, *changes]
+    assert cli.main([*started, "--device", "cpu", "--evaluate-every", "0"]) == 0
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of each kind and a run of each recipe, tiny."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("models")
+    file = write(folder / "a.jsonl", texts(60))
+    for kind in sorted(set(KINDS.values())):
+        words = ["corpus", "build", file, "--out", str(folder / kind), "--tokenizer", kind]
+        words += ["--vocabulary", "1000", "--held-out", "0.1", "--workers", "1"]
+        assert cli.main(words) == 0
+    for recipe, kind in KINDS.items():
+        pretrain(recipe, "--data", str(folder / kind), "--out", str(folder / recipe))
+    for recipe in FAMILIES:
+        assert cli.main(["export", str(folder / recipe), str(folder / f"hf-{recipe}")]) == 0
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    """What a command puts out, and what it says beside."""
+    capsys.readouterr()
+    assert cli.main([*words]) == 0
+    told = capsys.readouterr()
+    return told.out, told.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one sentence a mistake is answered with."""
+    capsys.readouterr()
+    assert cli.main([*words]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("clozelab: ") and told.err.count("\n") == 1, told.err
+    return told.err
+
+
+# Export and import.
+
+
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert"])
+def test_the_pipeline_of_transformers_fills_an_exported_model_in_the_same_way(
+    made: Path, recipe: str
+) -> None:
+    given = load(str(made / recipe))
+    folder = str(made / f"hf-{recipe}")
+    pipe: Any = transformers.pipeline(
+        "fill-mask",
+        transformers.AutoModelForMaskedLM.from_pretrained(folder),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    for text in ("The first [MASK] of the world.", "It was [MASK]", "[MASK] is in the [MASK] now"):
+        found = pipe(text.replace("[MASK]", pipe.tokenizer.mask_token), top_k=3)
+        found = [found] if isinstance(found[0], dict) else found
+        mine = fill(given, text, top=3)
+        assert [[g.number for g in guesses] for guesses in mine.blanks] == [
+            [one["token"] for one in blank] for blank in found
+        ]
+        for guesses, blank in zip(mine.blanks, found, strict=True):
+            for guess, one in zip(guesses, blank, strict=True):
+                assert guess.probability == pytest.approx(one["score"], rel=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "xlnet", "gpt"])
+def test_transformers_makes_the_same_states_of_an_exported_model(made: Path, recipe: str) -> None:
+    folder = str(made / f"hf-{recipe}")
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        theirs = model(**tokenizer(LINES[2], return_tensors="pt"))[0][0].numpy()
+    given = load(str(made / recipe))
+    (text,) = read(given, [LINES[2]])
+    mine = embed(given, [LINES[2]], words="none").vectors
+    np.testing.assert_allclose(mine, theirs[text.own], atol=1e-5)
+
+
+@pytest.mark.parametrize("recipe", FAMILIES)
+def test_an_imported_export_is_the_same_model(
+    made: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(tmp_path / "run")
+    _, told = said(capsys, "import", str(made / f"hf-{recipe}"), place)
+    assert "at step 0" in told and "fresh" not in told
+    one, two = load(str(made / recipe)), load(place)
+    assert two.step == 0
+    assert two.model.heads.keys() == one.model.heads.keys()
+    before, after = (embed(given, LINES, layer="all", words="none") for given in (one, two))
+    np.testing.assert_allclose(before.vectors, after.vectors, atol=1e-6)
+    np.testing.assert_array_equal(before.offsets, after.offsets)
+    if recipe != "gpt":
+        assert fill(one, TEXT).blanks[0][0].number == fill(two, TEXT).blanks[0][0].number
+    assert "has a run in it already" in refused(capsys, "import", str(made / f"hf-{recipe}"), place)
+
+
+def test_the_card_tells_recipe_data_and_results(made: Path) -> None:
+    card = (made / "hf-roberta" / "README.md").read_text(encoding="utf-8")
+    assert "[masking]" in card and str(made / "byte_bpe") in card
+    result = Run.open(made / "roberta").result()
+    assert result is not None
+    loss = result["held_out"]["masked_lm"]["loss"]
+    assert f"| held out masked lm loss | {loss:.4g} |" in card
+
+
+def test_export_says_what_it_left_out(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = said(capsys, "export", str(made / "spanbert"), str(tmp_path / "hf"))
+    assert "left out, since bert has no place for it: heads.span_boundary" in told
+    assert "BertForMaskedLM" in told
+    (checkpoint,) = (made / "spanbert" / "checkpoints").glob("*40")
+    _, told = said(capsys, "export", str(checkpoint), str(tmp_path / "two"), "--family", "bert")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("hf", "two"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_an_exported_graph_gives_the_same_states(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = said(capsys, "export", str(made / "bert"), str(tmp_path / "o"), "--onnx")
+    assert "last_hidden_state and logits" in told
+    given = load(str(made / "bert"))
+    tokenizer = Tokenizer.from_file(str(tmp_path / "o" / "tokenizer.json"))
+    ids = np.array([tokenizer.encode(LINES[2]).ids])
+    session = onnxruntime.InferenceSession(tmp_path / "o" / "model.onnx")
+    rest = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+    states = session.run(["last_hidden_state"], {"input_ids": ids, **rest})[0][0]
+    mine = embed(given, [LINES[2]], words="none").vectors
+    np.testing.assert_allclose(mine, states[1:-1], atol=1e-4)
+
+
+def test_a_hub_name_is_imported_like_a_directory(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub is a stand-in: the encoder alone, under a name."""
+    folder = tmp_path / "fetched"
+    shutil.copytree(made / "hf-roberta", folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("lm_head")}
+    kept["classifier.dense.weight"] = torch.zeros(2, 2)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    fetched: list[str] = []
+    monkeypatch.setattr(
+        "huggingface_hub.snapshot_download",
+        lambda name, allow_patterns: fetched.append(name) or str(folder),
+    )
+    _, told = said(capsys, "import", "someone/model", str(tmp_path / "run"))
+    assert fetched == ["someone/model"]
+    assert "heads.masked_lm is not in it and begins fresh" in told
+    assert "classifier.dense.weight left behind" in told
+    assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
+    words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(made / "byte_bpe")]
+    assert "begin a run of its own with --from" in refused(capsys, *words)
+
+
+# Fill.
+
+
+def test_fill_tells_every_blank_and_the_text(
+    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, _ = said(capsys, "fill", str(made / "bert"), TEXT, "--top", "3")
+    found = fill(load(str(made / "bert")), TEXT, top=3)
+    rows = shown.splitlines()
+    assert rows[0].split() == ["blank", "token", "probability"]
+    assert rows[1].split() == [
+        "1",
+        found.blanks[0][0].token,
+        f"{found.blanks[0][0].probability:.2%}",
+    ]
+    assert rows[4].split()[:2] == ["2", found.blanks[1][0].token]
+    assert rows[-1] == found.text
+    assert found.text.startswith("The first") and found.text.endswith(" was here.")
+    monkeypatch.setattr("sys.stdin", io.StringIO(TEXT + "\n"))
+    assert said(capsys, "fill", str(made / "bert"), "-", "--top", "3")[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("recipe", "token", "text"),
+    [
+        ("bert", "##s", "The firsts of it"),
+        ("bert", "the", "The first the of it"),
+        ("roberta", "s", "The firsts of it"),
+        ("roberta", "Ġthe", "The first the of it"),
+        ("albert", "▁the", "The first the of it"),
+        ("albert", "s", "The firsts of it"),
+        ("gpt", "the</w>", "The first the of it"),
+    ],
+)
+def test_a_piece_that_goes_on_a_word_joins_it(
+    made: Path, recipe: str, token: str, text: str
+) -> None:
+    tokenizer = load(str(made / recipe)).tokenizer
+    number = tokenizer.token_to_id(token)
+    assert "".join(_put(tokenizer, ["The first ", " of it"], [number])) == text
+
+
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "xlnet"])
+def test_both_spellings_of_a_blank_are_one(made: Path, recipe: str) -> None:
+    given = load(str(made / recipe))
+    spelled = [
+        fill(given, TEXT.replace("[MASK]", name).replace("<mask>", name))
+        for name in ("[MASK]", "<mask>")
+    ]
+    assert spelled[0] == spelled[1]
+    assert all(0 < g.probability < 1 for guesses in spelled[0].blanks for g in guesses)
+
+
+def test_blanks_of_xlnet_see_all_the_rest_and_no_blank(made: Path) -> None:
+    """As transformers has it: no token may see a blank, and each blank is a target."""
+    given = load(str(made / "xlnet"))
+    model = transformers.XLNetLMHeadModel.from_pretrained(made / "hf-xlnet").eval()
+    text = "[MASK] first house of the old [MASK] was here, and the road to it was not [MASK] far."
+    mine = fill(given, text, top=1000)
+    mask = given.vocabulary.role("mask")
+    plain = Tokenizer.from_file(str(made / "hf-xlnet" / "tokenizer.json"))
+    ids = torch.tensor([plain.encode(text).ids])
+    (at,) = torch.where(ids[0] == mask)
+    assert len(at) == 3
+    perm = torch.zeros(1, ids.shape[1], ids.shape[1])
+    perm[:, :, at] = 1.0
+    target = torch.zeros(1, 3, ids.shape[1])
+    target[0, torch.arange(3), at] = 1.0
+    types = torch.tensor([plain.encode(text).type_ids])
+    with torch.inference_mode():
+        logits = model(ids, perm_mask=perm, target_mapping=target, token_type_ids=types).logits[0]
+    chances = logits.softmax(-1)
+    for blank, guesses in zip(chances, mine.blanks, strict=True):
+        for guess in guesses[::50]:
+            assert guess.probability == pytest.approx(float(blank[guess.number]), rel=1e-4)
+
+
+def test_a_causal_model_guesses_from_the_left(
+    made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = said(capsys, "fill", str(made / "gpt"), TEXT)
+    assert "reads from the left" in told
+    given = load(str(made / "gpt"))
+    one, two = fill(given, "The first [MASK] of it"), fill(given, "The first [MASK] was there")
+    assert one.blanks == two.blanks and one.left_only
+    assert fill(given, "[MASK] was first").blanks[0] != one.blanks[0]
+    best = fill(given, "The first [MASK] of [MASK]")
+    again = fill(given, "".join(best.parts[:3]) + "[MASK]")
+    assert best.blanks[1][0].number == again.blanks[0][0].number
+
+
+# Embed.
+
+
+@pytest.mark.parametrize("recipe", list(KINDS))
+def test_a_texts_vectors_do_not_depend_on_its_batch_mates(made: Path, recipe: str) -> None:
+    given = load(str(made / recipe))
+    every = [line for line in LINES if line]
+    together = embed(given, every, layer="all", words="none")
+    for number, line in enumerate(every):
+        alone = embed(given, [line], layer="all", words="none")
+        mine = slice(together.starts[number], together.starts[number + 1])
+        np.testing.assert_allclose(together.vectors[mine], alone.vectors, atol=1e-6, rtol=1e-6)
+        np.testing.assert_array_equal(together.offsets[mine], alone.offsets)
+    assert together.vectors.std() > 0
+
+
+@pytest.mark.parametrize("recipe", list(KINDS))
+def test_words_are_those_of_the_text_whatever_the_tokenizer(made: Path, recipe: str) -> None:
+    given = load(str(made / recipe))
+    found = embed(given, LINES, words="first")
+    words = [
+        LINES[text][first:stop]
+        for text in range(len(LINES))
+        for first, stop in found.offsets[found.starts[text] : found.starts[text + 1]]
+    ]
+    assert words == [
+        *["A", "small", "text", "."],
+        *["Another", ",", "rather", "longer", "text", "about", "nothing", "at", "all", "!"],
+        "x",
+    ]
+    width = 64 if recipe == "elmo" else 32
+    assert found.vectors.shape == (len(words), width) and found.vectors.dtype == np.float32
+
+
+def test_words_and_texts_are_made_of_their_tokens(made: Path) -> None:
+    given = load(str(made / "roberta"))
+    tokens = embed(given, LINES, words="none")
+    first, mean = (embed(given, LINES, words=words) for words in ("first", "mean"))
+    whole = embed(given, LINES, pool="mean")
+    assert np.array_equal(first.offsets, mean.offsets)
+    for text in range(len(LINES)):
+        mine = slice(tokens.starts[text], tokens.starts[text + 1])
+        rows = tokens.vectors[mine]
+        wanted = rows.mean(axis=0) if len(rows) else np.zeros(32)
+        np.testing.assert_allclose(whole.vectors[text], wanted, atol=1e-6)
+        for row in range(first.starts[text], first.starts[text + 1]):
+            low, high = first.offsets[row]
+            inside = (tokens.offsets[mine, 0] >= low) & (tokens.offsets[mine, 1] <= high)
+            np.testing.assert_allclose(first.vectors[row], rows[inside][0], atol=1e-6)
+            np.testing.assert_allclose(mean.vectors[row], rows[inside].mean(axis=0), atol=1e-6)
+    assert len(tokens.vectors) > len(first.vectors)
+
+
+@pytest.mark.parametrize(("recipe", "place"), [("bert", 0), ("xlnet", -1)])
+def test_the_vector_of_cls_is_taken_where_it_stands(made: Path, recipe: str, place: int) -> None:
+    given = load(str(made / recipe))
+    with torch.inference_mode():
+        text = packed(read(given, [LINES[0]]), torch.device("cpu"))
+        states = given.model.encode(text).states
+    assert int(text.ids[place]) == given.vocabulary.role("cls")
+    found = embed(given, [LINES[0]], pool="cls")
+    np.testing.assert_allclose(found.vectors[0], states[place].numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "xlnet", "elmo"])
+def test_layers_count_from_the_embedding_and_from_the_end(made: Path, recipe: str) -> None:
+    given = load(str(made / recipe))
+    every = embed(given, LINES, layer="all").vectors
+    assert every.shape[1] == 3
+    for layer in (0, 1, 2, -1, -2, -3):
+        one = embed(given, LINES, layer=layer).vectors
+        np.testing.assert_allclose(one, every[:, layer], atol=1e-6)
+    assert not np.allclose(every[:, 0], every[:, 1])
+
+
+def test_embed_writes_a_file_of_numpy(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [*LINES, "word " * 100]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "v.npz"
+    words = ["embed", "--out", str(out), str(made / "bert")]
+    _, told = said(capsys, *words, "--file", str(tmp_path / "lines.txt"), "--device", "cpu")
+    assert "cut: 1" in told
+    with np.load(out) as found:
+        kept = dict(found)
+    assert f"{len(kept['vectors'])} × 32 numbers for 5 texts" in told
+    assert kept["texts"].tolist() == lines
+    assert kept["words"].tolist()[:4] == ["A", "small", "text", "."]
+    wanted = embed(load(str(made / "bert")), lines)
+    assert wanted.cut == 1
+    for name in ("vectors", "starts", "offsets"):
+        assert np.array_equal(kept[name], getattr(wanted, name)), name
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    said(capsys, *words, "-", "--pool", "mean", "--layer", "1")
+    with np.load(out) as found:
+        assert found["vectors"].shape == (5, 32)
+        assert found["words"].tolist()[0] == LINES[0]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("export nothing-here OUT", "nothing-here: no such directory"),
+        ("export elmo OUT", "transformers has no such class"),
+        ("export elmo OUT --onnx", "not a graph of ONNX"),
+        ("export bert FULL", "is there already and not empty"),
+        ("export bert FULL --onnx", "is there already and not empty"),
+        ("export bert OUT --family brt", "family 'brt': unknown"),
+        ("export bert OUT --onnx --family bert", "leave it out with --onnx"),
+        ("import nothing-here OUT", "nothing-here: no such directory"),
+        ("import bert OUT", "is a run of clozelab already"),
+        ("import hf-bert FULL", "has other files in it"),
+        ("fill nothing-here a[MASK]", "nothing-here: no such directory"),
+        ("fill bert no_blank", "no blank in it: write [MASK]"),
+        ("fill bert [MASK] --top 0", "--top 0: at least 1"),
+        ("fill bert LONG", "reads 30 at a time"),
+        ("fill xlnet LONG", "reads 30 at a time"),
+        ("fill gpt LONG", "reads 32 at a time"),
+        ("fill elmo [MASK]", "encoder lstm"),
+        ("embed bert text --out OUT.txt", "vectors are written as .npz"),
+        ("embed bert text --out OUT/deep/v.npz", "there is no folder"),
+        ("embed bert text --out OUT.npz --layer 3", "--layer 3: "),
+        ("embed bert text --out OUT.npz --layer=-4", "from the end -1 to -3"),
+        ("embed bert text --out OUT.npz --layer top", "a number, last or all"),
+        ("embed bert text --out OUT.npz --pool cls --words mean", "leave --words out"),
+        ("embed gpt text --out OUT.npz --pool cls", "use --pool mean"),
+        ("embed elmo text --out OUT.npz --pool cls", "use --pool mean"),
+        ("embed bert --out OUT.npz", "embed needs texts"),
+        ("embed bert --out OUT.npz --file nowhere", "nowhere: No such file"),
+        ("embed bert text --out OUT.npz --file nowhere", "leave the others out"),
+        ("corpus build LONG --out OUT --extend 5", "name it by --tokenizer-from"),
+        ("corpus build LONG --out OUT --extend 0 --tokenizer-from bert", "--extend 0: at least 1"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_sentence(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, answer: str
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("mine")
+    places = {name: str(made / name) for name in (*KINDS, "hf-bert")}
+    places |= {"FULL": str(tmp_path / "full"), "LONG": "word " * 40 + "[MASK]"}
+    split = [places.get(word, word.replace("OUT", str(tmp_path / "out"))) for word in words.split()]
+    assert answer in refused(capsys, *split)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
+
+
+def test_public_names_open_a_model(made: Path) -> None:
+    assert clozelab.load(str(made / "bert")).step == 40
+    assert clozelab.pretrain.__module__ == "clozelab.runs.pretrain"
+    with pytest.raises(UserError, match="no such directory"):
+        clozelab.load("nothing-here")
+
+
+# A vocabulary for a new domain.
+
+
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "gpt", "spanbert"])
+def test_a_model_goes_on_with_words_of_a_new_domain(
+    made: Path, tmp_path: Path, recipe: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [f"{text} The plasmation of gastrology was a plasmation." for text in texts(60)]
+    file = write(tmp_path / "new.jsonl", documents)
+    run, corpus, more = str(made / recipe), str(tmp_path / "corpus"), str(tmp_path / "more")
+    build = ["corpus", "build", file, "--out", corpus, "--workers", "1", "--held-out", "0.1"]
+    said(capsys, *build, "--tokenizer-from", run, "--extend", "40")
+    old, store = load(run), Corpus.open(corpus)
+    assert old.vocabulary.size < store.vocabulary.size <= old.vocabulary.size + 40
+    spelled = store.tokenizer.get_vocab().keys() - old.tokenizer.get_vocab().keys()
+    assert any("plasmation" in name for name in spelled)
+    task = continued(old.recipe, run, data=[corpus], seed=0)
+    assert task.start is not None
+    table = "encoder.embeddings.words.weight"
+    before = dict(old.model.named_parameters())[table]
+    for known, value in old.model.named_parameters():
+        assert torch.equal(task.start[known][: len(value)], value), known
+    name = next(name for name in spelled if "plasmation" in name)
+    number = store.tokenizer.token_to_id(name)
+    ids = [n for n in old.tokenizer.encode("the plasmation", add_special_tokens=False).ids]
+    ids = ids[len(old.tokenizer.encode("the", add_special_tokens=False).ids) :]
+    torch.testing.assert_close(task.start[table][number], before[ids].mean(0))
+    words = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
+    words += ["--budget", "2steps", "--set", "schedule.sequences=8", "--device", "cpu"]
+    said(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
+    new = load(more)
+    assert len(dict(new.model.named_parameters())[table]) == store.vocabulary.size
+    losses = [_first_loss(Path(place)) for place in (run, more)]
+    assert losses[1] < losses[0] - 0.1, "the model forgot what it knew"
+    folder, again = str(tmp_path / "hf"), str(tmp_path / "again")
+    said(capsys, "export", more, folder)
+    said(capsys, "import", folder, again)
+    found = [embed(given, ["of plasmation"], words="none") for given in (new, load(again))]
+    np.testing.assert_allclose(found[0].vectors, found[1].vectors, atol=1e-6)
+    assert [*found[0].offsets[-1]] == [3, 13]
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = theirs("of plasmation", add_special_tokens=False)["input_ids"]
+    assert ids[-1] == number and len(ids) == len(found[0].vectors)
+
+
+def _first_loss(run: Path) -> float:
+    first = Run.open(run).entries("step")[0]
+    (loss,) = (value["loss"] for name, value in first.items() if name in ("masked_lm", "causal_lm"))
+    return float(loss)
+
+
+def test_rows_to_spare_are_taken_first(made: Path, tmp_path: Path) -> None:
+    """A table of transformers may be longer than its tokenizer."""
+    folder = tmp_path / "hf"
+    model = transformers.AutoModelForMaskedLM.from_pretrained(made / "hf-roberta")
+    size = model.config.vocab_size
+    model.resize_token_embeddings(size + 2)
+    model.save_pretrained(folder)
+    transformers.AutoTokenizer.from_pretrained(made / "hf-roberta").save_pretrained(folder)
+    file = write(tmp_path / "new.jsonl", ["The plasmation and gastrology of plasmatics. " * 6] * 10)
+    words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--workers", "1"]
+    assert cli.main([*words, "--tokenizer-from", str(folder), "--extend", "3"]) == 0
+    assert Corpus.open(tmp_path / "c").vocabulary.size == size + 3
+    given = load(str(folder))
+    task = continued(given.recipe, str(folder), data=[str(tmp_path / "c")], seed=0)
+    assert task.start is not None
+    assert len(task.start["encoder.embeddings.words.weight"]) == size + 3
+    assert len(task.start["heads.masked_lm.bias"]) == size + 3
+    assert task.recipe.tokenizer.vocabulary == size + 3
+    other = ["--out", str(tmp_path / "d"), "--tokenizer", "byte_bpe", "--vocabulary", "500"]
+    assert cli.main([*words[:3], *other, "--workers", "1"]) == 0
+    with pytest.raises(UserError, match="its tokenizer is not that of"):
+        continued(given.recipe, str(folder), data=[str(tmp_path / "d")], seed=0)
