@@ -291,12 +291,14 @@ def test_a_causal_model_guesses_from_the_left(
     _, told = said(capsys, "fill", str(made / "gpt"), TEXT)
     assert "reads from the left" in told
     given = load(str(made / "gpt"))
-    one, two = fill(given, "The first [MASK] of it"), fill(given, "The first [MASK] was there")
-    assert one.blanks == two.blanks and one.left_only
-    assert fill(given, "[MASK] was first").blanks[0] != one.blanks[0]
+    it, there = fill(given, "The first [MASK] of it"), fill(given, "The first [MASK] was there")
+    assert it.blanks == there.blanks and it.left_only
+    assert fill(given, "[MASK] was first").blanks[0] != it.blanks[0]
     best = fill(given, "The first [MASK] of [MASK]")
     again = fill(given, "".join(best.parts[:3]) + "[MASK]")
-    assert best.blanks[1][0].number == again.blanks[0][0].number
+    for one, two in zip(best.blanks[1], again.blanks[0], strict=True):
+        assert one.number == two.number
+        assert one.probability == pytest.approx(two.probability, rel=1e-5)
 
 
 # Embed.
@@ -333,6 +335,14 @@ def test_words_are_those_of_the_text_whatever_the_tokenizer(made: Path, recipe: 
     assert found.vectors.shape == (len(words), width) and found.vectors.dtype == np.float32
 
 
+def test_elmo_reads_every_word_by_all_its_letters(made: Path) -> None:
+    (text,) = read(load(str(made / "elmo")), [LINES[2]])
+    rows = [row[1 : row.tolist().index(259)] for row in text.columns["characters"]]  # 259 ends one
+    spelled = [bytes(row.tolist()).decode() for row in rows[text.own]]
+    assert " ".join(spelled) == "another , rather longer text about nothing at all !"
+    assert [row.tolist() for row in (rows[0], rows[-1])] == [[256], [257]]
+
+
 def test_words_and_texts_are_made_of_their_tokens(made: Path) -> None:
     given = load(str(made / "roberta"))
     tokens = embed(given, LINES, words="none")
@@ -359,6 +369,7 @@ def test_the_vector_of_cls_is_taken_where_it_stands(made: Path, recipe: str, pla
         text = packed(read(given, [LINES[0]]), torch.device("cpu"))
         states = given.model.encode(text).states
     assert int(text.ids[place]) == given.vocabulary.role("cls")
+    assert int(text.segments[place]) == (2 if recipe == "xlnet" else 0)
     found = embed(given, [LINES[0]], pool="cls")
     np.testing.assert_allclose(found.vectors[0], states[place].numpy(), atol=1e-6)
 

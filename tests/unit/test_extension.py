@@ -112,16 +112,43 @@ def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str) -> None:
     old = copy(kind)
-    for name in added(kind, made(kind)):
-        word = name.strip("Ġ▁").removesuffix("</w>")
-        plain = encoder(old).encode([f"of {word}"]).ids.tolist()
-        assert pieces(old, name) == plain[len(encoder(old).encode(["of"]).ids) :]
+    names = added(kind, made(kind))
+    words = [name.strip("Ġ▁").removesuffix("</w>") for name in names]
+    skipped = len(encoder(old).encode(["of"]).ids)
+    plain = [encoder(old).encode([f"of {word}"]).ids.tolist()[skipped:] for word in words]
+    assert pieces(old, names) == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_letters_of_any_script_make_words_but_ideographs_do_not(kind: str) -> None:
+    text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
+    more = extended(copy(kind), iter([text] * 10), words=9)
+    found = encoder(more).encode(["x naïvetés"])
+    new = set(range(copy(kind).get_vocab_size(), more.get_vocab_size()))
+    assert found.ids[-1] in new
+    assert new.isdisjoint(encoder(more).encode(["x 中国人民"]).ids.tolist())
 
 
 def test_an_extension_trains_like_any_tokenizer() -> None:
     training = Extension(copy("wordpiece").to_str(), 1)
     assert training.vocabulary == copy("wordpiece").get_vocab_size() + 1
     assert training.train(iter(TEXT * 10)).token_to_id("plasmation") is not None
+
+
+def test_words_split_twice_as_in_the_files_of_albert_are_extended_too() -> None:
+    twice = copy("unigram")
+    twice.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    more = extended(twice, iter(TEXT * 10), words=9)
+    assert more.encode("of plasmation,", add_special_tokens=False).tokens[1] == "▁plasmation"
+
+
+def test_a_unigram_with_specials_behind_its_pieces_is_refused() -> None:
+    behind = copy("unigram")
+    behind.add_special_tokens(["<extra>"])
+    with pytest.raises(UserError, match="and specials behind its pieces cannot be given words"):
+        Extension(behind.to_str(), 5)
 
 
 def test_what_cannot_be_extended_is_refused_at_once() -> None:

@@ -61,7 +61,9 @@ def sizes(batch: Batch) -> dict[str, int]:
 
 @settings(max_examples=200, deadline=None)
 @given(shares, rooms)
-def test_every_token_and_target_is_in_one_micro_batch_at_its_place(share: Share, room: Room) -> None:
+def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
+    share: Share, room: Room
+) -> None:
     ids, labels, pairs, met = [], [], [], 0
     for batch in room.batches(share):
         given = batch.input

@@ -266,9 +266,7 @@ def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
 def test_stores_with_the_same_text_hide_different_tokens() -> None:
     place = store("byte_bpe")
     stores = open_stores([place, place])
-    steps = Steps(
-        fitted(shrunk("roberta"), stores[0][0]), stores, seed=0, tokens=64, gpu=False
-    )
+    steps = Steps(fitted(shrunk("roberta"), stores[0][0]), stores, seed=0, tokens=64, gpu=False)
     one, other = (s.share(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
     assert one.columns["ids"].tolist() != other.columns["ids"].tolist()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer, decoders
 from torch import Tensor
 
 from clozelab.contracts import Counts, Ids, Input, Ints, UserError
@@ -20,7 +20,6 @@ from clozelab.text.encoding import Encoder
 from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
 
-_HEADS = ("masked_lm", "permutation_lm", "causal_lm")
 _OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
@@ -54,7 +53,7 @@ def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -
             f"{given.place}: encoder lstm reads whole words from one side at a time and has no"
             " blanks; use clozelab embed"
         )
-    head = next((name for name in _HEADS if name in given.model.heads), None)
+    head = next((name for name in _WAYS if name in given.model.heads), None)
     if head is None:
         raise UserError(f"{given.place}: has no head that predicts tokens; pretrain it with one")
     if top < 1:
@@ -67,14 +66,11 @@ def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -
             f"the text has {len(ids):,} tokens, and {given.place} reads {most:,} at a time;"
             f" shorten it to {most:,}"
         )
-    with join(device) as world, torch.inference_mode():
+    with join(device) as world:
         given.model.to(world.device)
-        if head == "causal_lm":
-            logits = torch.stack(list(_from_left(given, ids, at, world.device)))
-        else:
-            predict = _from_both if head == "masked_lm" else _from_queries
-            logits = predict(given, ids, at, world.device)
-        blanks = _guesses(given, logits.cpu(), top)
+        with torch.inference_mode():
+            logits = _WAYS[head](given, ids, at, world.device).cpu()
+    blanks = _guesses(given, logits, top)
     parts = _put(given.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
     return Filled(tuple(blanks), tuple(parts), head == "causal_lm")
 
@@ -127,12 +123,12 @@ def _from_queries(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Te
     return _logits(given, "permutation_lm", encoded.queries, encoded.table)
 
 
-def _from_left(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Iterator[Tensor]:
-    """[V] at each blank from what stands before it, earlier blanks filled with their best."""
+def _from_left(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+    """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
     roles = given.vocabulary.roles
     start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
     before = np.array([number for number in start if number is not None], dtype=ids.dtype)
-    ids = ids.copy()
+    ids, found = ids.copy(), []
     for place in at.tolist():
         left = np.concatenate([before, ids[:place]])[-(limit(given) or 0) :]
         if not len(left):
@@ -141,9 +137,14 @@ def _from_left(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Itera
                 " put a word before it"
             )
         encoded = given.model.encode(packed([around(given, left)], device))
-        logits = _logits(given, "causal_lm", encoded.states[-1:], encoded.table)[0]
-        ids[place] = int(logits[: given.vocabulary.size].argmax())
-        yield logits
+        logits = _logits(given, "causal_lm", encoded.states[-1:], encoded.table)
+        ids[place] = int(logits[0, : given.vocabulary.size].argmax())
+        found.append(logits)
+    return torch.cat(found)
+
+
+# The heads that can fill a blank, the best first.
+_WAYS = {"masked_lm": _from_both, "permutation_lm": _from_queries, "causal_lm": _from_left}
 
 
 def _logits(given: Loaded, name: str, states: Tensor, table: Tensor | None) -> Tensor:
@@ -179,9 +180,7 @@ def _written(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
     piece = tokenizer.id_to_token(number) or "?"
     if piece.startswith("##"):
         return piece, True
-    spaced = isinstance(
-        tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel | pre_tokenizers.Metaspace
-    )
+    spaced = isinstance(tokenizer.decoder, decoders.ByteLevel | decoders.Metaspace)
     word = piece
     if tokenizer.decoder is not None:
         word = tokenizer.decode([number], skip_special_tokens=False).strip()

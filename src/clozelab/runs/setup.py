@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -60,15 +59,11 @@ class Setup:
         self.steps = self._steps()
 
     def fit(self, budget: Budget) -> None:
-        """Give the schedule the steps that a budget has room for."""
-        each = None
-        if budget.kind == "seconds":
-            began = time.perf_counter()
-            each = self._seconds_a_step()
-            left = self._mean(budget.amount - (time.perf_counter() - began))
-            # The timing is paid for, but at least one step is left where there was room for one.
-            if budget.amount >= each:
-                budget = Budget("seconds", max(left, each))
+        """Give the schedule the steps that a budget has room for.
+
+        A budget of time is for training: compiling, and timing a few steps, come before it.
+        """
+        each = self._seconds_a_step() if budget.kind == "seconds" else None
         many = budgets.steps(budget, tokens_a_step=self._tokens_a_step(), seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()

@@ -192,7 +192,7 @@ def _extended(
             f"{place}: its tokenizer is not that of {given.place}; build the corpus with"
             f" --tokenizer-from {given.place}, and --extend N to add words of its own"
         )
-    known = [pieces(given.tokenizer, word) for word in sorted(more, key=more.__getitem__)]
+    known = pieces(given.tokenizer, sorted(more, key=more.__getitem__))
     out = dict(weights)
     for name, value in weights.items():
         if _TABLED.fullmatch(name):

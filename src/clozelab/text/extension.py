@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import Tokenizer
 
 from clozelab.contracts import UserError
 from clozelab.text.vocabulary import describe
+from clozelab.text.words import IDEOGRAPH_CLASS
 
 _LEAST = 10  # occurrences of a word worth a row
-_LETTERS = re.compile(r"[^\W\d_]{4,}(?![\w'’-])")
-_MOST_RUNS = 1 << 21  # counted at a time; when there are more, those met once are forgotten
+# Ideographs are words by themselves.
+_LETTERS = re.compile(rf"(?:(?![{IDEOGRAPH_CLASS}])[^\W\d_]){{4,}}(?![\w'’-])")
+_MOST_RUNS = 1 << 21  # counted at a time; when there are more, the rarest are forgotten
 _ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
 
 
@@ -66,21 +68,23 @@ def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Token
     return Tokenizer.from_str(json.dumps(settings))
 
 
-def pieces(tokenizer: Tokenizer, entry: str) -> list[int]:
-    """The ids a tokenizer gives to what an entry of a larger vocabulary stands for."""
+def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
+    """The ids a tokenizer gives to what each entry of a larger vocabulary stands for."""
     suffix = json.loads(tokenizer.to_str())["model"].get("end_of_word_suffix") or ""
-    return [token.id for token in tokenizer.model.tokenize(entry.removesuffix(suffix))]
+    model = tokenizer.model
+    return [[token.id for token in model.tokenize(one.removesuffix(suffix))] for one in entries]
 
 
 def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
     """How often each word occurs that has letters alone, as the model is given it."""
     runs: Counter[str] = Counter()
+    rare = 1
     for text in texts:
         runs.update(text.split())
         if len(runs) > _MOST_RUNS:
-            runs = Counter({run: count for run, count in runs.items() if count > 1})
-    spaced = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel)
-    whole = isinstance(tokenizer.pre_tokenizer, pre_tokenizers.Metaspace)
+            runs = Counter({run: count for run, count in runs.items() if count > rare})
+            rare += 1
+    spaced, whole = (_splits(tokenizer) == kind for kind in ("ByteLevel", "Metaspace"))
     counts: Counter[str] = Counter()
     for run, count in runs.items():
         given = f" {run}" if spaced else run
@@ -103,20 +107,30 @@ Add = Callable[[dict[str, Any], str, range], int]
 def _way(tokenizer: Tokenizer) -> Add:
     """How a word is added to this kind of tokenizer; refused where there is none."""
     model = json.loads(tokenizer.to_str())["model"]
-    kind, before = model["type"], tokenizer.pre_tokenizer
-    if kind == "WordPiece" and isinstance(before, pre_tokenizers.BertPreTokenizer):
-        return _Ways(tokenizer).match
-    if kind == "BPE" and isinstance(before, pre_tokenizers.ByteLevel):
-        return _Ways(tokenizer).look_up
-    if kind == "BPE" and isinstance(before, pre_tokenizers.BertPreTokenizer):
-        return _Ways(tokenizer).merge
-    follow = kind == "Unigram" and len(model["vocab"]) == describe(tokenizer).size
-    if follow and isinstance(before, pre_tokenizers.Metaspace):
-        return _Ways(tokenizer).score
-    raise UserError(
-        f"--extend: a tokenizer of the kind {kind} with {type(before).__name__} cannot be given"
-        " words; leave --extend out"
-    )
+    ways = _Ways(tokenizer)
+    known: dict[tuple[str, str | None], Add] = {
+        ("WordPiece", "BertPreTokenizer"): ways.match,
+        ("BPE", "ByteLevel"): ways.look_up,
+        ("BPE", "BertPreTokenizer"): ways.merge,
+        ("Unigram", "Metaspace"): ways.score,
+    }
+    kind, before = model["type"], _splits(tokenizer)
+    # A unigram's ids are the places in its list: what follows it takes those of new words.
+    behind = kind == "Unigram" and len(model["vocab"]) != describe(tokenizer).size
+    if (kind, before) not in known or behind:
+        raise UserError(
+            f"--extend: a tokenizer of the kind {kind} with {before}"
+            f"{' and specials behind its pieces' * behind} cannot be given words; leave --extend"
+            " out"
+        )
+    return known[kind, before]
+
+
+def _splits(tokenizer: Tokenizer) -> str | None:
+    """What cuts a text into words last."""
+    before = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
+    last: str | None = before.get("pretokenizers", [before])[-1].get("type")
+    return last
 
 
 class _Ways:

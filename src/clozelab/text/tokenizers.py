@@ -40,6 +40,7 @@ class Training(Protocol):
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
+
     @property
     def vocabulary(self) -> int:
         """How many ids it is to have."""

@@ -139,6 +139,7 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
             parts += [] if after is None else [after]
             _add(found, sums)
         memory = _kept(parts, prepared)
+    world.rest(model)
     return _read(_reduced(found, world))
 
 

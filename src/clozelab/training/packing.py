@@ -135,7 +135,9 @@ class Room:
         """The targets of a part's blocks, places counted over the micro-batch, filled up."""
         starts = found.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
-        size = max(self.slots[name], end - begin) if self.constant else end - begin
+        # Where there is nothing to predict every block has an idle slot: a query stream needs rows.
+        needed = end - begin or len(begins) - 1
+        size = max(self.slots[name], end - begin) if self.constant else needed
         base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
         columns = {}
         for column, values in found.columns.items():

@@ -33,7 +33,12 @@ class World:
 
     def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
         """The model with its gradients averaged over all processes, its weights sharded or not."""
-        if self.size == 1 and not shard:
+        if self.size == 1:
+            if shard:
+                raise UserError(
+                    "--shard: there is one process to share the weights; start several with"
+                    " torchrun --nproc-per-node N -m clozelab, or leave it out"
+                )
             return model
         if not shard:
             ids = [self.device.index] if self.device.type == "cuda" else None
@@ -50,6 +55,12 @@ class World:
         if isinstance(model, FSDPModule):
             model.set_requires_gradient_sync(last)
         return nullcontext()
+
+    def rest(self, model: nn.Module) -> None:
+        """After a forward pass without a backward one: weights it gathered are shared out again."""
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
 
     def total(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them."""

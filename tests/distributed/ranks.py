@@ -1,0 +1,109 @@
+"""What one process or several do in the tests beside: train, save in the middle, go on.
+
+Run by torchrun it is one of two processes: `ranks.py FOLDER STORE…`, a store for each tokenizer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from learning import doubled, shrunk
+
+from clozelab.runs import starting
+from clozelab.runs.heldout import held_out
+from clozelab.runs.machine import Machine
+from clozelab.runs.saving import bare, restore, save
+from clozelab.runs.setup import Setup, Task
+from clozelab.training.budget import parse
+from clozelab.training.checkpoint import at
+from clozelab.training.loop import train
+from clozelab.training.world import World, join
+
+STEPS, MIDDLE = 4, 2
+CASES = {
+    "bert": ("bert", "wordpiece", 5, False),
+    "bert sharded": ("bert", "wordpiece", 5, True),
+    "xlnet": ("xlnet", "unigram", 4, False),
+    "xlnet sharded": ("xlnet", "unigram", 4, True),
+    "albert sharded": ("albert", "unigram", 5, True),
+    "elmo": ("elmo", "byte_bpe", 5, False),
+    "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
+}
+Losses = list[dict[str, dict[str, float]]]
+
+
+class Case(NamedTuple):
+    """A recipe and how it is wrapped."""
+
+    name: str
+    kind: str
+    sequences: int
+    sharded: bool
+
+
+def a_task(case: Case, stores: dict[str, str]) -> Task:
+    """The run of a case."""
+    more = ["encoder.layers=2"] if case.name == "bert" else []
+    more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
+    recipe = shrunk(case.name, *more, steps=STEPS, sequences=case.sequences)
+    return starting.fresh(recipe, data=[stores[case.kind]], seed=0)
+
+
+def set_up(case: Case, stores: dict[str, str], world: World) -> Setup:
+    """The case in double precision; the first process has more micro-batches than the second."""
+    sharded = case.sharded and world.size > 1
+    machine = Machine(device="cpu", workers=0, micro_batch=1 + 3 * world.rank, shard=sharded)
+    return doubled(a_task(case, stores), machine, world)
+
+
+def go(setup: Setup, folder: Path, begin: Path | None = None) -> Losses:
+    """Take the steps, from a checkpoint on if one is given, saving in the middle and at the end."""
+    first, cursor = 0, setup.steps.start()
+    if begin is not None:
+        found = at(begin)
+        first, cursor = found.step, restore(found, setup.trainee, setup.world)
+    jobs = setup.steps.jobs(first, cursor)
+    losses = []
+    for step in train(setup.trainee, (job() for job in jobs), setup.world):
+        losses.append({**step.sums, "": {"norm": step.norm, "tokens": step.tokens}})
+        if step.number in (MIDDLE, STEPS):
+            keep: dict[str, Any] = {"state": {"tokens": 0}, "texts": {}, "keep": 0}
+            save(folder, step, setup.trainee, setup.world, **keep)
+    return losses
+
+
+def measured(setup: Setup) -> Any:
+    """What held-out text comes to."""
+    corpus = setup.task.stores[0][0]
+    found = held_out(setup.recipe, corpus, length=setup.recipe.blocks.length, many=7)
+    assert not isinstance(found, str), found
+    model = setup.trainee.model if setup.machine.shard else bare(setup.trainee.model)
+    return found.measure(model, setup.world, tokens=64)
+
+
+def main(folder: Path, stores: dict[str, str]) -> None:
+    """Every case in two processes, from its beginning and from where one process stopped."""
+    torch.set_num_threads(1)
+    told: dict[str, Any] = {}
+    with join("cpu") as world:
+        for name, given in CASES.items():
+            case = Case(*given)
+            setup = set_up(case, stores, world)
+            straight = go(setup, folder / "two" / name)
+            told[name] = {"straight": straight, "held_out": measured(setup)}
+            begin = folder / "one" / name / f"step-{MIDDLE:08d}"
+            told[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
+        timed = Setup(a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world)
+        timed.fit(parse("0.5s"))
+        told["steps"] = world.totals([timed.recipe.schedule.steps])
+        told["mine"] = timed.recipe.schedule.steps
+        (folder / f"{world.rank}.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    words = [word.split("=", 1) for word in sys.argv[2:]]
+    main(Path(sys.argv[1]), {kind: place for kind, place in words})

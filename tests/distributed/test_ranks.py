@@ -1,0 +1,146 @@
+"""Two processes with B blocks each are one with 2 B, wrapped or sharded, and share checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from corpora import ENVIRONMENT, SOURCE
+from learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
+from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
+
+from clozelab.cli import main
+from clozelab.recipe import to_toml
+from clozelab.records import Run
+from clozelab.runs import starting
+from clozelab.runs.pretrain import resume
+from clozelab.training.checkpoint import at
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+TESTS = Path(__file__).resolve().parents[1]
+KINDS = ("wordpiece", "unigram", "byte_bpe")
+
+
+def torchrun(*words: str) -> None:
+    """A script in two processes on this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*command, "--nproc-per-node", "2", *words],
+        env={**ENVIRONMENT, "PYTHONPATH": f"{SOURCE}:{TESTS}", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def stores() -> dict[str, str]:
+    return {kind: store(kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def alone(stores: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Every case in one process."""
+    folder, told = tmp_path_factory.mktemp("ranks"), {}
+    for name, given in CASES.items():
+        setup = set_up(Case(*given), stores, HERE)
+        straight = go(setup, folder / "one" / name)
+        told[name] = {"straight": straight, "held_out": measured(setup)}
+    return folder, told
+
+
+@pytest.fixture(scope="module")
+def together(alone: tuple[Path, Any], stores: dict[str, str]) -> list[Any]:
+    """The same in two, as each of them tells it."""
+    words = [f"{kind}={place}" for kind, place in stores.items()]
+    torchrun(str(Path(__file__).with_name("ranks.py")), str(alone[0]), *words)
+    return [json.loads((alone[0] / f"{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def assert_losses(mine: Losses, other: Losses) -> None:
+    assert len(mine) == len(other) > 0
+    for a, b in zip(mine, other, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            assert a[name] == pytest.approx(b[name], rel=1e-9, abs=1e-9), name
+
+
+def assert_states(mine: Path, other: Path) -> None:
+    a, b = at(mine), at(other)
+    assert_close(a.weights(), b.weights())
+    assert_close(a.tensors(), b.tensors())
+    assert a.state()["places"] == b.state()["places"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_learn_what_one_does(
+    name: str, alone: tuple[Path, Any], together: list[Any]
+) -> None:
+    folder, told = alone
+    for rank in (0, 1):
+        assert_losses(together[rank][name]["straight"], told[name]["straight"])
+        assert_losses([together[rank][name]["held_out"]], [told[name]["held_out"]])
+    for step in (MIDDLE, STEPS):
+        place = f"{name}/step-{step:08d}"
+        assert_states(folder / "two" / place, folder / "one" / place)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_go_on_where_one_stopped(
+    name: str, alone: tuple[Path, Any], together: list[Any]
+) -> None:
+    folder, told = alone
+    assert_losses(together[1][name]["after"], told[name]["straight"][MIDDLE:])
+    last = f"{name}/step-{STEPS:08d}"
+    assert_states(folder / "after" / last, folder / "one" / last)
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("name", CASES)
+def test_one_goes_on_where_two_stopped(
+    name: str, alone: tuple[Path, Any], stores: dict[str, str], tmp_path: Path
+) -> None:
+    folder, told = alone
+    begin = folder / "two" / name / f"step-{MIDDLE:08d}"
+    losses = go(set_up(Case(*CASES[name]), stores, HERE), tmp_path, begin)
+    assert_losses(losses, told[name]["straight"][MIDDLE:])
+    last = f"step-{STEPS:08d}"
+    assert_states(tmp_path / last, folder / "one" / name / last)
+
+
+def test_processes_that_time_their_steps_agree_on_how_many_there_are(together: list[Any]) -> None:
+    assert together[0]["mine"] == together[1]["mine"] >= 1
+    assert together[0]["steps"] == [2 * together[0]["mine"]]
+
+
+def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
+    stores: dict[str, str], tmp_path: Path
+) -> None:
+    recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, sequences=5)
+    (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
+    two, one = tmp_path / "two", tmp_path / "one"
+    words = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
+    words += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
+    torchrun("-m", "clozelab", *words, "--out", str(two), "--shard")
+    assert main([*words, "--out", str(one)]) == 0
+    for kind, count in (("step", STEPS), ("held_out", STEPS // MIDDLE)):
+        mine, other = (Run.open(run).entries(kind) for run in (two, one))
+        assert len(mine) == len(other) == count
+        for a, b in zip(mine, other, strict=True):
+            assert a["masked_lm"]["loss"] == pytest.approx(b["masked_lm"]["loss"], rel=1e-4)
+    assert Run.open(two).result() is not None
+    last = Path("checkpoints") / f"step-{STEPS:08d}"
+    assert_close(at(two / last).weights(), at(one / last).weights(), 1e-4)
+    shutil.rmtree(two / last)
+    events = list(resume(starting.resumed(two), two, machine=MACHINE, habits=QUIET))
+    assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
+    assert_close(at(two / last).weights(), at(one / last).weights(), 1e-4)

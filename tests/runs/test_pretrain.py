@@ -1,0 +1,405 @@
+"""Pretraining from end to end: budgets, interruptions, damage, refusals, models to begin with."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from corpora import ENVIRONMENT, build, run, write
+from learning import (
+    MACHINE,
+    QUIET,
+    assert_same,
+    checkpoint,
+    of,
+    shrunk,
+    store,
+    task,
+    teacher,
+    went,
+)
+from texts import corpus, tokenizer
+
+from clozelab.contracts import UserError
+from clozelab.recipe import to_toml
+from clozelab.records import Run
+from clozelab.runs import starting
+from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
+from clozelab.runs.load import load
+from clozelab.runs.machine import Machine
+from clozelab.runs.model import Model
+from clozelab.runs.pretrain import pretrain, resume
+from clozelab.runs.session import Habits
+from clozelab.training.budget import parse
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+
+
+def resumed(place: Path, habits: Habits = QUIET) -> list[Any]:
+    return list(resume(starting.resumed(place), place, machine=MACHINE, habits=habits))
+
+
+def budgeted(budget: str, out: Path, *overrides: str, name: str = "roberta") -> list[Any]:
+    given = replace(task(name, *overrides, steps=50), budget=parse(budget))
+    return went(given, out)
+
+
+# Saving, resuming, damage
+
+
+def test_checkpoints_come_as_often_as_asked_and_only_the_last_are_kept(tmp_path: Path) -> None:
+    habits = Habits(save_every=3, keep=2, evaluate_every=4, evaluate_blocks=8)
+    events = went(task("bert", steps=10), tmp_path / "run", habits=habits)
+    assert [event.step for event in of(Saved, events)] == [3, 6, 9, 10]
+    assert [event.step for event in of(Evaluated, events)] == [4, 8, 10]
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == ["step-00000009", "step-00000010"]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds.count("step") == 10 and kinds.count("held_out") == 3
+    result = Run.open(tmp_path / "run").result()
+    assert result is not None and result["tokens"] == sum(s.tokens for s in of(Step, events))
+    assert result["seconds"] > 0
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("bert", steps=4), place)
+    before = (place / "result.json").read_text()
+    weights = checkpoint(place, 4).weights()
+    events = resumed(place)
+    assert not of(Step, events) and of(Ended, events)[0].whole
+    assert (place / "result.json").read_text() == before
+    after = checkpoint(place, 4).weights()
+    assert all(torch.equal(weights[name], after[name]) for name in weights)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path) -> None:
+    habits = Habits(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=8)
+    place = tmp_path / "run"
+    went(task("albert", steps=8), place, habits=habits)
+    whole = tmp_path / "whole"
+    shutil.copytree(place, whole)
+    file = place / "checkpoints" / "step-00000008" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    events = resumed(place, habits)
+    (said,) = of(Said, events)
+    assert "step-00000008" in said.text and "damaged" in said.text
+    assert [step.number for step in of(Step, events)] == [7, 8]
+    assert_same(checkpoint(place, 8), checkpoint(whole, 8))
+
+
+def test_a_run_without_a_checkpoint_begins_again_from_what_it_began_with(tmp_path: Path) -> None:
+    habits = Habits(save_every=0, evaluate_every=0, evaluate_blocks=8)
+    given = starting.continued(
+        shrunk("bert"), teacher(), data=[store("wordpiece")], seed=3, budget="4steps"
+    )
+    for number, one in enumerate((given, task("distilbert", "encoder.layers=2"))):
+        straight, place = tmp_path / f"straight{number}", tmp_path / f"run{number}"
+        went(one, straight, habits=habits)
+        events = pretrain(one, place, machine=MACHINE, habits=habits)
+        for event in events:
+            if isinstance(event, Step) and event.number == 2:
+                break
+        events.close()  # type: ignore[attr-defined]
+        (said,) = of(Said, again := resumed(place, habits))[:1]
+        assert "begins again" in said.text and of(Step, again)[0].number == 1
+        assert_same(checkpoint(straight, 4), checkpoint(place, 4))
+
+
+def test_a_changed_recipe_is_refused_with_the_difference(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("bert", steps=2), place)
+    starting.resumed(place, recipe=shrunk("bert", steps=2))
+    changed = shrunk("bert", "masking.rate=0.3", "optimiser.decay=0.5", steps=2)
+    with pytest.raises(
+        UserError, match=r"masking\.rate 0\.15 → 0\.3; optimiser\.decay 0\.01 → 0\.5"
+    ):
+        starting.resumed(place, recipe=changed)
+
+
+def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("bert", steps=2), place)
+    moved = tmp_path / "moved"
+    shutil.copytree(store("wordpiece"), moved)
+    for data, same in (([str(moved)], True), ([store("wordpiece", skip=30)], False)):
+        given = starting.resumed(place, data=data)
+        if same:
+            list(resume(given, place, machine=MACHINE, habits=QUIET))
+        else:
+            with pytest.raises(UserError, match="was begun with other data"):
+                list(resume(given, place, machine=MACHINE, habits=QUIET))
+    weighted = starting.resumed(place, data=[f"{moved}:0.5"])
+    with pytest.raises(UserError, match="was begun with other data"):
+        list(resume(weighted, place, machine=MACHINE, habits=QUIET))
+
+
+def test_a_folder_with_a_run_in_it_is_refused(tmp_path: Path) -> None:
+    went(task("bert", steps=1), tmp_path / "run")
+    with pytest.raises(UserError, match="--resume"):
+        went(task("bert", steps=1), tmp_path / "run")
+
+
+# Budgets
+
+
+def test_a_budget_of_steps_is_those_steps(tmp_path: Path) -> None:
+    events = budgeted("7steps", tmp_path / "run", "schedule.warmup=10")
+    assert len(of(Step, events)) == 7
+    (began,) = of(Began, events)
+    assert began.recipe.schedule.steps == 7 and 1 <= began.recipe.schedule.warmup <= 3
+    assert of(Step, events)[-1].rate > 0
+
+
+def test_a_budget_of_tokens_is_kept_and_nearly_used_up(tmp_path: Path) -> None:
+    steps = of(Step, budgeted("1.5ktok", tmp_path / "full", name="gpt"))
+    assert len(steps) == 11 and all(step.tokens <= 4 * 32 for step in steps)
+    steps = of(Step, budgeted("1.5ktok", tmp_path / "run"))  # whose blocks are not all full
+    assert sum(step.tokens for step in steps) == pytest.approx(1500, abs=4 * 32)
+
+
+def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> None:
+    events = budgeted("0.6s", tmp_path / "run")
+    assert "timing" in of(Said, events)[0].text
+    (began,) = of(Began, events)
+    steps = of(Step, events)
+    assert len(steps) == began.recipe.schedule.steps != 50
+    (tmp_path / "same").mkdir()
+    given = replace(task("roberta", steps=50), budget=parse(f"{len(steps)}steps"))
+    went(given, tmp_path / "same" / "run")
+    last = len(steps)
+    assert_same(checkpoint(tmp_path / "run", last), checkpoint(tmp_path / "same" / "run", last))
+
+
+@pytest.mark.parametrize("budget", ["0.000001s", "10tok"])
+def test_a_budget_too_small_for_a_step_is_refused(budget: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="too few, since one step takes"):
+        budgeted(budget, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# Little text
+
+
+def little(folder: Path, documents: list[str]) -> str:
+    file = write(folder / "little.jsonl", documents)
+    return str(build(file, folder / "little", tokenizer("wordpiece"), held_out=0.0).path)
+
+
+@pytest.mark.parametrize("name", ["xlnet", "albert"])
+def test_a_corpus_without_one_block_is_refused(name: str, tmp_path: Path) -> None:
+    place = little(tmp_path, ["Hi."])
+    given = starting.fresh(shrunk(name), data=[place], seed=0)
+    with pytest.raises(UserError, match=r"block.*(give more|add|more) text"):
+        went(given, tmp_path / "run")
+
+
+def test_fewer_blocks_than_a_step_takes_repeat_and_this_is_said(tmp_path: Path) -> None:
+    place = little(tmp_path, [" ".join(corpus()[0].split()[:60])])
+    given = starting.fresh(shrunk("roberta_wwm", sequences=16), data=[place], seed=0)
+    events = went(given, tmp_path / "run")
+    texts = [said.text for said in of(Said, events)]
+    assert any("they repeat" in text for text in texts)
+    assert any("no held-out loss" in text for text in texts)
+    assert len(of(Step, events)) == 4
+
+
+def test_one_text_in_order_cannot_be_mixed_from_two(tmp_path: Path) -> None:
+    data = [store("unigram"), store("unigram", skip=30)]
+    given = starting.fresh(shrunk("xlnet"), data=data, seed=0)
+    with pytest.raises(UserError, match="one text in order"):
+        went(given, tmp_path / "run")
+
+
+# Out of memory, no number
+
+
+@pytest.fixture
+def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has room for two sequences of 32 tokens."""
+    forward = Model.forward
+
+    def tight(self: Model, batch: Any) -> Any:
+        if self.training and len(batch.input.ids) > 64:
+            raise torch.OutOfMemoryError("no room")
+        return forward(self, batch)
+
+    monkeypatch.setattr(Model, "forward", tight)
+
+
+@pytest.mark.usefixtures("cramped")
+@pytest.mark.parametrize("name", ["roberta", "xlnet"])
+def test_out_of_memory_halves_the_micro_batch_and_goes_on(name: str, tmp_path: Path) -> None:
+    machine = Machine(device="cpu", workers=1, micro_batch=8)
+    events = went(task(name, steps=5, sequences=8), tmp_path / "a", machine)
+    said = [one.text for one in of(Said, events)]
+    assert said == [
+        "out of memory: micro-batches of 4 sequences from here on",
+        "out of memory: micro-batches of 2 sequences from here on",
+    ]
+    assert [step.number for step in of(Step, events)] == [1, 2, 3, 4, 5]
+    went(task(name, steps=5, sequences=8), tmp_path / "b", replace(machine, micro_batch=2))
+    assert_same(checkpoint(tmp_path / "a", 5), checkpoint(tmp_path / "b", 5))
+
+
+@pytest.mark.usefixtures("cramped")
+def test_out_of_memory_with_one_sequence_is_refused_with_what_helps(tmp_path: Path) -> None:
+    given = task("roberta", "blocks.length=96", steps=2)
+    with pytest.raises(UserError, match=r"out of memory.*--recompute or a smaller --size"):
+        went(given, tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=1))
+
+
+@pytest.mark.usefixtures("cramped")
+def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
+    given = replace(task("roberta", steps=50, sequences=8), budget=parse("0.5s"))
+    machine = Machine(device="cpu", workers=0, micro_batch=4)
+    events = went(given, tmp_path / "a", machine)
+    last = len(of(Step, events))
+    assert sum("out of memory" in said.text for said in of(Said, events)) == 1
+    given = replace(given, budget=parse(f"{last}steps"))
+    went(given, tmp_path / "b", replace(machine, micro_batch=2))
+    assert_same(checkpoint(tmp_path / "a", last), checkpoint(tmp_path / "b", last))
+
+
+def test_a_run_that_diverges_names_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, calls = Model.forward, [0]
+
+    def broken(self: Model, batch: Any) -> Any:
+        sums, memory = forward(self, batch)
+        calls[0] += self.training
+        if calls[0] == 5:
+            sums["masked_lm"]["loss"] = sums["masked_lm"]["loss"] * math.nan
+        return sums, memory
+
+    monkeypatch.setattr(Model, "forward", broken)
+    habits = Habits(save_every=2, evaluate_every=0)
+    with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000004$"):
+        went(task("bert", steps=9), tmp_path / "run", habits=habits)
+    assert load(str(tmp_path / "run")).step == 4
+    calls[0] = 4
+    with pytest.raises(UserError, match=r"step 1: the loss of masked_lm.*; none is saved$"):
+        went(task("bert", steps=9), tmp_path / "other", habits=habits)
+
+
+# Going on from another model
+
+
+def test_a_run_goes_on_from_another_with_its_heads_and_size(tmp_path: Path) -> None:
+    data = [store("wordpiece", skip=30)]
+    given = starting.continued(shrunk("bert"), teacher(), data=data, seed=1, budget="2steps")
+    before = load(teacher())
+    assert given.start is not None and given.recipe.encoder == before.recipe.encoder
+    events = went(given, tmp_path / "run", habits=Habits(save_every=1, keep=0, evaluate_every=0))
+    assert not [said for said in of(Said, events) if "fresh" in said.text]
+    after = checkpoint(tmp_path / "run", 1).weights()
+    kept = {name: value.detach() for name, value in before.model.named_parameters()}
+    assert kept.keys() == after.keys()
+    # A step moves a number by no more than about the rate.
+    assert max(float((kept[name] - after[name]).abs().max()) for name in kept) < 2e-3
+
+
+def test_heads_the_other_model_lacks_begin_fresh_and_are_named(tmp_path: Path) -> None:
+    given = starting.continued(
+        shrunk("spanbert"), teacher(), data=[store("wordpiece")], seed=1, budget="1steps"
+    )
+    said = [one.text for one in of(Said, went(given, tmp_path / "run"))]
+    assert any("fresh" in text and "span_boundary" in text for text in said)
+
+
+def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    other = [store("byte_bpe")]
+    with pytest.raises(UserError, match=r"tokenizer is not that of .*--tokenizer-from"):
+        starting.continued(shrunk("bert"), teacher(), data=other, seed=0)
+    with pytest.raises(UserError, match=r"teacher's vocabulary is not that of"):
+        starting.taught(shrunk("distilbert"), teacher(), data=other, seed=0)
+    with pytest.raises(UserError, match="needs a teacher"):
+        starting.fresh(shrunk("distilbert"), data=[store("wordpiece")], seed=0)
+    with pytest.raises(UserError, match="tokenizer is not that of"):
+        starting.fresh(shrunk("bert"), data=[store("wordpiece"), *other], seed=0)
+
+
+def test_a_student_of_another_width_learns_through_a_projection_and_loads(tmp_path: Path) -> None:
+    recipe = shrunk("distilbert", "encoder.width=16", "encoder.embedding=16", "encoder.inner=32",
+                    "objectives.1.start=random")  # fmt: skip
+    data = [store("wordpiece")]
+    given = starting.taught(recipe, teacher(), data=data, seed=0, sized=True, budget="2steps")
+    went(given, tmp_path / "run")
+    found = load(str(tmp_path / "run"))
+    assert found.recipe.encoder.width == 16 and "masked_lm" in found.model.heads
+
+
+def test_a_run_goes_on_from_a_directory_of_transformers(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    exchange = pytest.importorskip("clozelab.runs.exchange")
+    exchange.export(teacher(), tmp_path / "hf")
+    given = starting.continued(
+        shrunk("bert"), str(tmp_path / "hf"), data=[store("wordpiece")], seed=1, budget="2steps"
+    )
+    assert given.start is not None
+    for name, value in load(teacher()).model.named_parameters():
+        assert torch.equal(given.start[name], value), name
+    events = went(given, tmp_path / "run")
+    assert len(of(Step, events)) == 2
+
+
+def test_weights_cannot_be_shared_out_in_one_process(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="torchrun"):
+        went(task("bert"), tmp_path / "run", Machine(device="cpu", shard=True))
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The words of a run that takes some seconds."""
+    file = tmp_path_factory.mktemp("recipe") / "bert.toml"
+    recipe = shrunk("bert", "encoder.dropout=0.1", steps=120)
+    file.write_text(to_toml(recipe), encoding="utf-8")
+    words = ["pretrain", str(file), "--data", store("wordpiece"), "--device", "cpu"]
+    return [*words, "--save-every", "0", "--evaluate-every", "0"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(told: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = run(*told, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "120 steps" in done.stderr
+    return out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
+    number: signal.Signals, told: list[str], uninterrupted: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    words = [sys.executable, "-m", "clozelab", *told, "--out", str(out)]
+    process = subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    metrics = out / "metrics.jsonl"
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 2000):
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in said, said
+    assert f"which is saved; go on with clozelab pretrain --resume {out}" in " ".join(said.split())
+    stopped = load(str(out)).step
+    assert 0 < stopped < 120
+    assert len(Run.open(out).entries("step")) == stopped
+    done = run("pretrain", "--resume", str(out), "--save-every", "0", "--evaluate-every", "0")
+    assert done.returncode == 0, done.stderr
+    assert_same(checkpoint(out, 120), checkpoint(uninterrupted, 120))

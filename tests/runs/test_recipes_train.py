@@ -1,0 +1,100 @@
+"""Every recipe, shrunk: its losses fall, it is evaluated on held-out text, and resumes exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from learning import MACHINE, QUIET, RECIPES, assert_same, checkpoint, of, task, went
+
+from clozelab.records import Run
+from clozelab.runs import starting
+from clozelab.runs.events import Ended, Evaluated, Event, Said, means
+from clozelab.runs.load import load
+from clozelab.runs.machine import Machine
+from clozelab.runs.pretrain import pretrain, resume
+from clozelab.runs.session import Habits
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+MAIN = {"gpt": "causal_lm", "elmo": "bidirectional_lm", "xlnet": "permutation_lm"}
+PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_its_loss_falls(name: str, tmp_path: Path) -> None:
+    given = task(name, "optimiser.rate=0.005", steps=30, sequences=8)
+    habits = Habits(save_every=0, evaluate_every=0, evaluate_blocks=64)
+    events = went(given, tmp_path / "run", habits=habits)
+    steps, main = of(Step, events), MAIN.get(name, "masked_lm")
+    losses = [means(step.sums)[main]["loss"] for step in steps]
+    assert len(steps) == 30
+    # A student's hidden words are mostly rare ones.
+    fall = 0.1 if name == "distilbert" else 0.2
+    assert sum(losses[-5:]) / 5 < sum(losses[:2]) / 2 - fall
+    (evaluated,) = of(Evaluated, events)
+    held_out = means(evaluated.sums)
+    if name != "elmo":  # whose losses in training are among samples
+        assert held_out[main]["loss"] < losses[0]
+    assert set(held_out) == set(means(steps[0].sums))
+    result = Run.open(tmp_path / "run").result()
+    assert result is not None and result["held_out"] == held_out and result["steps"] == 30
+    assert load(str(tmp_path / "run")).step == 30
+
+
+CASES = {
+    "bert": ("bert", "encoder.dropout=0.1", "encoder.attention_dropout=0.1"),
+    "albert": ("albert", "encoder.dropout=0.1"),
+    "xlnet": ("xlnet", "encoder.dropout=0.1"),
+    "elmo": ("elmo", "encoder.dropout=0.1", "objectives.0.samples=50"),
+    "gpt": ("gpt", "encoder.dropout=0.1"),
+    "distilbert": ("distilbert", "encoder.dropout=0.1"),
+    "spanbert": ("spanbert",),
+    "ernie": ("ernie",),
+    "muon": ("bert", "optimiser.use=muon"),
+    "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
+}
+
+
+def killed(events: Iterator[Event], after: int) -> None:
+    """Draw the events of a run until it is killed behind a step."""
+    for event in events:
+        if isinstance(event, Step) and event.number == after:
+            return
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ten_steps_and_ten_more_are_twenty(name: str, tmp_path: Path) -> None:
+    base, *overrides = CASES[name]
+    habits = Habits(save_every=5, keep=0, evaluate_every=0, evaluate_blocks=16)
+    straight = tmp_path / "straight"
+    went(task(base, *overrides, steps=20), straight, habits=habits)
+    halved = tmp_path / "halved"
+    given = task(base, *overrides, steps=20)
+    workers = Machine(device="cpu", workers=2)
+    killed(pretrain(given, halved, machine=workers, habits=habits), 13)
+    assert not (halved / "result.json").exists()
+    events = list(resume(starting.resumed(halved), halved, machine=MACHINE, habits=habits))
+    assert of(Step, events)[0].number == 11 and not of(Said, events)
+    assert of(Ended, events)[0].whole
+    for step in (15, 20):
+        assert_same(checkpoint(straight, step), checkpoint(halved, step))
+    mine, other = (Run.open(place).entries("step") for place in (straight, halved))
+    assert [one["step"] for one in other] == list(range(1, 21))
+    for a, b in zip(mine, other, strict=True):
+        assert {k: v for k, v in a.items() if "second" not in k} == {
+            k: v for k, v in b.items() if "second" not in k
+        }
+    a, b = (Run.open(place).result() for place in (straight, halved))
+    assert a is not None and b is not None
+    assert {**a, "seconds": 0} == {**b, "seconds": 0}
+
+
+def test_workers_change_nothing(tmp_path: Path) -> None:
+    for workers in (0, 1, 3):
+        machine = Machine(device="cpu", workers=workers)
+        went(task("bert", steps=6), tmp_path / str(workers), machine, QUIET)
+    for workers in (1, 3):
+        assert_same(checkpoint(tmp_path / "0", 6), checkpoint(tmp_path / str(workers), 6))
