@@ -48,12 +48,21 @@ def desk(tmp_path: Path) -> Path:
     return folder
 
 
+def shortened(words: str) -> str:
+    """A command as it is tested: two steps of four blocks in place of a long run."""
+    launcher = f"{sys.executable} -m torch.distributed.run"
+    words = re.sub(r"^torchrun\b", launcher, words)
+    if "--budget" in words:
+        words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.sequences=4", words)
+    return words
+
+
 def run(lines: str, folder: Path) -> None:
     path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     setting = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
     for line in lines.replace("\\\n", " ").splitlines():
-        words = line.split("#")[0].strip()
-        if words.startswith("clozelab"):
+        words = shortened(line.split("#")[0].strip())
+        if words.startswith(("clozelab", sys.executable)):
             done = subprocess.run(
                 words, shell=True, cwd=folder, env=setting, capture_output=True, text=True
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -144,6 +145,17 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path
     weighted = starting.resumed(place, data=[f"{moved}:0.5"])
     with pytest.raises(UserError, match="was begun with other data"):
         list(resume(weighted, place, machine=MACHINE, habits=QUIET))
+
+
+def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(store("wordpiece")).parent)
+    where = os.path.relpath(teacher())
+    given = starting.taught(shrunk("distilbert"), where, data=["corpus"], seed=0, sized=True)
+    went(given, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    again = starting.resumed(Path("run"))
+    assert again.teacher is not None and again.stores[0][0].path == Path(store("wordpiece"))
+    assert of(Ended, list(resume(again, Path("run"), machine=MACHINE, habits=QUIET)))[0].whole
 
 
 def test_a_folder_with_a_run_in_it_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clozelab.runs.events import means
 from clozelab.runs.setup import Setup
-from clozelab.training.loop import DivergedError, measure, train
+from clozelab.training.loop import DivergedError, Prepared, measure, train
 
 torch.set_num_threads(1)
 SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert"]
@@ -156,3 +156,21 @@ def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
         return [step.sums["masked_lm"]["loss"] for step in steps_of(Setup(given, MACHINE, HERE))]
 
     assert losses(0) == losses(0) != losses(1)
+
+
+def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
+    setup = doubled(task("xlnet", steps=2))
+    jobs = setup.steps.jobs(0, setup.steps.start())
+    first, second = (replace(job(), factor=0.0) for job in jobs)
+    assert first.fresh and not second.fresh
+
+    def loss(steps: list[Prepared]) -> float:
+        *_, last = train(setup.trainee, steps, HERE)
+        return last.sums["permutation_lm"]["loss"]
+
+    remembered = loss([first, second])
+    assert setup.trainee.memory is not None
+    cut = loss([first, replace(second, fresh=True)])
+    assert cut != remembered
+    assert loss([replace(second, fresh=True)]) == cut  # whatever the memory held
+    assert loss([first, second]) == remembered

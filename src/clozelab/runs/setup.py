@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -128,7 +129,9 @@ class Setup:
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
-        device = self.world.device
+        device, origin = self.world.device, self.task.origin
+        if origin is not None and Path(origin).exists():  # a hub name is none
+            origin = str(Path(origin).resolve())
         return {
             **machine_facts(),
             **machines.facts(device),
@@ -141,14 +144,18 @@ class Setup:
             "processes": self.world.size,
             "seed": self.seed,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
-            "from": None if self.task.teacher else self.task.origin,
-            "teacher": self.task.origin if self.task.teacher else None,
+            "from": None if self.task.teacher else origin,
+            "teacher": origin if self.task.teacher else None,
         }
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was begun with: going on with others would be another run."""
         return [
-            {"path": str(corpus.path), "weight": weight, "made": corpus.manifest["fingerprint"]}
+            {
+                "path": str(corpus.path.resolve()),
+                "weight": weight,
+                "made": corpus.manifest["fingerprint"],
+            }
             for corpus, weight in self.task.stores
         ]
 
