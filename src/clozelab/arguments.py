@@ -40,8 +40,9 @@ def parser() -> argparse.ArgumentParser:
     _add_set(verb)
     _add_training(verbs)
     _add_models(verbs)
-    verb = _verb(verbs, "demo", "the embedded text from raw to masked blocks")
+    verb = _verb(verbs, "demo", "the embedded text, from raw to two trained encoders")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
+    verb.add_argument("--budget", default="800steps", help="for each of them (800steps)")
     return words
 
 

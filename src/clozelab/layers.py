@@ -77,8 +77,13 @@ def drop(x: Tensor, rate: float, training: bool) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, deviation: float = 0.02) -> None:
-    """BERT A.2's start: matrices and tables from a normal cut at two deviations, biases zero."""
+def initialise(module: nn.Module, width: int) -> None:
+    """BERT A.2's start: matrices and tables from a normal cut at two deviations, biases zero.
+
+    Differs from BERT A.2: narrow encoders start wider than 0.02, which suits a width of 768, so
+    that a layer adds as much to its input at any width (docs/decisions/7-start.md).
+    """
+    deviation = 0.02 * max(1.0, 768 / width) ** 0.5
     for name, parameter in module.named_parameters():
         if name.endswith("norm.weight"):
             parameter.fill_(1.0)

@@ -164,13 +164,14 @@ def test_corpus_show_and_check(capsys: pytest.CaptureFixture[str], corpus: str) 
 def test_demo_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path / "a.jsonl", texts(60))
+    file = write(tmp_path / "a.jsonl", texts(200))
     monkeypatch.setattr("clozelab.data.corpus", lambda: Path(file))
-    for first in ("clozelab corpus build", "clozelab corpus show"):
-        shown = said(capsys, "demo", "--out", str(tmp_path / "demo"))
+    for first, more in (("clozelab corpus build", 7), ("clozelab corpus show", 4)):
+        shown = said(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
         assert shown.startswith(first)
-        assert shown.count("\nclozelab ") == 7
-        assert shown.count("\nblock ") == 4
+        assert shown.count("\nclozelab ") == more  # finished stages are not gone through again
+        assert shown.count("nats for a hidden token") == 2
+        assert shown.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ class Stack(nn.Module):
             for _ in range(shape.copies("ffn"))
         )
         self.norm = Norm(shape.width, eps=shape.epsilon) if shape.norm == "pre" else None
-        initialise(self)
+        initialise(self, shape.width)
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The states of every token; with `keep` those of every layer as well."""

@@ -23,9 +23,11 @@ class HeldOut:
 
     def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, many: int) -> None:
         given: Any = blocks
-        rows = many
+        rows, documents = many, corpus.documents("held_out")
+        if "next" in given.provides and len(documents) == 1 and hasattr(given, "negatives"):
+            given = replace(given, negatives="same_document")
         if "stream" in given.provides:  # as many rows as there is text for
-            text = len(corpus.documents("held_out").ids)
+            text = len(documents.ids)
             fit = max(1, text // (3 * given.length)) * (2 if given.reverse else 1)
             rows = min(given.rows, fit)
             given = replace(given, rows=rows)

@@ -70,7 +70,7 @@ def _foreign(place: str) -> Loaded:
     files = read(place)
     found = bring(files.config, files.tensors)
     tokenizer = load_tokenizer(files.folder)
-    known = recipes.read(_RECIPES.get(found.family, found.family))
+    known = recipes.read(_recipe(found.family, found.encoder))
     size = len(found.weights["encoder.embeddings.words.weight"])
     kind: Any = known.tokenizer
     parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
@@ -87,6 +87,13 @@ def _foreign(place: str) -> Loaded:
     notes += [f"{place}: {', '.join(found.left)} left behind"] if found.left else []
     set_weights(model, {**fresh, **{n: w for n, w in found.weights.items() if n in fresh}})
     return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes))
+
+
+def _recipe(family: str, encoder: Any) -> str:
+    """The recipe that a model of that family most likely came from."""
+    if family == "bert" and encoder.types < 2:  # it never saw a second segment
+        return "roberta"
+    return _RECIPES.get(family, family)
 
 
 def within(recipe: Recipe, encoder: Any) -> Recipe:

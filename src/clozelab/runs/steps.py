@@ -84,7 +84,10 @@ class Source:
         with self._lock:
             if copy not in self._plans:
                 drawn = key(self.seed, f"blocks{self.suffix}", copy)
-                plan = self.blocks.plan(self.documents, drawn)
+                try:
+                    plan = self.blocks.plan(self.documents, drawn)
+                except UserError as error:
+                    raise UserError(f"{self.corpus.path}: {error}") from None
                 if not len(plan):
                     raise UserError(
                         f"{self.corpus.path}: too little text for one block of"

@@ -18,7 +18,7 @@ class PairHead(nn.Module):
         super().__init__()
         self.pooler = Linear(encoder.width, encoder.width)
         self.classifier = Linear(encoder.width, 2)
-        initialise(self)
+        initialise(self, encoder.width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss over the pairs, how many there are, and how many were right."""

@@ -32,7 +32,7 @@ class SpanHead(nn.Module):
         self.second_norm = Norm(narrow, eps=encoder.epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.activation = encoder.activation
-        initialise(self)
+        initialise(self, encoder.width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""

@@ -39,7 +39,7 @@ class Teaching(nn.Module):
         unequal = teacher_width is not None and teacher_width != width
         self.projection = Linear(width, teacher_width) if unequal and teacher_width else None
         self.temperature, self.soft, self.cosine = temperature, soft, cosine
-        initialise(self)
+        initialise(self, width)
 
     def forward(
         self,

@@ -22,7 +22,7 @@ class VocabularyHead(nn.Module):
         self.norm = Norm(encoder.embedding, eps=encoder.epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         self.activation = encoder.activation
-        initialise(self)
+        initialise(self, encoder.width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
