@@ -18,6 +18,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from clozelab import recipe as recipes
+
 CHINESE = ("roberta_wwm", "ernie")
 WAVES = (
     ("bert", "roberta", "albert", "spanbert"),
@@ -35,7 +37,9 @@ def run(name: str, given: argparse.Namespace) -> str:
     words = ["pretrain", name, "--size", given.size, *rest]
     if name == "distilbert":
         words = ["distil", str(Path(given.work) / "bert"), *rest]
-        words += ["--set", "schedule.sequences=256", "--set", "optimiser.rate=7e-4"]
+        like = recipes.read("bert", size=given.size)
+        words += ["--set", f"schedule.sequences={like.schedule.sequences}"]
+        words += ["--set", f"optimiser.rate={like.optimiser.rate}"]
     began = time.perf_counter()
     told = _command([*words, *given.more])
     if told.returncode and "--no-compile" not in given.more:
@@ -66,10 +70,11 @@ def main() -> None:
     words.add_argument("--work", default="/tmp/recipes", help="for checkpoints")
     words.add_argument("--size", default="small")
     words.add_argument("--budget", default="100s")
+    words.add_argument("--at-once", type=int, default=4)
     words.add_argument("more", nargs="*", help="further words for every run")
     given = words.parse_args()
     for wave in WAVES:
-        with ThreadPoolExecutor(len(wave)) as pool:
+        with ThreadPoolExecutor(given.at_once) as pool:
             for line in pool.map(lambda name: run(name, given), wave):
                 print(line, flush=True)
 
