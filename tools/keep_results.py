@@ -1,0 +1,94 @@
+"""Keep the records of some runs under results/, thinned, with a picture of their curves.
+
+    python tools/keep_results.py RUNS results/NAME --commit HASH
+
+RUNS holds a folder for each run, as benchmarks/recipes.py leaves them. Of the steps' lines at most
+200 are kept, evenly; every evaluation is. The commit is added where a run could not know it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+LINES = 200
+
+
+def thin(file: Path) -> list[dict[str, Any]]:
+    """A run's entries, fewer of them."""
+    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    steps = [entry for entry in entries if entry["kind"] == "step"]
+    kept = {id(entry) for entry in steps[:: max(1, -(-len(steps) // LINES))]}
+    return [entry for entry in entries if entry["kind"] != "step" or id(entry) in kept]
+
+
+def keep(run: Path, place: Path, commit: str) -> list[dict[str, Any]]:
+    """One run's records."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in ("recipe.toml", "result.json"):
+        shutil.copy(run / name, place / name)
+    machine = (run / "machine.toml").read_text(encoding="utf-8")
+    if '"commit"' not in machine:
+        machine = f'"commit" = "{commit}"\n{machine}'
+    (place / "machine.toml").write_text(machine, encoding="utf-8")
+    entries = thin(run / "metrics.jsonl")
+    lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+    (place / "metrics.jsonl").write_text(lines, encoding="utf-8")
+    return entries
+
+
+def draw(runs: dict[str, list[dict[str, Any]]], file: Path) -> None:
+    """Every run's main loss, smoothed by its log, and its held-out loss as dots."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
+    from matplotlib import pyplot
+
+    columns = min(5, len(runs))
+    rows = -(-len(runs) // columns)
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(2.3 * columns, 1.9 * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat[len(runs) :]:
+        axis.axis("off")
+    for axis, (name, entries) in zip(axes.flat, runs.items(), strict=False):
+        objectives = [key for key, value in entries[0].items() if isinstance(value, dict)]
+        main = next(key for key in objectives if key.endswith("_lm"))
+        for key in objectives:
+            points = [(e["step"], e[key]["loss"]) for e in entries if e["kind"] == "step"]
+            axis.plot(*zip(*points, strict=True), linewidth=0.9, label=key, alpha=0.85)
+        held = [(e["step"], e[main]["loss"]) for e in entries if e["kind"] == "held_out"]
+        axis.plot(*zip(*held, strict=True), "k.", markersize=3)
+        axis.set_title(name, fontsize=9)
+        axis.legend(fontsize=6, frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("steps", fontsize=8)
+    figure.supylabel("loss, nats", fontsize=8)
+    figure.savefig(file, metadata={"Date": None})
+
+
+def main() -> None:
+    """Keep, draw, print a table."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("runs", type=Path)
+    words.add_argument("out", type=Path)
+    words.add_argument("--commit", required=True)
+    words.add_argument("--least", type=int, default=10, help="steps a run must have to be kept")
+    given = words.parse_args()
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for run in sorted(given.runs.iterdir()):
+        result = run / "result.json"
+        if result.exists() and json.loads(result.read_text())["steps"] >= given.least:
+            kept[run.name] = keep(run, given.out / run.name, given.commit)
+            told = json.loads(result.read_text())
+            losses = ", ".join(f"{k} {v['loss']:.2f}" for k, v in told["held_out"].items())
+            print(f"| {run.name} | {told['steps']:,} | {told['tokens'] / 1e6:.1f} | {losses} |")
+    draw(kept, given.out / "curves.svg")
+
+
+if __name__ == "__main__":
+    main()
