@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -24,10 +25,15 @@ from clozelab.training.checkpoint import newest
 from clozelab.training.feed import ahead
 from clozelab.training.loop import DivergedError, Step, train
 
+_PATIENCE = 600  # seconds
+
 
 @dataclass(frozen=True)
 class Habits:
-    """How often a run looks at itself, in steps; 0 is only at the end, None ten times."""
+    """How often a run looks at itself, in steps; 0 is only at the end, None ten times.
+
+    Unless it is told how often to save, it does so at least every ten minutes.
+    """
 
     save_every: int | None = None
     keep: int = 2
@@ -49,6 +55,7 @@ class Session:
         self.tokens, self.seconds = 0, 0.0
         self.total = setup.recipe.schedule.steps
         self._last: dict[str, Any] = {}
+        self._saved = time.monotonic()
         self._held_out: dict[int, HeldOut | str] = {}
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
@@ -67,10 +74,12 @@ class Session:
                 number = event.number
                 self._count(event)
                 log.step(event)
-                ends = number == self.total or bool(self.setup.world.most(int(stopped())))
+                # What any process is told, all of them do.
+                told = self.setup.world.most(2 * stopped() + self._unsaved_long())
+                ends = number == self.total or told >= 2
                 if self.habits.due(self.habits.evaluate_every, number, self.total):
                     yield from self._evaluate(number, log)
-                if ends or self.habits.due(self.habits.save_every, number, self.total):
+                if ends or told or self.habits.due(self.habits.save_every, number, self.total):
                     yield from self._save(event)
                 if ends:
                     break
@@ -100,6 +109,9 @@ class Session:
                     )
                     raise UserError(f"{error}; {place}") from None
             yield Said(said)
+
+    def _unsaved_long(self) -> bool:
+        return self.habits.save_every is None and time.monotonic() - self._saved > _PATIENCE
 
     def _count(self, step: Step) -> None:
         self.tokens += step.tokens
@@ -147,6 +159,7 @@ class Session:
             },
             keep=self.habits.keep,
         )
+        self._saved = time.monotonic()
         if place is not None:
             yield Saved(step.number, place)
 
