@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from clozelab.recipe import Recipe, read
+from clozelab.recipe import Recipe, names, read, sizes
+from clozelab.recipe.sizes import DIAL
+from clozelab.runs.model import build
 
 
 def total(recipe: Recipe) -> int:
@@ -145,3 +148,24 @@ def test_before_norm_adds_one_norm() -> None:
         total(read("bert", overrides=[f"encoder.norm={norm}"])) for norm in ("post", "pre")
     )
     assert pre - post == 2 * 768
+
+
+RELEASED = [(name, size) for name in names() for size in sizes(name) if size not in DIAL]
+
+
+@pytest.mark.parametrize(("name", "size"), RELEASED)
+def test_the_formula_counts_what_is_built(name: str, size: str) -> None:
+    recipe = read(name, size=size)
+    with torch.device("meta"):
+        model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == total(recipe)
+
+
+@pytest.mark.parametrize("embedding", ALBERT_SHARING)
+@pytest.mark.parametrize("sharing", ["none", "attention", "ffn", "all"])
+def test_the_formula_counts_every_embedding_and_sharing(embedding: int, sharing: str) -> None:
+    changes = [f"encoder.embedding={embedding}", f"encoder.sharing={sharing}"]
+    recipe = read("albert", overrides=changes)
+    with torch.device("meta"):
+        model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == total(recipe)

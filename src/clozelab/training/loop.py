@@ -99,14 +99,13 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
     """Take a step for each prepared one; a loss that is no number raises `DivergedError`.
 
     At every yield the weights are those after the step. So that a GPU never waits, a step is read
-    only when the gradients of the next are under way, where those are one batch's work.
+    only when the gradients of the next are under way, where `_overlaps` allows it.
     """
     trainee.model.zero_grad(set_to_none=True)
     taken: _Taken | None = None
     last = time.perf_counter()
     for prepared in _sent_ahead(iter(feed), world.device):
-        overlaps = world.device.type == "cuda" and len(prepared.batches) == 1
-        if taken and not overlaps:
+        if taken and not _overlaps(prepared, world):
             yield taken.read(last)
             taken, last = None, time.perf_counter()
         made, failed = None, None
@@ -118,7 +117,10 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
             yield taken.read(last)
             last = time.perf_counter()
         if failed:
-            raise failed
+            try:
+                raise failed
+            finally:
+                failed = None  # or it would hold its own traceback, and that what filled the memory
         assert made is not None
         taken = _update(trainee, prepared, made)
     if taken:
@@ -167,6 +169,15 @@ def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
     return _Made(_reduced(found, world), tokens, _kept(parts, prepared))
 
 
+def _overlaps(prepared: Prepared, world: World) -> bool:
+    """Whether a step's gradients may be begun before the step before is read.
+
+    Several processes wait for one another's counts anyhow; and they differ in their batches, while
+    what the caller does at a yield has to come at the same place in all of them.
+    """
+    return world.device.type == "cuda" and world.size == 1 and len(prepared.batches) == 1
+
+
 def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
     """Clip and learn; nothing is waited for."""
     for optimiser in trainee.optimisers if trainee.scaler else ():
@@ -191,7 +202,9 @@ def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
 def _batches(prepared: Prepared, world: World) -> list[Batch]:
     """As many batches as the process with the most has."""
     missing = world.most(len(prepared.batches)) - len(prepared.batches)
-    return [*prepared.batches, *[prepared.blank] * missing]
+    if not missing:
+        return list(prepared.batches)
+    return [*prepared.batches, *[_on(prepared.blank, world.device)] * missing]
 
 
 def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[Prepared]:
@@ -207,8 +220,7 @@ def _sent(prepared: Prepared, device: torch.device) -> Prepared:
     """The batches of a step on their way to the device; it does not wait for them."""
     if device.type == "cpu":
         return prepared
-    batches = [_on(batch, device) for batch in prepared.batches]
-    return replace(prepared, batches=batches, blank=_on(prepared.blank, device))
+    return replace(prepared, batches=[_on(batch, device) for batch in prepared.batches])
 
 
 def _on(batch: Batch, device: torch.device) -> Batch:
