@@ -137,7 +137,7 @@ class Streams(nn.Module):
             for _ in range(shape.layers)
         )
         initialise(self, shape.width)
-        # A vector, yet not a bias: it is drawn as the words are.
+        # A vector, yet not a bias: it is drawn as the words are at full width.
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Distillation:
     """`soft` × divergence at `temperature`, times its square, + `cosine` × distance of last states.
 
-    `over` says at which tokens the distributions are compared. `start` is where the student's
+    `over` says at which tokens both are compared. `start` is where the student's
     layers come from: teacher layers spread evenly (12 → 6 gives 0 2 4 7 9 11), those listed in
     `layers`, or "random" numbers. The loss on the hidden tokens is `masked_lm`'s, listed beside.
     """

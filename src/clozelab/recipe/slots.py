@@ -174,6 +174,18 @@ def _memory(recipe: Recipe) -> str | None:
             f"schedule.sequences = {recipe.schedule.sequences} and blocks.rows = {rows} must be"
             " equal for the memory to follow its row; set both, or set encoder.memory = 0"
         )
+    if recipe.schedule.ramp:
+        return (
+            "schedule.ramp changes how many rows a step takes, and the memory follows each row;"
+            " set schedule.ramp = [], or set encoder.memory = 0"
+        )
+    length, reuse = recipe.blocks.length, getattr(recipe.blocks, "reuse", None)
+    if reuse != (length + 1) // 2:
+        # More would be a gap in the text; of less, the next block would be seen before it is read.
+        return (
+            f"blocks.reuse = {reuse} and the half of blocks.length = {length} must be equal, since"
+            f" the memory is of that half; use {(length + 1) // 2}, or set encoder.memory = 0"
+        )
     return None
 
 

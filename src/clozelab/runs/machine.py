@@ -40,10 +40,14 @@ class Machine:
         return self.precision or ("bf16" if device.type == "cuda" else "fp32")
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
-        """Whether the model is compiled: on a GPU, unless told otherwise or it loops over words."""
+        """Whether the model is compiled: as told, or on a GPU where it makes one graph.
+
+        An encoder that loops over words does not, nor do weights gathered layer by layer.
+        """
         if self.compile is not None:
             return self.compile
-        return device.type == "cuda" and not isinstance(recipe.encoder, Lstm)
+        whole = not self.shard and not isinstance(recipe.encoder, Lstm)
+        return device.type == "cuda" and whole
 
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
         """Tokens of a micro-batch at most: as asked, or as memory should allow."""

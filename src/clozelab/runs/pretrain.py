@@ -72,8 +72,8 @@ def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:
         try:
             return setup.fit(budget)
         except torch.OutOfMemoryError:
-            said = setup.shrink()
-        yield Said(said)
+            pass  # what filled the memory is held by the error until it is forgotten
+        yield Said(setup.shrink())
 
 
 def _check(out: Path, before: list[Any], now: list[Any]) -> None:

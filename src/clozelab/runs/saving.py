@@ -43,10 +43,7 @@ def save(
     weights = {
         name: whole(value.detach()).cpu() for name, value in bare(trainee.model).named_parameters()
     }
-    tensors = {
-        name: value.cpu()
-        for name, value in checkpoint.moments(trainee.optimisers, names(trainee.model)).items()
-    }
+    tensors = checkpoint.moments(trainee.optimisers, names(trainee.model))
     if trainee.memory is not None:
         tensors["memory"] = world.joined(trainee.memory).cpu()
     assert isinstance(step.after, Cursor)

@@ -101,14 +101,14 @@ class Session:
                         yield step
                     return
                 except torch.OutOfMemoryError:
-                    said = self.setup.shrink()
+                    pass  # what filled the memory is held by the error until it is forgotten
                 except DivergedError as error:
                     found, _ = newest(self.run.checkpoints)
                     place = (
                         f"the last good checkpoint is {found.path}" if found else "none is saved"
                     )
                     raise UserError(f"{error}; {place}") from None
-            yield Said(said)
+            yield Said(self.setup.shrink())
 
     def _unsaved_long(self) -> bool:
         return self.habits.save_every is None and time.monotonic() - self._saved > _PATIENCE

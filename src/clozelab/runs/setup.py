@@ -25,10 +25,10 @@ from clozelab.runs.steps import Source, Steps
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
-from clozelab.training.loop import Trainee, train
+from clozelab.training.loop import Step, Trainee, train
 from clozelab.training.world import World, whole
 
-_WARM, _TIMED = 3, 8  # steps before a budget of time is reckoned, and those it is reckoned by
+_WARM = 3  # steps before those that a budget of time is reckoned by
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Setup:
 
         A budget of time is for training: compiling, and timing a few steps, come before it.
         """
-        each = self._seconds_a_step() if budget.kind == "seconds" else None
+        each = self._seconds_a_step(budget.amount) if budget.kind == "seconds" else None
         many = budgets.steps(budget, tokens_a_step=self._tokens_a_step(), seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()
@@ -194,7 +194,8 @@ class Setup:
         if self.machine.compiles(device, self.recipe):
             # A few shapes (a fuller step, a stream's first) are graphs of their own.
             torch._dynamo.config.recompile_limit = 64
-            model.compile(fullgraph=True, dynamic=False)
+            # Where weights are gathered as they are needed, the graph has to break.
+            model.compile(fullgraph=not self.machine.shard, dynamic=False)
         wrapped = self.world.wrap(model, shard=self.machine.shard)
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
@@ -226,26 +227,25 @@ class Setup:
         sequences = sum(size * share for size, share in schedule.ramp)
         return total * (sequences + schedule.sequences * (1 - ramped))
 
-    def _seconds_a_step(self) -> float:
-        """Time a few steps, then begin again as if they had not been."""
+    def _seconds_a_step(self, budget: float) -> float:
+        """Time steps for a twentieth of the budget, then begin again as if they had not been."""
         kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
-        seconds, tokens = [], []
+        taken: list[Step] = []
         jobs = self.steps.jobs(0, self.steps.start())
         try:
             with closing(ahead(jobs, workers=self.machine.workers)) as feed:
-                for step in islice(train(self.trainee, feed, self.world), _WARM + _TIMED):
-                    seconds.append(step.seconds)
-                    tokens.append(step.tokens)
-                    if len(seconds) > _WARM and sum(seconds[_WARM:]) > 10:
-                        break
+                stepping = train(self.trainee, feed, self.world)
+                taken += islice(stepping, _WARM)
+                # Every process must take as many.
+                wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
+                taken += islice(stepping, self.world.most(min(max(int(wanted), 2), 500)))
         finally:
             set_weights(self.trainee.model, kept)
             self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
             self.trainee.scaler = self._scaler()
             self.trainee.memory = None
-        many = len(seconds[_WARM:]) or 1
-        each = sum(seconds[_WARM:]) / many if len(seconds) > _WARM else seconds[-1]
-        rate = each / (sum(tokens[_WARM:]) / many if len(tokens) > _WARM else tokens[-1])
+        timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
+        rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
         return self._mean(rate * self._tokens_a_step())
 
     def _mean(self, seconds: float) -> float:

@@ -122,9 +122,12 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> dict[str, Tensor]:
-    """What the optimisers remember, by optimiser, parameter and key; every rank must call it."""
+    """What the optimisers remember, by optimiser, parameter and key; every rank must call it.
+
+    Each is gathered and taken off its device before the next: sharded ones have no room there.
+    """
     return {
-        f"{number}/{names[parameter]}/{key}": whole(value)
+        f"{number}/{names[parameter]}/{key}": whole(value).cpu()
         for number, optimiser in enumerate(optimisers)
         for parameter in _members(optimiser)
         for key, value in optimiser.state.get(parameter, {}).items()
