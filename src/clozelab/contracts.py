@@ -204,6 +204,7 @@ class Input(NamedTuple):
     starts: Tensor  # [B + 1] int32: first token of each block, then N
     longest: int  # no block is longer
     dense: bool = False  # every block has `longest` tokens and there are no dummies
+    real: Tensor | None = None  # [] how many tokens are not dummies; None is all
     order: Tensor | None = None  # [N] XLNet: rank in the factorisation order of its half
     kinds: Tensor | None = None  # [N] XLNet: 0 plain, 1 special, 2 target
     reverse: Tensor | None = None  # [B] XLNet: read from its end

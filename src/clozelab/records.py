@@ -73,7 +73,17 @@ class Run:
 
     def machine(self) -> dict[str, Any]:
         """What the run was made on and with."""
-        return tomllib.loads((self.path / "machine.toml").read_text(encoding="utf-8"))
+        file = self.path / "machine.toml"
+        try:
+            facts = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            facts = {}
+        if not {"seed", "data"} <= facts.keys():
+            raise UserError(
+                f"{file}: does not tell the run's seed and data any more; put it back, or begin"
+                f" a run of its own with --from {self.path}"
+            )
+        return facts
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry with its `kind` and, where it belongs to one, its `step`."""
@@ -108,7 +118,12 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """What came out; None if the run is not done."""
         file = self.path / "result.json"
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise UserError(f"{file}: cannot be read; remove it") from None
 
     @property
     def _metrics(self) -> Path:

@@ -308,7 +308,7 @@ def test_three_steps_saved_and_three_more_are_six(tmp_path: Path, name: str) -> 
         tmp_path,
         3,
         weights=first.state_dict(),
-        tensors=moments(built, names(first)) | {"memory": torch.ones(2)},
+        tensors=dict(moments(built, names(first))) | {"memory": torch.ones(2)},
         state={},
         texts={},
         keep=1,
@@ -331,7 +331,7 @@ def test_moments_are_named_by_optimiser_parameter_and_key() -> None:
     model = Model(0)
     built = PARTS["muon"](rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
-    found = moments(built, names(model))
+    found = dict(moments(built, names(model)))
     assert "0/ffn.1.weight/momentum_buffer" in found
     assert {"1/words.weight/exp_avg", "1/words.weight/exp_avg_sq", "1/words.weight/step"} <= {
         *found
@@ -343,7 +343,7 @@ def test_restored_moments_are_copies() -> None:
     model = Model(0)
     built = PARTS["lamb"](rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
-    kept = {name: value.clone() for name, value in moments(built, names(model)).items()}
+    kept = {name: value.clone() for name, value in moments(built, names(model))}
     given = {name: value.clone() for name, value in kept.items()}
     restore(built, names(model), given)
     train(model, built, range(1, 3))
@@ -378,7 +378,7 @@ def test_sharded_moments_are_gathered_and_sharded_again(
     built = PARTS[name](rate=0.1).build([("ffn.0.weight", weight)])
     weight.grad = distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])
     built[0].step()
-    found = moments(built, called)
+    found = dict(moments(built, called))
     assert not any(isinstance(value, DTensor) for value in found.values())
     fresh = PARTS[name](rate=0.1).build([("ffn.0.weight", weight)])
     restore(fresh, called, found)

@@ -1,4 +1,4 @@
-"""What a review of the training found: memory let go, processes in step, rows a memory can follow."""
+"""What a review of the training found: memory let go, processes in step, rows to follow."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import pytest
 import torch
 from learning import HERE, MACHINE, QUIET, shrunk, task
 
+from clozelab.cli.training import watch
 from clozelab.contracts import UserError
+from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.model import Model
 from clozelab.runs.pretrain import pretrain
 from clozelab.runs.setup import Setup
+from clozelab.runs.steps import Steps
 from clozelab.training import loop
-from clozelab.training.loop import Prepared, train
+from clozelab.training.loop import Prepared
+from clozelab.training.optimiser import Muon
 from clozelab.training.world import World
 
 torch.set_num_threads(1)
@@ -85,22 +89,6 @@ def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     assert sent[-1] is prepared.blank
 
 
-def test_processes_stop_timing_after_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has not had its ten seconds stops with another that has."""
-    setup = Setup(task("roberta", steps=50), MACHINE, HERE)
-    taken: list[int] = []
-
-    def counted(*given: Any) -> Any:
-        for step in train(*given):
-            taken.append(step.number)
-            yield step
-
-    monkeypatch.setattr("clozelab.runs.setup.train", counted)
-    monkeypatch.setattr(World, "most", lambda self, value: int(taken[-1:] == [5]) or value)
-    setup._seconds_a_step()
-    assert taken == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("asked", [None, True, False])
 def test_sharded_weights_are_not_compiled_unless_asked(asked: bool | None) -> None:
     recipe = shrunk("bert")
@@ -119,3 +107,33 @@ def test_a_memory_needs_the_same_rows_in_every_step() -> None:
     with pytest.raises(UserError, match=r"schedule.ramp changes how many rows"):
         shrunk("xlnet", "schedule.ramp=[[2, 0.5]]")
     shrunk("xlnet", "schedule.ramp=[[2, 0.5]]", "encoder.memory=0")
+
+
+def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = task("bert", sequences=4, steps=40)
+    (one,) = given.stores
+    steps = Steps(given.recipe, [one, one], seed=0, tokens=256, gpu=False)
+    sources = steps.sources(0, 32)
+    shares = [steps._mixed(sources, step, 8).tolist() for step in range(3)]
+    monkeypatch.setattr(type(sources[0]), "plan", None)  # a plan of old epochs is not made again
+    assert [steps._mixed(sources, step, 8).tolist() for step in range(3)] == shares
+
+
+def test_muon_leaves_a_heads_projection_to_adam() -> None:
+    names = ("encoder.ffn.0.inner.weight", "heads.distillation.projection.weight")
+    matrices = [(name, torch.nn.Parameter(torch.ones(4, 4))) for name in names]
+    first, second = Muon(rate=1e-3).build(matrices)
+    assert [
+        one.param_groups[0]["params"][0] is p
+        for one, (_, p) in zip((first, second), matrices, strict=True)
+    ] == [True, True]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_one_speaks(
+    rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    watch(iter([Said("the corpus repeats"), Ended(3, True, {"tokens": 9})]), Path("run"))
+    told = capsys.readouterr().err
+    assert ("repeats" in told, "3 steps" in told) == (rank == 0, rank == 0)

@@ -16,7 +16,8 @@ from clozelab.contracts import Batch, Targets
 from clozelab.recipe import Recipe
 from clozelab.runs.fitting import fitted, open_stores
 from clozelab.runs.heldout import HeldOut
-from clozelab.runs.steps import Cursor, Picked, Source, Steps
+from clozelab.runs.source import Source
+from clozelab.runs.steps import Cursor, Picked, Steps
 from clozelab.training.loop import Prepared
 
 torch.set_num_threads(1)

@@ -346,6 +346,7 @@ def _with_dummies(given: Input, filler: int) -> Input:
         starts=torch.tensor([*given.starts.tolist(), 25, 25]).int(),
         reverse=torch.cat([given.reverse, torch.tensor([False, True])]),
         queries=torch.cat([given.queries, torch.zeros(2, given.queries.shape[1]).long()]),
+        real=torch.tensor(21),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,8 +37,10 @@ def pretrain(arguments: argparse.Namespace) -> None:
     machine, habits = _machine(arguments), _habits(arguments)
     if arguments.resume is not None:
         place = Path(arguments.resume)
+        if arguments.out is not None or arguments.start is not None:
+            raise UserError(f"{place}: is resumed where it stands; leave --out and --from out")
         given = read_recipe(arguments) if arguments.recipe else None
-        if given is None and (arguments.set or arguments.size or arguments.budget):
+        if arguments.budget or (given is None and (arguments.set or arguments.size)):
             raise UserError(
                 f"{place}: a run is resumed as it was begun; leave --set, --size and --budget out,"
                 f" or begin a run of its own with --from {place}"
@@ -53,8 +56,8 @@ def pretrain(arguments: argparse.Namespace) -> None:
     settings = {"data": arguments.data, "seed": arguments.seed, "budget": arguments.budget}
     if arguments.start is None:
         task = starting.fresh(recipe, **settings)
-    elif arguments.size is not None:
-        raise UserError("--from brings its own size: leave --size out")
+    elif arguments.size is not None or any(one.startswith("encoder.") for one in arguments.set):
+        raise UserError("--from brings its own encoder: leave --size and --set encoder.… out")
     else:
         task = starting.continued(recipe, arguments.start, **settings)
     place = Path(arguments.out)
@@ -97,7 +100,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def watch(events: Iterator[Event], place: Path) -> None:
     """Draw a run's events until it ends."""
-    from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
+    from clozelab.runs.events import Began, Ended, Evaluated, Said
     from clozelab.training.loop import Step
 
     columns = (
@@ -108,10 +111,15 @@ def watch(events: Iterator[Event], place: Path) -> None:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=err, disable=not err.is_terminal) as bars:
+    speaks = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one
+    with Progress(*columns, console=err, disable=not (speaks and err.is_terminal)) as bars:
         view = _View(bars)
         for event in events:
-            if isinstance(event, Began):
+            if isinstance(event, Ended):
+                last = event
+            elif not speaks:
+                continue
+            elif isinstance(event, Began):
                 view.begin(event)
             elif isinstance(event, Said):
                 warn(event.text)
@@ -119,16 +127,13 @@ def watch(events: Iterator[Event], place: Path) -> None:
                 view.step(event)
             elif isinstance(event, Evaluated):
                 view.evaluated(event)
-            elif isinstance(event, Saved):
-                view.saved = event.path
-            elif isinstance(event, Ended):
-                last = event
     if not last.whole:
         raise UserError(
             f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
             f" --resume {place}"
         )
-    err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+    if speaks:
+        err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
 
 
 class _View:
@@ -137,18 +142,18 @@ class _View:
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.task: TaskID | None = None
-        self.saved: Path | None = None
         self.seconds, self.tokens, self.loss = 0.0, 0.0, 0.0
         self.began: Began | None = None
 
     def begin(self, event: Began) -> None:
         self.began = event
         recipe = event.recipe
+        done = f" ({event.first:,} done)" if event.first else ""
         err.print(
             escape(
-                f"{recipe.name}: {event.parameters:,} parameters, {recipe.schedule.steps:,} steps,"
-                f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,}"
-                " tokens"
+                f"{recipe.name}: {event.parameters:,} parameters, {recipe.schedule.steps:,} steps"
+                f"{done}, {event.precision} on {event.device}, micro-batches of"
+                f" {event.micro_tokens:,} tokens"
             )
         )
         self.task = self.bars.add_task(

@@ -30,6 +30,8 @@ def evaluate(
     `pairs` takes the pairs of next-sentence or sentence-order prediction whatever the model was
     trained on, so that either head can be asked the other's question.
     """
+    if blocks < 1:
+        raise UserError(f"--blocks {blocks}: at least 1")
     given = load(place)
     (store,) = open_stores([data])
     corpus = store[0]

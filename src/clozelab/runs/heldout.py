@@ -9,7 +9,7 @@ from torch import nn
 
 from clozelab.contracts import Format, UserError
 from clozelab.recipe import Recipe
-from clozelab.runs.steps import Source
+from clozelab.runs.source import Source
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Measured, Prepared, measure
 from clozelab.training.packing import Room, room_for

@@ -48,7 +48,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         session = Session(setup, run, habits)
         first, cursor = 0, setup.steps.start()
         if found is None:
-            yield Said(f"{out}: no checkpoint yet; the run begins again")
+            yield Said(f"{out}: no whole checkpoint; the run begins again")
         else:
             state = found.state()
             if not state:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +40,15 @@ def save(
     keep: int,
 ) -> Path | None:
     """Write a checkpoint; every process takes part, the first one writes."""
-    weights = {
-        name: whole(value.detach()).cpu() for name, value in bare(trainee.model).named_parameters()
-    }
-    tensors = checkpoint.moments(trainee.optimisers, names(trainee.model))
+    parameters = bare(trainee.model).named_parameters()
+    moments = checkpoint.moments(trainee.optimisers, names(trainee.model))
+    weights = _kept(((name, whole(value.detach())) for name, value in parameters), world)
+    tensors = _kept(moments, world)
     if trainee.memory is not None:
-        tensors["memory"] = world.joined(trainee.memory).cpu()
+        layers = enumerate(torch.split(trainee.memory, 1))
+        memory = _kept(((str(number), world.joined(layer)) for number, layer in layers), world)
+        if memory:
+            tensors["memory"] = torch.cat([*memory.values()])
     assert isinstance(step.after, Cursor)
     place = None
     if world.leads:
@@ -67,6 +70,11 @@ def save(
         )
     world.wait()
     return place
+
+
+def _kept(gathered: Iterable[tuple[str, Tensor]], world: World) -> dict[str, Tensor]:
+    """What all processes gather, one tensor after another, in the memory of the one that writes."""
+    return {name: value.cpu() for name, value in gathered if world.leads}
 
 
 def restore(found: Checkpoint, trainee: Trainee, world: World) -> Cursor:

@@ -142,23 +142,29 @@ class Session:
 
     def _save(self, step: Step) -> Iterator[Event]:
         setup = self.setup
-        place = save(
-            self.run.checkpoints,
-            step,
-            setup.trainee,
-            setup.world,
-            state={
-                "data": setup.identity(),
-                "seed": setup.seed,
-                "tokens": self.tokens,
-                "seconds": self.seconds,
-            },
-            texts={
-                "recipe.toml": recipes.to_toml(setup.recipe),
-                "tokenizer.json": setup.task.stores[0][0].tokenizer.to_str(),
-            },
-            keep=self.habits.keep,
-        )
+        try:
+            place = save(
+                self.run.checkpoints,
+                step,
+                setup.trainee,
+                setup.world,
+                state={
+                    "data": setup.identity(),
+                    "seed": setup.seed,
+                    "tokens": self.tokens,
+                    "seconds": self.seconds,
+                },
+                texts={
+                    "recipe.toml": recipes.to_toml(setup.recipe),
+                    "tokenizer.json": setup.task.stores[0][0].tokenizer.to_str(),
+                },
+                keep=self.habits.keep,
+            )
+        except OSError as error:  # a full disk, most likely; what was saved before stands
+            raise UserError(
+                f"step {step.number:,} could not be saved: {error}; mend that, then go on with"
+                f" clozelab pretrain --resume {self.run.path}"
+            ) from error
         self._saved = time.monotonic()
         if place is not None:
             yield Saved(step.number, place)

@@ -21,7 +21,8 @@ from clozelab.runs.fitting import Store
 from clozelab.runs.machine import PRECISIONS, Machine
 from clozelab.runs.model import Model, build
 from clozelab.runs.saving import set_weights
-from clozelab.runs.steps import Source, Steps
+from clozelab.runs.source import Source
+from clozelab.runs.steps import Steps
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
@@ -122,9 +123,9 @@ class Setup:
             if missing:
                 said.append(f"fresh weights for {', '.join(sorted(missing))}")
         wanted = self.recipe.schedule.sequences_at(0)
-        there = sum(len(source.plan(0)) for source in self.sources(0))
+        there = sum(source.size for source in self.sources(0))
         if there < wanted:
-            said.append(f"the corpus has {there:,} blocks, a step takes {wanted:,}: they repeat")
+            said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
         return said
 
     def facts(self) -> dict[str, Any]:

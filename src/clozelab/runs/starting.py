@@ -19,7 +19,7 @@ from clozelab.objectives.heads.teacher import start_from
 from clozelab.recipe import Recipe
 from clozelab.recipe.tables import written
 from clozelab.records import Run
-from clozelab.runs.fitting import fitted, open_stores
+from clozelab.runs.fitting import Store, fitted, open_stores
 from clozelab.runs.load import Loaded, load, within
 from clozelab.runs.model import build
 from clozelab.runs.setup import Task
@@ -114,9 +114,12 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     run = Run.open(place)
     kept = recipes.parse(run.recipe(), str(run.recipe_file))
     facts = run.machine()
-    stores = open_stores(data or facts["data"])
+    stores = _where(place, data, facts["data"])
     if recipe is not None:
         given = fitted(recipe, stores[0][0])
+        if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
+            kind: Any = kept.tokenizer
+            given = replace(within(given, kept.encoder), tokenizer=kind)
         # The run's own length was its budget's.
         same = replace(given, schedule=given.schedule.fitted(kept.schedule.steps))
         changed = recipes.difference(kept, same)
@@ -134,6 +137,19 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             return replace(continued(kept, facts["from"], **begun), recipe=kept)
     teacher = load(facts["teacher"]).model if facts.get("teacher") else None
     return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=facts.get("teacher"))
+
+
+def _where(place: Path, given: Sequence[str], before: Sequence[str]) -> list[Store]:
+    """The stores of a run, where they are by now."""
+    if not (given or before):
+        raise UserError(
+            f"{place}: was imported and has no steps to go on from; begin a run of its own with"
+            f" --from {place}"
+        )
+    gone = [one for one in before if not Path(one.rpartition(":")[0]).is_dir()]
+    if gone and not given:
+        raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
+    return open_stores(given or before)
 
 
 def _told(value: Any) -> str:

@@ -121,17 +121,15 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed
 
 
-def moments(optimisers: Sequence[Optimizer], names: Names) -> dict[str, Tensor]:
-    """What the optimisers remember, by optimiser, parameter and key; every rank must call it.
+def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:
+    """What the optimisers remember, by optimiser, parameter and key; every rank must take them all.
 
-    Each is gathered and taken off its device before the next: sharded ones have no room there.
+    One is gathered at a time: a device that holds a share of them may have no room for them whole.
     """
-    return {
-        f"{number}/{names[parameter]}/{key}": whole(value).cpu()
-        for number, optimiser in enumerate(optimisers)
-        for parameter in _members(optimiser)
-        for key, value in optimiser.state.get(parameter, {}).items()
-    }
+    for number, optimiser in enumerate(optimisers):
+        for parameter in _members(optimiser):
+            for key, value in optimiser.state.get(parameter, {}).items():
+                yield f"{number}/{names[parameter]}/{key}", whole(value)
 
 
 def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:

@@ -126,6 +126,7 @@ class Room:
             starts=torch.from_numpy(begins.astype(np.int32)),
             longest=self.longest,
             dense=dense,
+            real=torch.tensor(end - begin),
             **more,
         )
         return Batch(laid, targets)

@@ -131,8 +131,9 @@ def _spared(name: str, parameter: nn.Parameter) -> bool:
 
 def _inner(name: str, parameter: nn.Parameter) -> bool:
     """A matrix inside the layers: no table, no head, no bias that happens to have two axes."""
-    places = {"attention", "ffn", "projection"} & {*name.split(".")}
-    return bool(places) and parameter.ndim == 2 and not _spared(name, parameter)
+    places = {*name.split(".")}
+    inside = places & {"attention", "ffn", "projection"} and "heads" not in places
+    return bool(inside) and parameter.ndim == 2 and not _spared(name, parameter)
 
 
 def _ratios(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Sequence[Tensor]:

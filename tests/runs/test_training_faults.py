@@ -1,0 +1,82 @@
+"""Training commands given what they cannot use: one sentence, and nothing half done."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from learning import MACHINE, QUIET, shrunk, store, task, teacher, went
+
+from clozelab.cli import main
+from clozelab.contracts import UserError
+from clozelab.runs import session, starting
+from clozelab.runs.evaluate import evaluate
+from clozelab.runs.pretrain import pretrain
+
+torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("text", ["{", ""])
+def test_a_run_without_its_machine_file_is_refused(tmp_path: Path, text: str) -> None:
+    went(task("bert", steps=1), tmp_path / "run")
+    (tmp_path / "run" / "machine.toml").write_text(text)
+    with pytest.raises(UserError, match=r"machine\.toml: does not tell"):
+        starting.resumed(tmp_path / "run")
+
+
+def test_a_result_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    went(task("bert", steps=1), tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text("{")
+    assert main(["pretrain", "--resume", str(tmp_path / "run")]) == 2
+
+
+@pytest.mark.parametrize("words", [["--out", "x"], ["--from", "x"], ["--budget", "9steps"]])
+def test_resuming_takes_nothing_that_it_would_not_heed(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pretrain", "bert", "--resume", teacher(), *words]) == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def test_an_encoder_is_not_changed_where_another_model_brings_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
+    assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
+    assert "brings its own encoder" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: Path) -> None:
+    recipe = shrunk("bert", steps=1)
+    begun = starting.continued(recipe, teacher(), data=[store("wordpiece")], seed=0)
+    list(pretrain(begun, tmp_path / "run", machine=MACHINE, habits=QUIET))
+    starting.resumed(tmp_path / "run", recipe=recipe)
+    with pytest.raises(UserError, match=r"masking\.rate"):
+        starting.resumed(tmp_path / "run", recipe=shrunk("bert", "masking.rate=0.3", steps=1))
+
+
+def test_a_corpus_that_was_moved_is_asked_for(tmp_path: Path) -> None:
+    shutil.copytree(store("wordpiece"), tmp_path / "corpus")
+    given = starting.fresh(shrunk("bert", steps=1), data=[str(tmp_path / "corpus")], seed=0)
+    went(given, tmp_path / "run")
+    (tmp_path / "corpus").rename(tmp_path / "moved")
+    with pytest.raises(UserError, match="new place by --data"):
+        starting.resumed(tmp_path / "run")
+    starting.resumed(tmp_path / "run", data=[str(tmp_path / "moved")])
+
+
+def test_a_full_disk_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(session, "save", full)
+    with pytest.raises(UserError, match=r"No space left.*--resume"):
+        went(task("bert", steps=1), tmp_path / "run")
+
+
+def test_no_blocks_to_evaluate_are_refused() -> None:
+    with pytest.raises(UserError, match="--blocks 0"):
+        evaluate(teacher(), store("wordpiece"), blocks=0)
