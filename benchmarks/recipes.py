@@ -37,9 +37,7 @@ def run(name: str, given: argparse.Namespace) -> str:
     words = ["pretrain", name, "--size", given.size, *rest]
     if name == "distilbert":
         words = ["distil", str(Path(given.work) / "bert"), *rest]
-        like = recipes.read("bert", size=given.size)
-        words += ["--set", f"schedule.sequences={like.schedule.sequences}"]
-        words += ["--set", f"optimiser.rate={like.optimiser.rate}"]
+        words += ["--set", f"optimiser.rate={recipes.read('bert', size=given.size).optimiser.rate}"]
     began = time.perf_counter()
     told = _command([*words, *given.more])
     if told.returncode and "--no-compile" not in given.more:
@@ -71,11 +69,13 @@ def main() -> None:
     words.add_argument("--size", default="small")
     words.add_argument("--budget", default="100s")
     words.add_argument("--at-once", type=int, default=4)
+    words.add_argument("--only", nargs="*", help="these recipes (all)")
     words.add_argument("more", nargs="*", help="further words for every run")
     given = words.parse_args()
     for wave in WAVES:
         with ThreadPoolExecutor(given.at_once) as pool:
-            for line in pool.map(lambda name: run(name, given), wave):
+            wanted = [name for name in wave if not given.only or name in given.only]
+            for line in pool.map(lambda name: run(name, given), wanted):
                 print(line, flush=True)
 
 

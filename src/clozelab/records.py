@@ -75,15 +75,9 @@ class Run:
         """What the run was made on and with."""
         file = self.path / "machine.toml"
         try:
-            facts = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            facts = {}
-        if not {"seed", "data"} <= facts.keys():
-            raise UserError(
-                f"{file}: does not tell the run's seed and data any more; put it back, or begin"
-                f" a run of its own with --from {self.path}"
-            )
-        return facts
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file}: is not TOML ({error}); mend it there") from None
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry with its `kind` and, where it belongs to one, its `step`."""

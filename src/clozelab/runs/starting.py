@@ -114,6 +114,11 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     run = Run.open(place)
     kept = recipes.parse(run.recipe(), str(run.recipe_file))
     facts = run.machine()
+    if not {"seed", "data"} <= facts.keys():
+        raise UserError(
+            f"{place}/machine.toml: does not tell the run's seed and data any more; put it back, or"
+            f" begin a run of its own with --from {place}"
+        )
     stores = _where(place, data, facts["data"])
     if recipe is not None:
         given = fitted(recipe, stores[0][0])
@@ -157,7 +162,10 @@ def _told(value: Any) -> str:
 
 
 def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
-    """The student's recipe at the teacher's width, with its own share of the layers."""
+    """The student's recipe at the teacher's width, with its own share of the layers.
+
+    A teacher that was shrunk has learned from short blocks, so its student does too.
+    """
     student: Any = recipe.encoder
     other: Any = teacher.encoder
     full = recipes.read("bert").encoder.layers
@@ -168,7 +176,16 @@ def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
         epsilon=other.epsilon,
         **{name: getattr(other, name) for name in same},
     )
-    return within(recipe, encoder)
+    recipe = within(recipe, encoder)
+    if teacher.blocks.length >= recipe.blocks.length:
+        return recipe
+    blocks: Any = recipe.blocks
+    few = min(recipe.schedule.sequences, teacher.schedule.sequences)
+    return replace(
+        recipe,
+        blocks=replace(blocks, length=teacher.blocks.length),
+        schedule=replace(recipe.schedule, sequences=few),
+    )
 
 
 def _layers(
