@@ -31,6 +31,7 @@ from learning import (
 )
 from texts import corpus, tokenizer
 
+from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import to_toml
 from clozelab.records import Run
@@ -415,3 +416,29 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     done = run("pretrain", "--resume", str(out), "--save-every", "0", "--evaluate-every", "0")
     assert done.returncode == 0, done.stderr
     assert_same(checkpoint(out, 120), checkpoint(uninterrupted, 120))
+
+
+def test_a_student_is_as_wide_as_its_teacher_and_its_blocks_are_as_short() -> None:
+    given = starting.taught(
+        recipes.read("distilbert"), teacher(), data=[store("wordpiece")], seed=0, budget="1steps"
+    )
+    before = load(teacher()).recipe
+    assert given.recipe.encoder.width == before.encoder.width
+    assert given.recipe.encoder.layers == max(1, before.encoder.layers // 2)
+    assert given.recipe.blocks.length == before.blocks.length < 512
+    assert given.recipe.schedule.sequences == before.schedule.sequences
+
+
+@pytest.mark.parametrize("shaped", [False, True])
+def test_going_on_from_a_shrunk_model_keeps_its_short_blocks_unless_told(shaped: bool) -> None:
+    given = starting.continued(
+        recipes.read("roberta"),
+        teacher(),
+        data=[store("wordpiece")],
+        seed=0,
+        budget="1steps",
+        shaped=shaped,
+    )
+    before = load(teacher()).recipe
+    assert (given.recipe.blocks.length == before.blocks.length) is not shaped
+    assert (given.recipe.schedule.sequences == before.schedule.sequences) is not shaped

@@ -59,7 +59,8 @@ def pretrain(arguments: argparse.Namespace) -> None:
     elif arguments.size is not None or any(one.startswith("encoder.") for one in arguments.set):
         raise UserError("--from brings its own encoder: leave --size and --set encoder.… out")
     else:
-        task = starting.continued(recipe, arguments.start, **settings)
+        shaped = any(one.startswith(("blocks.", "schedule.")) for one in arguments.set)
+        task = starting.continued(recipe, arguments.start, shaped=shaped, **settings)
     place = Path(arguments.out)
     watch(pretrain(task, place, machine=machine, habits=habits), place)
 

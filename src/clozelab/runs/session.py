@@ -134,8 +134,10 @@ class Session:
             model = setup.trainee.model if setup.machine.shard else bare(setup.trainee.model)
             # The compiled graph is for training; evaluation goes through the plain module.
             compiled, model._compiled_call_impl = model._compiled_call_impl, None
-            sums = found.measure(model, setup.world, tokens=setup.tokens)
-            model._compiled_call_impl = compiled
+            try:
+                sums = found.measure(model, setup.world, tokens=setup.tokens)
+            finally:
+                model._compiled_call_impl = compiled
             self._last["held_out"] = means(sums)
             log.evaluated(number, sums)
             yield Evaluated(number, sums)

@@ -45,13 +45,24 @@ def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None 
 
 
 def continued(
-    recipe: Recipe, place: str, *, data: Sequence[str], seed: int, budget: str | None = None
+    recipe: Recipe,
+    place: str,
+    *,
+    data: Sequence[str],
+    seed: int,
+    budget: str | None = None,
+    shaped: bool = False,
 ) -> Task:
-    """A run of a recipe that goes on from another model's weights, with its size and tokenizer."""
+    """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
+
+    Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
+    """
     task = fresh(recipe, data=data, seed=seed, budget=budget)
     given = load(place)
     encoder: Any = given.recipe.encoder
     recipe = within(task.recipe, encoder)
+    if not shaped:
+        recipe = _as_short(recipe, given.recipe)
     corpus = task.stores[0][0]
     old = given.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
@@ -176,15 +187,21 @@ def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
         epsilon=other.epsilon,
         **{name: getattr(other, name) for name in same},
     )
-    recipe = within(recipe, encoder)
-    if teacher.blocks.length >= recipe.blocks.length:
+    return _as_short(within(recipe, encoder), teacher)
+
+
+def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with blocks and steps no larger than those of a model that was shrunk."""
+    if other.blocks.length >= recipe.blocks.length:
         return recipe
     blocks: Any = recipe.blocks
-    few = min(recipe.schedule.sequences, teacher.schedule.sequences)
+    few = min(recipe.schedule.sequences, other.schedule.sequences)
+    if "stream" in blocks.provides:
+        blocks = replace(blocks, rows=few, reuse=other.blocks.length // 2)
     return replace(
         recipe,
-        blocks=replace(blocks, length=teacher.blocks.length),
-        schedule=replace(recipe.schedule, sequences=few),
+        blocks=replace(blocks, length=other.blocks.length),
+        schedule=replace(recipe.schedule, sequences=few, phases=()),
     )
 
 
