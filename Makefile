@@ -20,7 +20,7 @@ demo: setup  ## from text to two encoders and into transformers, on the embedded
 	$(BIN)/clozelab demo
 
 test: setup  ## the whole suite
-	$(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 check: setup  ## lint, format, types, import rules
 	$(BIN)/ruff check src tests benchmarks tools

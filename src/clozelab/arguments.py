@@ -170,7 +170,7 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument("--size", help="as in show")
     verb.add_argument("--budget", help="20m, 300Mtok or 12steps; the schedule is fitted to it")
-    verb.add_argument("--seed", type=_count, default=0)
+    verb.add_argument("--seed", type=_count, help="of weights, order, masks and dropout (0)")
     _add_set(verb)
     group = verb.add_argument_group("watching, in steps")
     group.add_argument("--save-every", type=_count, metavar="N", help="0: at the end (total/10)")

@@ -32,28 +32,17 @@ if TYPE_CHECKING:
 def pretrain(arguments: argparse.Namespace) -> None:
     """Train an encoder, or go on with a run."""
     from clozelab.runs import starting
-    from clozelab.runs.pretrain import pretrain, resume
+    from clozelab.runs.pretrain import pretrain
 
-    machine, habits = _machine(arguments), _habits(arguments)
     if arguments.resume is not None:
-        place = Path(arguments.resume)
-        if arguments.out is not None or arguments.start is not None:
-            raise UserError(f"{place}: is resumed where it stands; leave --out and --from out")
-        given = read_recipe(arguments) if arguments.recipe else None
-        if arguments.budget or (given is None and (arguments.set or arguments.size)):
-            raise UserError(
-                f"{place}: a run is resumed as it was begun; leave --set, --size and --budget out,"
-                f" or begin a run of its own with --from {place}"
-            )
-        task = starting.resumed(place, recipe=given, data=arguments.data)
-        watch(resume(task, place, machine=machine, habits=habits), place)
+        _resume(arguments)
         return
     if arguments.recipe is None or not arguments.data or arguments.out is None:
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
     recipe = read_recipe(arguments)
-    settings = {"data": arguments.data, "seed": arguments.seed, "budget": arguments.budget}
+    settings = {"data": arguments.data, "seed": arguments.seed or 0, "budget": arguments.budget}
     if arguments.start is None:
         task = starting.fresh(recipe, **settings)
     elif arguments.size is not None or any(one.startswith("encoder.") for one in arguments.set):
@@ -61,8 +50,27 @@ def pretrain(arguments: argparse.Namespace) -> None:
     else:
         shaped = any(one.startswith(("blocks.", "schedule.")) for one in arguments.set)
         task = starting.continued(recipe, arguments.start, shaped=shaped, **settings)
-    place = Path(arguments.out)
+    place, machine, habits = Path(arguments.out), _machine(arguments), _habits(arguments)
     watch(pretrain(task, place, machine=machine, habits=habits), place)
+
+
+def _resume(arguments: argparse.Namespace) -> None:
+    """Go on with a run; a recipe may be named beside it, to be sure that it is the run's."""
+    from clozelab.runs import starting
+    from clozelab.runs.pretrain import resume
+
+    place, machine, habits = Path(arguments.resume), _machine(arguments), _habits(arguments)
+    if arguments.out is not None or arguments.start is not None:
+        raise UserError(f"{place}: is resumed where it stands; leave --out and --from out")
+    given = read_recipe(arguments) if arguments.recipe else None
+    changed = given is None and (arguments.set or arguments.size)
+    if changed or arguments.budget or arguments.seed is not None:
+        raise UserError(
+            f"{place}: a run is resumed as it was begun; leave --set, --size, --seed and --budget"
+            f" out, or begin a run of its own with --from {place}"
+        )
+    task = starting.resumed(place, recipe=given, data=arguments.data)
+    watch(resume(task, place, machine=machine, habits=habits), place)
 
 
 def distil(arguments: argparse.Namespace) -> None:
@@ -74,7 +82,7 @@ def distil(arguments: argparse.Namespace) -> None:
         read_recipe(arguments),
         arguments.teacher,
         data=arguments.data,
-        seed=arguments.seed,
+        seed=arguments.seed or 0,
         budget=arguments.budget,
         sized=arguments.size is not None,
     )
