@@ -65,7 +65,7 @@ def main() -> None:
     words.add_argument("--english", required=True)
     words.add_argument("--chinese", required=True)
     words.add_argument("--out", required=True)
-    words.add_argument("--work", default="/tmp/recipes", help="for checkpoints")
+    words.add_argument("--work", default="runs/recipes", help="for checkpoints (runs/recipes)")
     words.add_argument("--size", default="small")
     words.add_argument("--budget", default="100s")
     words.add_argument("--at-once", type=int, default=4)
