@@ -24,6 +24,7 @@ class HeldOut:
     def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, many: int) -> None:
         given: Any = blocks
         rows, documents = many, corpus.documents("held_out")
+        # One document has no other to draw a partner from: harder pairs are better than none.
         if "next" in given.provides and len(documents) == 1 and hasattr(given, "negatives"):
             given = replace(given, negatives="same_document")
         if "stream" in given.provides:  # as many rows as there is text for
