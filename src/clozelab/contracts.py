@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,7 +187,7 @@ class Targets:
     PLACES: ClassVar[tuple[str, ...]] = ("at", "left", "right")
 
     starts: Ints  # [B + 1] first target of each block
-    columns: Mapping[str, Ints]  # [K] each
+    columns: Mapping[str, NDArray[Any]]  # [K] each
 
 
 class Input(NamedTuple):

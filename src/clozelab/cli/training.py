@@ -156,17 +156,16 @@ class _View:
 
     def begin(self, event: Began) -> None:
         self.began = event
-        recipe = event.recipe
         done = f" ({event.first:,} done)" if event.first else ""
         err.print(
             escape(
-                f"{recipe.name}: {event.parameters:,} parameters, {recipe.schedule.steps:,} steps"
+                f"{event.name}: {event.parameters:,} parameters, {event.steps:,} steps"
                 f"{done}, {event.precision} on {event.device}, micro-batches of"
                 f" {event.micro_tokens:,} tokens"
             )
         )
         self.task = self.bars.add_task(
-            recipe.name, total=recipe.schedule.steps, completed=event.first, told=""
+            event.name, total=event.steps, completed=event.first, told=""
         )
 
     def step(self, event: Step) -> None:

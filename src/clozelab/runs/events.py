@@ -15,8 +15,10 @@ from clozelab.training.loop import Measured, Step
 class Began:
     """The run is set up; this is what it will do."""
 
+    name: str
     recipe: Recipe
     first: int  # steps done before
+    steps: int  # of the whole run
     parameters: int
     device: str
     precision: str
@@ -41,6 +43,16 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """A task's dev set, by its metrics."""
+
+    step: int
+    scores: Mapping[str, float]
+    best: int  # the step after which they were best so far
+    at_best: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint was written."""
 
@@ -57,7 +69,7 @@ class Ended:
     result: Mapping[str, Any]
 
 
-Event = Began | Said | Step | Evaluated | Saved | Ended
+Event = Began | Said | Step | Evaluated | Scored | Saved | Ended
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from clozelab.records import Board, Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured, Step
@@ -29,6 +31,11 @@ class Log:
         """Write held-out losses."""
         self._flush()
         self._add("held_out", number, means(sums), {})
+
+    def scored(self, number: int, scores: Mapping[str, float]) -> None:
+        """Write a task's scores on its dev set."""
+        self._flush()
+        self._add("dev", number, {}, dict(scores))
 
     def close(self) -> None:
         """Write what is left."""

@@ -34,7 +34,7 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
         if world.leads:
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
         world.wait()
-        yield from Session(setup, Run.open(out), habits).go(0, setup.steps.start())
+        yield from _session(setup, Run.open(out), habits).go(0, setup.steps.start())
 
 
 def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
@@ -45,7 +45,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         yield Said(line)
     with join(machine.device) as world:
         setup = Setup(task, machine, world)
-        session = Session(setup, run, habits)
+        session = _session(setup, run, habits)
         first, cursor = 0, setup.steps.start()
         if found is None:
             yield Said(f"{out}: no whole checkpoint; the run begins again")
@@ -62,6 +62,10 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         if world.leads:
             run.resume(first)
         yield from session.go(first, cursor)
+
+
+def _session(setup: Setup, run: Run, habits: Habits) -> Session:
+    return Session(setup, run, habits, again=f"clozelab pretrain --resume {run.path}")
 
 
 def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,17 @@ def bare(model: nn.Module) -> nn.Module:
     return inner
 
 
+@contextmanager
+def plainly(model: nn.Module, *, wrapped: bool = False) -> Iterator[nn.Module]:
+    """The model without its compiled graph, which is for training; in its wrapper if need be."""
+    plain = model if wrapped else bare(model)
+    compiled, plain._compiled_call_impl = plain._compiled_call_impl, None
+    try:
+        yield plain
+    finally:
+        plain._compiled_call_impl = compiled
+
+
 def names(model: nn.Module) -> dict[nn.Parameter, str]:
     """What every parameter is called in a checkpoint."""
     return {parameter: name for name, parameter in bare(model).named_parameters()}
@@ -38,6 +50,7 @@ def save(
     state: Mapping[str, Any],
     texts: Mapping[str, str],
     keep: int,
+    more: Mapping[str, Tensor] | None = None,
 ) -> Path | None:
     """Write a checkpoint; every process takes part, the first one writes."""
     parameters = bare(trainee.model).named_parameters()
@@ -63,7 +76,7 @@ def save(
             folder,
             step.number,
             weights=weights,
-            tensors=tensors,
+            tensors={**tensors, **(more or {})},
             state=told,
             texts=texts,
             keep=keep,

@@ -1,4 +1,7 @@
-"""A run from its first step to its last: train, log, evaluate, save, stop when told to."""
+"""A run from its first step to its last: train, log, evaluate, save, stop when told to.
+
+What is trained, pretraining's `Setup` or a fine-tuning's `Trial`, is behind `Work`.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
-from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs.events import Ended, Evaluated, Event, Said, Saved, means
-from clozelab.runs.heldout import HeldOut, held_out
+from clozelab.runs.events import Began, Ended, Evaluated, Event, Said, Saved, Scored, means
 from clozelab.runs.log import Log
-from clozelab.runs.saving import bare, save
-from clozelab.runs.setup import Setup
+from clozelab.runs.machine import Machine
 from clozelab.runs.steps import Cursor
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import ahead
-from clozelab.training.loop import DivergedError, Step, train
+from clozelab.training.loop import DivergedError, Prepared, Step, Trainee, train
+from clozelab.training.world import World
 
 _PATIENCE = 600  # seconds
 
@@ -47,23 +49,61 @@ class Habits:
         return number == total or bool(often and number % often == 0)
 
 
+class Work(Protocol):
+    """What is trained: the model on its device, its feed, how it is judged and kept."""
+
+    machine: Machine
+    world: World
+    trainee: Trainee
+
+    @property
+    def total(self) -> int:
+        """The steps of the whole run."""
+        ...
+
+    def began(self, first: int) -> Began:
+        """What the run will do."""
+        ...
+
+    def notes(self) -> list[str]:
+        """What a user would want to know before the first step."""
+        ...
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step and a place on: each job prepares one step."""
+        ...
+
+    def shrink(self) -> str:
+        """Halve the micro-batch after memory ran out; says so, or refuses."""
+        ...
+
+    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
+        """Judge the weights as they are after a step."""
+        ...
+
+    def save(
+        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
+    ) -> Path | None:
+        """Write a checkpoint; the process that wrote it tells where."""
+        ...
+
+
 class Session:
     """A run in its directory."""
 
-    def __init__(self, setup: Setup, run: Run, habits: Habits) -> None:
-        self.setup, self.run, self.habits = setup, run, habits
+    def __init__(self, work: Work, run: Run, habits: Habits, *, again: str) -> None:
+        self.work, self.run, self.habits = work, run, habits
+        self.again = again  # the command that goes on with it
         self.tokens, self.seconds = 0, 0.0
-        self.total = setup.recipe.schedule.steps
-        self._last: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}  # what was measured last, for the result
         self._saved = time.monotonic()
-        self._held_out: dict[int, HeldOut | str] = {}
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
-        leads = self.setup.world.leads
-        yield self.setup.began(first)
-        log = Log(self.run, self.total, write=leads, board=self.habits.tensorboard)
-        for line in [*(self.setup.notes() if not first else []), *log.notes]:
+        leads, total = self.work.world.leads, self.work.total
+        yield self.work.began(first)
+        log = Log(self.run, total, write=leads, board=self.habits.tensorboard)
+        for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
         number = first
         with _stopping() as stopped, closing(log):
@@ -75,27 +115,27 @@ class Session:
                 self._count(event)
                 log.step(event)
                 # What any process is told, all of them do.
-                told = self.setup.world.most(2 * stopped() + self._unsaved_long())
-                ends = number == self.total or told >= 2
-                if self.habits.due(self.habits.evaluate_every, number, self.total):
+                told = self.work.world.most(2 * stopped() + self._unsaved_long())
+                ends = number == total or told >= 2
+                if self.habits.due(self.habits.evaluate_every, number, total):
                     yield from self._evaluate(number, log)
-                if ends or told or self.habits.due(self.habits.save_every, number, self.total):
-                    yield from self._save(event)
+                if ends or told or self.habits.due(self.habits.save_every, number, total):
+                    yield from self._save(event, ends=number == total)
                 if ends:
                     break
-        result = {"steps": number, "tokens": self.tokens, "seconds": self.seconds, **self._last}
+        result = {"steps": number, "tokens": self.tokens, "seconds": self.seconds, **self.last}
         # A run that was done before has its result already.
-        if leads and number == self.total and (self._last or self.run.result() is None):
+        if leads and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
-        yield Ended(number, number == self.total, result)
+        yield Ended(number, number == total, result)
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """The steps; where memory runs out the micro-batch is halved and the step taken again."""
         while True:
-            jobs = self.setup.steps.jobs(first, cursor)
-            with closing(ahead(jobs, workers=self.setup.machine.workers)) as feed:
+            jobs = self.work.jobs(first, cursor)
+            with closing(ahead(jobs, workers=self.work.machine.workers)) as feed:
                 try:
-                    for step in train(self.setup.trainee, feed, self.setup.world):
+                    for step in train(self.work.trainee, feed, self.work.world):
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
                         yield step
@@ -108,7 +148,7 @@ class Session:
                         f"the last good checkpoint is {found.path}" if found else "none is saved"
                     )
                     raise UserError(f"{error}; {place}") from None
-            yield Said(self.setup.shrink())
+            yield Said(self.work.shrink())
 
     def _unsaved_long(self) -> bool:
         return self.habits.save_every is None and time.monotonic() - self._saved > _PATIENCE
@@ -116,56 +156,28 @@ class Session:
     def _count(self, step: Step) -> None:
         self.tokens += step.tokens
         self.seconds += step.seconds
-        self._last["train"] = means(step.sums)
+        self.last["train"] = means(step.sums)
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
-        setup, length = self.setup, self.setup.length(number - 1)
-        if length not in self._held_out:
-            self._held_out[length] = held_out(
-                setup.recipe,
-                setup.task.stores[0][0],
-                length=length,
-                many=self.habits.evaluate_blocks,
-            )
-            if isinstance(self._held_out[length], str):
-                yield Said(str(self._held_out[length]))
-        found = self._held_out[length]
-        if isinstance(found, HeldOut):
-            model = setup.trainee.model if setup.machine.shard else bare(setup.trainee.model)
-            # The compiled graph is for training; evaluation goes through the plain module.
-            compiled, model._compiled_call_impl = model._compiled_call_impl, None
-            try:
-                sums = found.measure(model, setup.world, tokens=setup.tokens)
-            finally:
-                model._compiled_call_impl = compiled
-            self._last["held_out"] = means(sums)
-            log.evaluated(number, sums)
-            yield Evaluated(number, sums)
+        for event in self.work.evaluate(number, blocks=self.habits.evaluate_blocks):
+            if isinstance(event, Evaluated):
+                self.last["held_out"] = means(event.sums)
+                log.evaluated(number, event.sums)
+            elif isinstance(event, Scored):
+                self.last["dev"] = {"step": event.best, **event.at_best}
+                log.scored(number, event.scores)
+            yield event
 
-    def _save(self, step: Step) -> Iterator[Event]:
-        setup = self.setup
+    def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:
+        told = {"tokens": self.tokens, "seconds": self.seconds}
         try:
-            place = save(
-                self.run.checkpoints,
-                step,
-                setup.trainee,
-                setup.world,
-                state={
-                    "data": setup.identity(),
-                    "seed": setup.seed,
-                    "tokens": self.tokens,
-                    "seconds": self.seconds,
-                },
-                texts={
-                    "recipe.toml": recipes.to_toml(setup.recipe),
-                    "tokenizer.json": setup.task.stores[0][0].tokenizer.to_str(),
-                },
-                keep=self.habits.keep,
+            place = self.work.save(
+                self.run.checkpoints, step, state=told, keep=self.habits.keep, ends=ends
             )
         except OSError as error:  # a full disk, most likely; what was saved before stands
             raise UserError(
                 f"step {step.number:,} could not be saved: {error}; mend that, then go on with"
-                f" clozelab pretrain --resume {self.run.path}"
+                f" {self.again}"
             ) from error
         self._saved = time.monotonic()
         if place is not None:

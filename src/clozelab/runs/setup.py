@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,21 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import Recipe
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
-from clozelab.runs.events import Began
+from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.fitting import Store
+from clozelab.runs.heldout import HeldOut, held_out
 from clozelab.runs.machine import PRECISIONS, Machine
 from clozelab.runs.model import Model, build
-from clozelab.runs.saving import set_weights
+from clozelab.runs.saving import plainly, save, set_weights
 from clozelab.runs.source import Source
-from clozelab.runs.steps import Steps
+from clozelab.runs.steps import Cursor, Steps
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
-from clozelab.training.loop import Step, Trainee, train
+from clozelab.training.loop import Prepared, Step, Trainee, train
 from clozelab.training.world import World, whole
 
 _WARM = 3  # steps before those that a budget of time is reckoned by
@@ -59,6 +61,16 @@ class Setup:
         self.model = self._model()
         self.trainee = self._trainee()
         self.steps = self._steps()
+        self._held_out: dict[int, HeldOut | str] = {}
+
+    @property
+    def total(self) -> int:
+        """The steps of the whole run."""
+        return self.recipe.schedule.steps
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step and a place on: each job prepares one step."""
+        return self.steps.jobs(first, cursor)
 
     def fit(self, budget: Budget) -> None:
         """Give the schedule the steps that a budget has room for.
@@ -105,8 +117,10 @@ class Setup:
         )
         device = self.world.device
         return Began(
+            name=self.recipe.name,
             recipe=self.recipe,
             first=first,
+            steps=self.total,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             device=str(machines.facts(device).get("gpu", device)),
             precision=self.precision,
@@ -127,6 +141,37 @@ class Setup:
         if there < wanted:
             said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
         return said
+
+    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
+        """The losses on held-out blocks of the length of that step."""
+        length = self.length(number - 1)
+        corpus = self.task.stores[0][0]
+        if length not in self._held_out:
+            found = held_out(self.recipe, corpus, length=length, many=blocks)
+            self._held_out[length] = found
+            if isinstance(found, str):
+                yield Said(found)
+        judge = self._held_out[length]
+        if isinstance(judge, HeldOut):
+            with plainly(self.trainee.model, wrapped=self.machine.shard) as model:
+                yield Evaluated(number, judge.measure(model, self.world, tokens=self.tokens))
+
+    def save(
+        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
+    ) -> Path | None:
+        """Write a checkpoint that the run can go on from, at its end too."""
+        return save(
+            folder,
+            step,
+            self.trainee,
+            self.world,
+            state={"data": self.identity(), "seed": self.seed, **state},
+            texts={
+                "recipe.toml": recipes.to_toml(self.recipe),
+                "tokenizer.json": self.task.stores[0][0].tokenizer.to_str(),
+            },
+            keep=keep,
+        )
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""

@@ -2,12 +2,13 @@
 
 Everywhere `rate` is the peak learning rate, `decay` the decoupled weight decay, which leaves biases
 and norms alone unless `decay_all`, and `clip` the largest global gradient norm; 0 is no clipping.
-`build` takes a model's named parameters.
+`build` takes a model's named parameters, and for rates of their own the multiple of `rate` that
+each name has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -35,11 +36,16 @@ class Adamw:
     def __post_init__(self) -> None:
         _check(self)
 
-    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+    def build(
+        self,
+        parameters: Iterable[tuple[str, Parameter]],
+        *,
+        scale: Callable[[str], float] | None = None,
+    ) -> list[Optimizer]:
         """The optimiser over those that train."""
         from clozelab.training.updates import adamw
 
-        return [adamw(self, parameters)]
+        return [adamw(self, parameters, scale=scale)]
 
 
 @dataclass(frozen=True)
@@ -59,11 +65,16 @@ class BertAdam:
     def __post_init__(self) -> None:
         _check(self)
 
-    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+    def build(
+        self,
+        parameters: Iterable[tuple[str, Parameter]],
+        *,
+        scale: Callable[[str], float] | None = None,
+    ) -> list[Optimizer]:
         """The optimiser over those that train."""
         from clozelab.training.updates import uncorrected
 
-        return [uncorrected(self, parameters, trust=False)]
+        return [uncorrected(self, parameters, trust=False, scale=scale)]
 
 
 @dataclass(frozen=True)
@@ -83,11 +94,16 @@ class Lamb:
     def __post_init__(self) -> None:
         _check(self)
 
-    def build(self, parameters: Iterable[tuple[str, Parameter]]) -> list[Optimizer]:
+    def build(
+        self,
+        parameters: Iterable[tuple[str, Parameter]],
+        *,
+        scale: Callable[[str], float] | None = None,
+    ) -> list[Optimizer]:
         """The optimiser over those that train."""
         from clozelab.training.updates import uncorrected
 
-        return [uncorrected(self, parameters, trust=True)]
+        return [uncorrected(self, parameters, trust=True, scale=scale)]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """A step's blocks laid into micro-batches of a constant size: one compiled graph serves them all.
 
 Blocks are taken in order; a micro-batch closes when its tokens, its blocks or one objective's
-slots run out, so that no target is ever dropped. What is left over is filled with dummies.
+slots run out, so that no target is ever dropped and no group divided. What is left over is filled
+with dummies.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from clozelab.contracts import Array, Batch, Input, Ints, Targets
-from clozelab.packed import offsets
+from clozelab.packed import offsets, ranges
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,14 @@ class Share:
     """The blocks that one rank trains on in one step, corrupted, with what is to be predicted.
 
     An array of `columns` has one row for each token (or word, where the encoder reads words).
+    A group of blocks is judged together, as the choices of a question are; no groups, each alone.
     """
 
     columns: Mapping[str, Array]  # "ids", "places", "segments" and what else `Input` names, [N]
     starts: Ints  # [B + 1]
     targets: Mapping[str, Targets]
     reverse: Array | None = None  # [B]
+    groups: Ints | None = None  # [G + 1] first block of each group
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -38,9 +41,29 @@ class Share:
         """How many there are."""
         return int(self.starts[-1])
 
+    @property
+    def units(self) -> Ints:
+        """[G + 1] first block of each group, or of each block."""
+        return np.arange(len(self) + 1) if self.groups is None else self.groups
+
     def counts(self) -> dict[str, int]:
         """How many labels each objective has to predict."""
         return {name: _labels(found.columns) for name, found in self.targets.items()}
+
+    def picked(self, numbers: Ints) -> Share:
+        """Some of the groups, in that order."""
+        units = self.units
+        many = units[numbers + 1] - units[numbers]
+        blocks = ranges(units[numbers], many)
+        lengths = self.starts[blocks + 1] - self.starts[blocks]
+        tokens = ranges(self.starts[blocks], lengths)
+        return Share(
+            {name: values[tokens] for name, values in self.columns.items()},
+            offsets(lengths),
+            {name: _chosen(found, blocks) for name, found in self.targets.items()},
+            None if self.reverse is None else self.reverse[blocks],
+            None if self.groups is None else offsets(many),
+        )
 
 
 def joined(shares: Sequence[Share]) -> Share:
@@ -70,22 +93,24 @@ class Room:
 
     def divide(self, share: Share) -> list[slice]:
         """Which blocks go into each micro-batch."""
-        lengths = np.diff(share.starts).tolist()
-        sizes = {name: np.diff(found.starts).tolist() for name, found in share.targets.items()}
+        units = share.units
+        sizes = {name: _sizes(found.starts, units) for name, found in share.targets.items()}
         parts: list[slice] = []
         first, tokens, slots = 0, 0, dict.fromkeys(sizes, 0)
-        for block, length in enumerate(lengths):
-            more = {name: slots[name] + size[block] for name, size in sizes.items()}
+        after = units[1:].tolist()
+        for unit, length in enumerate(_sizes(share.starts, units)):
+            block = after[unit - 1] if unit else 0
+            more = {name: slots[name] + size[unit] for name, size in sizes.items()}
             idle = -(-(self.tokens - tokens - length) // self.longest)
             full = (
                 tokens + length > self.tokens
-                or block - first + 1 + max(idle, 0) > self.blocks
+                or after[unit] - first + max(idle, 0) > self.blocks
                 or any(more[name] > self.slots[name] for name in more)
             )
             if full and block > first:
                 parts.append(slice(first, block))
                 first, tokens = block, 0
-                more = {name: size[block] for name, size in sizes.items()}
+                more = {name: size[unit] for name, size in sizes.items()}
             tokens, slots = tokens + length, more
         if len(share):
             parts.append(slice(first, len(share)))
@@ -170,7 +195,7 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
     """
     lengths = np.diff(share.starts)
     mean, spread = float(lengths.mean()), float(lengths.std())
-    most = max(tokens, longest)
+    most = max(tokens, longest, *_sizes(share.starts, share.units))
     if lengths.min() == longest:
         rows = -(-blocks // -(-blocks // (most // longest)))
         size, count = rows * longest, rows
@@ -184,7 +209,7 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
     for name, found in share.targets.items():
         expected = size * int(found.starts[-1]) / share.tokens
         needed = min(size, int(1.02 * expected + 3 * expected**0.5))
-        slots[name] = max(-(-needed // 16) * 16, int(np.diff(found.starts).max()))
+        slots[name] = max(-(-needed // 16) * 16, *_sizes(found.starts, share.units))
     return Room(size, count, slots, longest, constant)
 
 
@@ -202,6 +227,19 @@ def _together(parts: Sequence[Targets]) -> Targets:
     }  # fmt: skip
     rows = [np.full_like(size, most) for size in sizes] if even else sizes
     return Targets(offsets(np.concatenate(rows)), columns)
+
+
+def _chosen(found: Targets, blocks: Ints) -> Targets:
+    """The targets of some blocks."""
+    sizes = found.starts[blocks + 1] - found.starts[blocks]
+    slots = ranges(found.starts[blocks], sizes)
+    return Targets(offsets(sizes), {name: values[slots] for name, values in found.columns.items()})
+
+
+def _sizes(starts: Ints, units: Ints) -> list[int]:
+    """How much each group has of what `starts` counts by block."""
+    sizes: list[int] = np.diff(starts[units]).tolist()
+    return sizes
 
 
 def _widened(values: Ints, rows: int, width: int, name: str) -> Ints:
@@ -228,7 +266,9 @@ def _idle(tokens: int, longest: int) -> list[int]:
 
 
 def _filled(values: Array, size: int, fill: int = 0) -> Tensor:
-    """The values as a tensor of `size` rows."""
-    out = torch.full((size, *values.shape[1:]), fill, dtype=torch.int64)
-    out[: len(values)] = torch.from_numpy(np.asarray(values).astype(np.int64))
+    """The values as a tensor of `size` rows; what is not whole stays so."""
+    whole = not np.issubdtype(values.dtype, np.floating)
+    kind, same = (torch.int64, np.int64) if whole else (torch.float64, np.float64)
+    out = torch.full((size, *values.shape[1:]), fill, dtype=kind)
+    out[: len(values)] = torch.from_numpy(np.asarray(values).astype(same))
     return out

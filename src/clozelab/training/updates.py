@@ -5,7 +5,7 @@ Every group carries `peak` beside `lr`: the loop sets the rate to peak × the sc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
 
 Named = Iterable[tuple[str, nn.Parameter]]
+Scale = Callable[[str], float]  # a parameter's rate by its name, as a multiple
 
 
 class UncorrectedAdam(Optimizer):
@@ -70,16 +71,18 @@ class UncorrectedAdam(Optimizer):
         torch._foreach_add_(moved, steps, alpha=-group["lr"])
 
 
-def adamw(settings: Adamw | Muon, parameters: Named) -> AdamW:
+def adamw(settings: Adamw | Muon, parameters: Named, *, scale: Scale | None = None) -> AdamW:
     """Adam with bias correction and decoupled decay, in one kernel where there is one."""
-    groups = grouped(parameters, settings, rate=settings.rate)
+    groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
     fused = any(p.is_cuda for group in groups for p in group["params"])
     return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=fused or None)
 
 
-def uncorrected(settings: BertAdam | Lamb, parameters: Named, *, trust: bool) -> UncorrectedAdam:
+def uncorrected(
+    settings: BertAdam | Lamb, parameters: Named, *, trust: bool, scale: Scale | None = None
+) -> UncorrectedAdam:
     """BERT's Adam, or LAMB."""
-    groups = grouped(parameters, settings, rate=settings.rate)
+    groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
     return UncorrectedAdam(groups, betas=settings.betas, epsilon=settings.epsilon, trust=trust)
 
 
@@ -100,17 +103,22 @@ def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
     return [*found, adamw(settings, others)] if others else found
 
 
-def grouped(parameters: Named, settings: Optimiser, *, rate: float) -> list[dict[str, Any]]:
-    """What trains, in two groups: what decays, and what is spared unless everything decays."""
-    sorts: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+def grouped(
+    parameters: Named, settings: Optimiser, *, rate: float, scale: Scale | None = None
+) -> list[dict[str, Any]]:
+    """What trains: what decays, then what is spared unless everything decays, by rate."""
+    sorts: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in parameters:
         if parameter.requires_grad:
-            sorts[_spared(name, parameter)].append(parameter)
+            factor = 1.0 if scale is None else scale(name)
+            sorts.setdefault((_spared(name, parameter), factor), []).append(parameter)
     groups: list[dict[str, Any]] = []
-    for spared, members in sorts.items():
+    # What has the settings' own rate comes first: a step's rate is that of the first group.
+    for spared, factor in sorted(sorts, key=lambda sort: (sort[0], sort[1] != 1, -sort[1])):
         decay = 0.0 if spared and not settings.decay_all else settings.decay
-        groups.append({"params": members, "weight_decay": decay, "spared": spared})
-    return [group | {"lr": rate, "peak": rate} for group in groups if group["params"]]
+        group = {"params": sorts[spared, factor], "weight_decay": decay, "spared": spared}
+        groups.append(group | {"lr": rate * factor, "peak": rate * factor})
+    return groups
 
 
 @torch.no_grad()

@@ -1,0 +1,1 @@
+"""Vectors → logits → sums: the heads of tasks."""

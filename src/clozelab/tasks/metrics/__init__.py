@@ -1,0 +1,1 @@
+"""Predictions and what is right → numbers, as the official scorers count."""
