@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("--seed", type=_count, default=0)
     _add_set(verb)
     _add_training(verbs)
+    _add_tasks(verbs)
     _add_models(verbs)
     verb = _verb(verbs, "demo", "the embedded text, from raw to two trained encoders")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
@@ -111,9 +112,11 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verb.add_argument("--recipe", default="distilbert", help="of the student (distilbert)")
     verb.add_argument("--out", required=True, help="the run's folder")
     _add_run(verb)
-    verb = _verb(verbs, "evaluate", "a model's losses on held-out text")
+    verb = _verb(verbs, "evaluate", "a fine-tuned model's scores, or losses on held-out text")
     verb.add_argument("model", help="a run, a Hugging Face directory or a hub name")
-    verb.add_argument("--data", required=True, metavar="CORPUS")
+    verb.add_argument("task", nargs="?", help="a known task or a labelled file")
+    _add_task_data(verb)
+    verb.add_argument("--data", metavar="CORPUS", help="measure losses on its held-out text")
     verb.add_argument(
         "--pairs",
         choices=("next", "order"),
@@ -121,6 +124,63 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
     verb.add_argument("--device", choices=("cpu", "cuda"))
+
+
+def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verb = _verb(verbs, "tasks", "the tasks that go by name, and where their files should lie")
+    verb.add_argument("name", nargs="?", help="one of them, in full")
+    verb = _verb(verbs, "finetune", "fit a model to a task, with seeds and grids")
+    verb.add_argument("model", help="a run, a Hugging Face directory or a hub name")
+    verb.add_argument(
+        "task",
+        help="a known task (see clozelab tasks), or for one's own files: classify, regress,"
+        " pairs, tag, answer, choose, coreference",
+    )
+    _add_task_data(verb)
+    verb.add_argument("--train", metavar="FILE", help=".tsv .csv .jsonl .parquet … or hf:NAME")
+    verb.add_argument("--dev", metavar="FILE", help="by which the best model is chosen")
+    verb.add_argument("--out", help="the folder to make (MODEL-TASK)")
+    verb.add_argument("--protocol", help="a name or a TOML file (that of the model's recipe)")
+    verb.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the protocol once"
+    )
+    verb.add_argument("--seeds", type=_count, default=1, help="how many runs (1)")
+    verb.add_argument("--seed", type=_count, default=0, help="the first one's (0)")
+    verb.add_argument(
+        "--grid", nargs="*", metavar="KEY=A,B", help="every combination; none given: the protocol's"
+    )
+    verb.add_argument("--after", metavar="TASK", help="fit it to this task first")
+    verb.add_argument("--teacher", metavar="RUN", help="learn from this fine-tuned model as well")
+    verb.add_argument("--fresh", action="store_true", help="random weights in the model's place")
+    verb.add_argument("--at-once", type=_count, default=1, help="runs side by side (1)")
+    _add_machine(verb)
+    verb = _verb(verbs, "predict", "what a fine-tuned model says of texts")
+    verb.add_argument("model", help="a fine-tuned run")
+    verb.add_argument("--text", action="append", default=[], help="a text; twice for a pair")
+    verb.add_argument("--file", help="a text a line (a tab between two), or a table")
+    verb.add_argument("--task", help="a known task, for a submission")
+    verb.add_argument("--split", default="test", help="of the task (test)")
+    verb.add_argument("--out", help="a file, or with --task the folder of the submission")
+    verb.add_argument("--json", action="store_true", help="JSON lines with every probability")
+    _add_task_data(verb)
+    verb.add_argument("--device", choices=("cpu", "cuda"))
+    verb = _verb(verbs, "answer", "the answer to a question, from a passage")
+    verb.add_argument("model", help="a run fine-tuned to answer")
+    verb.add_argument("--question", required=True)
+    verb.add_argument("--passage", required=True, help="the text, or - for standard input")
+    verb.add_argument("--top", type=_count, default=3, help="candidates to show (3)")
+    verb.add_argument("--device", choices=("cpu", "cuda"))
+
+
+def _add_task_data(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--task-data", metavar="DIR", help="where known tasks lie (CLOZELAB_DATA)")
+    verb.add_argument(
+        "--columns",
+        action="append",
+        default=[],
+        metavar="ROLE=COLUMN",
+        help="of one's own files: first, second, label, … by name or number",
+    )
 
 
 def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -177,6 +237,11 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--keep", type=_count, default=2, help="checkpoints to keep, 0 for all (2)")
     group.add_argument("--evaluate-every", type=_count, metavar="N", help="held out (total/10)")
     group.add_argument("--tensorboard", action="store_true", help="write curves there as well")
+    group = _add_machine(verb)
+    group.add_argument("--shard", action="store_true", help="share the weights out, under torchrun")
+
+
+def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = verb.add_argument_group("machine: changes the speed, not the result")
     group.add_argument("--device", choices=("cpu", "cuda"))
     group.add_argument("--precision", help="fp32, bf16 or fp16 (bf16 on a GPU)")
@@ -184,7 +249,7 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--workers", type=_count, default=1, help="threads that prepare steps (1)")
     group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(on a GPU)")
     group.add_argument("--recompute", action="store_true", help="less memory, more time")
-    group.add_argument("--shard", action="store_true", help="share the weights out, under torchrun")
+    return group
 
 
 def _verb(

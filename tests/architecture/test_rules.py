@@ -23,7 +23,7 @@ ALLOWED = {
     "recipe": GROUND | PARTS,
     "records": GROUND,
     "runs": GROUND | PARTS | {"recipe", "records", "data"},
-    "report": GROUND | {"recipe", "records", "text"},
+    "report": GROUND | {"recipe", "records", "text", "tasks"},
     "arguments": set(),
     "cli": GROUND | PARTS | {"recipe", "records", "runs", "report", "data", "arguments"},
     "__main__": {"cli"},

@@ -14,7 +14,7 @@ import torch
 from peers import SHAPE, VOCABULARY, Model
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozelab import data
 from clozelab import recipe as recipes
@@ -23,6 +23,8 @@ from clozelab.encoder import Encoder, Lstm, Relative, Transformer
 from clozelab.interop import onnx
 from clozelab.interop.card import card
 from clozelab.interop.families import Exported, bring, export
+from clozelab.interop.fitting import fitting, summary
+from clozelab.interop.heads import Summary, TaskHead, head_shapes
 from clozelab.interop.huggingface import read, write
 from clozelab.interop.names import shapes
 from clozelab.runs.model import build
@@ -191,13 +193,180 @@ def test_an_encoder_alone_comes_with_or_without_its_prefix() -> None:
     assert len(bare.weights) == len(Model(bare.encoder, ()).state_dict())
 
 
-def test_a_task_s_head_stays_behind_and_is_said() -> None:
+def test_half_a_task_s_head_is_refused_and_a_pooler_alone_stays_behind() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ("masked_lm",))
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
-    extra = {"classifier.weight": torch.zeros(3, 16), "bert.pooler.dense.bias": torch.zeros(16)}
-    got = bring(config, {**tensors, **extra})
-    assert got.heads == ()
-    assert got.left == ["bert.pooler.dense.bias", "classifier.weight"]
+    tensors["bert.pooler.dense.bias"] = torch.zeros(16)
+    got = bring(config, tensors)
+    assert (got.heads, got.task, got.left) == ((), None, ["bert.pooler.dense.bias"])
+    with pytest.raises(UserError, match=r"pooler\.dense\.weight, classifier\.bias are missing"):
+        bring(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
+
+
+LABELS = ("no", "yes", "maybe")
+
+
+def tuned(encoder: Encoder, task: TaskHead) -> dict[str, Tensor]:
+    """Every tensor of an encoder and a head, at random."""
+    generator = torch.Generator().manual_seed(0)
+    wanted = {**shapes(encoder, VOCABULARY, ()), **head_shapes(task, encoder.width)}
+    return {name: torch.randn(shape, generator=generator) for name, shape in wanted.items()}
+
+
+def exported_task(encoder: Encoder, task: TaskHead, family: str | None = None) -> Exported:
+    weights = tuned(encoder, task)
+    return export(encoder, weights, vocabulary=IDS, length=9, family=family, task=task)
+
+
+def judging(**settings: Any) -> TaskHead:
+    return TaskHead("classify", LABELS, **settings)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "task", "problem"),
+    [
+        (Transformer(**SHAPE), TaskHead("coreference"), "task coreference: no bert class"),
+        (Transformer(**SHAPE), TaskHead("answer", head="beam"), 'head = "beam": no bert class'),
+        (Transformer(**GPTS, norm="pre"), TaskHead("choose"), "task choose: no gpt2 class"),
+        (Transformer(**GPTS | {"inner": 64}), TaskHead("tag", LABELS), "no openai-gpt class"),
+        (Transformer(**SHAPE), judging(pool="mean"), "task.pool = 'mean'"),
+        (Transformer(**SHAPE), judging(vectors="concat_last_four"), '"concat_last_four" vectors'),
+        (Transformer(**SHAPE), judging(summary=Summary("relu")), "task.summary = 'relu'.*'tanh'"),
+        (Transformer(**SHAPE), judging(summary=Summary("none")), "task.summary = 'none'"),
+        (Transformer(**GPTS, norm="pre"), judging(), "task.summary = 'tanh'.* has 'none'"),
+        (Transformer(**GPTS, norm="pre"), judging(summary=Summary("none")), "task.bias = True"),
+        (Transformer(**SHAPE, causal=True), judging(), "encoder.causal = True"),
+        (Transformer(**SHAPE, sharing="attention"), judging(), "encoder.sharing = 'attention'"),
+        (Transformer(**SHAPE), TaskHead("tag", ("O", "O")), "task tag: 2 labels with 1 names"),
+        (Transformer(**SHAPE), TaskHead("classify", ("a",)), "task classify: 1 labels"),
+        (
+            Relative(**STREAMS, epsilon=1e-6),
+            TaskHead("answer", head="beam"),
+            "encoder.epsilon = 1e-06",
+        ),
+    ],
+)
+def test_a_head_without_a_class_is_named_with_a_remedy(
+    encoder: Encoder, task: TaskHead, problem: str
+) -> None:
+    with pytest.raises(UserError, match=problem) as error:
+        exported_task(encoder, task)
+    assert any(each in str(error.value) for each in ("ONNX", "clozelab predict", "two or more"))
+
+
+def test_elmo_with_a_head_has_no_class_either() -> None:
+    encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
+    with pytest.raises(UserError, match="clozelab embed"):
+        export(encoder, {}, vocabulary=IDS, length=9, task=judging())
+
+
+def test_more_or_less_than_the_head_is_refused() -> None:
+    encoder, task = Transformer(**SHAPE), judging()
+    weights = tuned(encoder, task)
+    for name in ("heads.classify.crf", "features.mix.weights"):
+        with pytest.raises(UserError, match=f"{name} is in no class"):
+            export(encoder, {**weights, name: torch.zeros(1)}, vocabulary=IDS, length=9, task=task)
+    for name in ("heads.classify.dense.bias", "heads.classify.classifier.weight"):
+        lacking = {key: value for key, value in weights.items() if key != name}
+        with pytest.raises(UserError, match=f"{name} is missing"):
+            export(encoder, lacking, vocabulary=IDS, length=9, task=task)
+    fewer = task._replace(labels=("no", "yes"))
+    with pytest.raises(UserError, match=r"classify\.classifier\.weight, .* another shape"):
+        export(encoder, weights, vocabulary=IDS, length=9, task=fewer)
+    beside = {**weights, "heads.masked_lm.bias": torch.zeros(3)}
+    assert export(encoder, beside, vocabulary=IDS, length=9, task=task).left == [
+        "heads.masked_lm.bias"
+    ]
+
+
+def test_which_summary_can_be_exported_is_told_before_training() -> None:
+    for encoder in (
+        Transformer(**SHAPE),
+        Transformer(**SHAPE, types=0),
+        Transformer(**SHAPE, types=0, position_offset=2),
+        Transformer(**SHAPE | {"embedding": 8}, sharing="all"),
+        Transformer(**GPTS, norm="pre"),
+        Transformer(**GPTS | {"inner": 64}, activation="gelu_tanh"),
+        Relative(**STREAMS),
+    ):
+        family = fitting(encoder, frozenset(), IDS)
+        task = judging(summary=summary(family, "classify"))
+        assert exported_task(encoder, task).config["model_type"] == family
+        assert fitting(encoder, frozenset({"classify"}), IDS, task=task) == family
+    assert summary("roberta", "classify") == Summary("tanh", drop_first=True)
+    assert summary("roberta", "choose") == summary("bert", "regress") == Summary()
+    assert summary("distilbert", "choose") == Summary("relu")
+    assert summary("gpt2", "regress") == Summary("none", bias=False)
+    assert summary("gpt2", "choose") == summary("none such", "tag") == Summary()
+
+
+def test_labels_keep_their_numbers_and_names() -> None:
+    there = exported_task(Transformer(**SHAPE), judging())
+    assert there.config["id2label"] == {0: "no", 1: "yes", 2: "maybe"}
+    assert there.config["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
+    read_back = json.loads(json.dumps(there.config, sort_keys=True))
+    got = bring(read_back, there.tensors)
+    assert got.task == judging() and got.heads == ()
+    turned = {"2": "maybe", "0": "no", "1": "yes"}
+    assert bring({**there.config, "id2label": turned}, there.tensors).task == judging()
+    gapped = {"2": "maybe", "10": "x", "0": "no", "1": "yes"}
+    wrong: list[Any] = [
+        gapped,
+        {"0": "no", "1": "no", "2": "x"},
+        {"a": "x", "b": "y"},
+        ["a", "b"],
+    ]
+    for table in wrong:
+        with pytest.raises(UserError, match="id2label must"):
+            bring({**there.config, "id2label": table}, there.tensors)
+    with pytest.raises(UserError, match=r"classifier\.weight, classifier\.bias are of another"):
+        bring({**there.config, "id2label": {"0": "no", "1": "yes"}}, there.tensors)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "change"),
+    [
+        (Transformer(**SHAPE), {"problem_type": "multi_label_classification"}),
+        (Transformer(**SHAPE), {"problem_type": "regression"}),
+        (Transformer(**SHAPE), {"is_decoder": True}),
+        (Relative(**STREAMS), {"summary_type": "mean"}),
+        (Relative(**STREAMS), {"summary_use_proj": False}),
+        (Relative(**STREAMS), {"summary_activation": None}),
+        (Relative(**STREAMS), {"summary_proj_to_labels": True}),
+    ],
+)
+def test_a_head_that_judges_in_another_way_stays_behind(
+    encoder: Encoder, change: dict[str, Any]
+) -> None:
+    there = exported_task(encoder, judging())
+    got = bring({**there.config, **change}, there.tensors)
+    assert got.task is None and len(got.left) == 4
+    assert not any(name.startswith("heads.") for name in got.weights)
+
+
+def test_a_file_without_its_head_is_an_encoder() -> None:
+    there = exported_task(Transformer(**SHAPE), judging())
+    bare = {name: t for name, t in there.tensors.items() if not name.startswith("classifier.")}
+    got = bring(there.config, bare)
+    assert got.task is None
+    assert got.left == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        TaskHead("coreference"),
+        judging(vectors="sum_all"),
+        TaskHead("answer", head="beam"),
+    ],
+)
+def test_what_is_no_graph_is_refused(task: TaskHead, tmp_path: Path) -> None:
+    encoder = Transformer(**SHAPE)
+    with pytest.raises(UserError, match="clozelab predict"):
+        onnx.export_onnx(
+            tmp_path / "x.onnx", encoder.build(9), shape=encoder, head=nn.Linear(1, 1), task=task
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_roberta_s_head_is_made_with_gelu_or_stays_behind() -> None:
@@ -393,3 +562,31 @@ def test_a_card_says_what_the_model_is() -> None:
     said = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
     assert "text-generation" in card(**said, family="gpt2")
     assert "Not recorded." in card(**said, family="xlnet")
+
+
+def test_a_fine_tuned_model_s_card_says_what_it_does_and_where_it_came_from() -> None:
+    text = card(
+        name="hf/judge",
+        title="BERT on my reviews",
+        recipe_toml="",
+        data={"train": "reviews.tsv"},
+        metrics={"accuracy": 91.25},
+        family="bert",
+        task=judging(),
+        lineage=("runs/a", "runs/mnli"),
+        task_toml='use = "classify"',
+    )
+    front = text.split("---\n")[1]
+    assert "pipeline_tag: text-classification" in front
+    assert "| 0 | no |\n| 1 | yes |\n| 2 | maybe |" in text
+    assert "Fine-tuned from: runs/a → runs/mnli." in text
+    assert "| accuracy | 91.25 |" in text and 'use = "classify"' in text
+    assert 'pipeline("text-classification", "hf/judge")' in text
+    said = {"name": "x", "title": "t", "recipe_toml": "", "data": {}, "metrics": {}}
+    tags = {"choose": "multiple-choice", "tag": "token-classification", "regress": "text-classific"}
+    for kind, tag in {**tags, "answer": "question-answering"}.items():
+        text = card(**said, family="xlnet", task=TaskHead(kind))
+        assert f"pipeline_tag: {tag}" in text
+        compile(text.split("```python\n")[1].split("```")[0], kind, "exec")
+    beam = card(**said, family="xlnet", task=TaskHead("answer", head="beam"))
+    assert "XLNetForQuestionAnswering.from_pretrained" in beam

@@ -1,8 +1,9 @@
-"""The optimisers, cards E1 to E3 and E5: steps worked out by hand, groups, clipping, shards."""
+"""The optimisers, cards E1 to E3, E5 and E7: steps worked out by hand, groups, clipping, shards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -17,6 +18,7 @@ from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
 from clozelab.training import PARTS, Optimiser
 from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
+from clozelab.training.tuning import Tuning
 from clozelab.training.updates import clip
 
 torch.set_num_threads(1)
@@ -254,6 +256,138 @@ def test_a_rate_of_nought_moves_nothing(name: str) -> None:
             group["lr"] = group["peak"] * 0.0
         optimiser.step()
     assert all(map(torch.equal, before, (value.detach() for value in whole.parameters())))
+
+
+# --- rates by layer (E7) ---
+
+DEEP = Transformer(layers=3, heads=2, width=8, inner=16, embedding=4, dropout=0)
+TUNING = Tuning(rate=1e-3, sequences=1, length=8, steps=1, epsilon=1e-12, decay=0.01)
+
+
+def tuned(shape: Transformer = DEEP) -> nn.Module:
+    torch.manual_seed(0)
+    found = nn.Module()
+    found.encoder = shape.build(20)
+    found.heads = nn.ModuleDict({"classify": nn.Linear(8, 2)})
+    return found.double()
+
+
+def layered(tuning: Tuning, whole: nn.Module, *, shared: bool = False) -> torch.optim.Optimizer:
+    (found,) = tuning.optimiser_part().build(
+        whole.named_parameters(),
+        scale=lambda name: tuning.scale(name, DEEP.layers, shared=shared),
+    )
+    return found
+
+
+def first_steps(tuning: Tuning, *, shared: bool = False) -> dict[str, float]:
+    """How far the first number of every parameter moves, whatever its gradient."""
+    whole = tuned(replace(DEEP, sharing="all") if shared else DEEP)
+    optimiser = layered(tuning, whole, shared=shared)
+    before = {name: value.detach().clone() for name, value in whole.named_parameters()}
+    draw = torch.Generator().manual_seed(5)
+    for value in whole.parameters():
+        size = 10 ** (4 * torch.rand((), generator=draw).item() - 2)
+        value.grad = size * torch.randn(value.shape, generator=draw, dtype=torch.float64)
+    optimiser.step()
+    return {
+        name: (value.detach() - before[name]).abs().max().item()
+        for name, value in whole.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("kind", ["adamw", "bert_adam"])
+@pytest.mark.parametrize("share", [0.75, 0.5])
+def test_first_steps_of_adjacent_layers_have_the_ratio_of_the_layer_decay(
+    kind: str, share: float
+) -> None:
+    tuning = replace(TUNING, optimiser=kind, layer_decay=share, decay=0.0)
+    moved = first_steps(tuning)
+    last = moved["encoder.ffn.2.output.weight"]
+    assert last == pytest.approx(1e-3 * (sqrt(10) if kind == "bert_adam" else 1), rel=1e-6)
+    for half in ("attention.{}.qkv.weight", "attention.{}.norm.bias", "ffn.{}.inner.bias"):
+        steps = [moved[f"encoder.{half.format(number)}"] for number in range(3)]
+        assert steps == pytest.approx([last * share**2, last * share, last], rel=1e-6)
+    for part in ("words.weight", "positions.weight", "norm.bias", "projection.weight"):
+        assert moved[f"encoder.embeddings.{part}"] == pytest.approx(last * share**3, rel=1e-6)
+    assert moved["heads.classify.weight"] == pytest.approx(last, rel=1e-6)
+
+
+def test_shared_layers_step_as_the_last_one_does() -> None:
+    moved = first_steps(replace(TUNING, layer_decay=0.5, decay=0.0), shared=True)
+    assert moved["encoder.attention.0.qkv.weight"] == pytest.approx(1e-3, rel=1e-6)
+    assert moved["encoder.ffn.0.inner.weight"] == pytest.approx(1e-3, rel=1e-6)
+    assert moved["encoder.embeddings.words.weight"] == pytest.approx(1e-3 / 8, rel=1e-6)
+
+
+def test_a_head_may_have_a_rate_of_its_own() -> None:
+    moved = first_steps(replace(TUNING, head_rate=2e-2, decay=0.0))
+    assert moved["heads.classify.weight"] == pytest.approx(2e-2, rel=1e-6)
+    assert {round(v, 9) for name, v in moved.items() if name.startswith("encoder")} == {1e-3}
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("encoder.embeddings.words.weight", 0.5**12),
+        ("encoder.embeddings.query", 0.5**12),
+        ("encoder.characters.highways.1.dense.weight", 0.5**12),
+        ("encoder.attention.0.qkv.weight", 0.5**11),
+        ("encoder.ffn.10.inner.weight", 0.5),
+        ("encoder.layers.11.projection", 1.0),
+        ("encoder.norm.weight", 1.0),
+        ("heads.classify.dense.weight", 1.0),
+        ("features.recurrent.lstm.weight_ih_l0", 1.0),
+    ],
+)
+def test_the_rate_of_a_parameter_goes_by_its_name(name: str, share: float) -> None:
+    tuning = replace(TUNING, layer_decay=0.5)
+    assert tuning.scale(name, 12) == share
+    apart = replace(tuning, head_rate=tuning.rate * 4).scale(name, 12)
+    assert apart == pytest.approx(share if name.startswith("encoder") else 4.0)
+    assert TUNING.scale(name, 12) == 1
+
+
+@pytest.mark.parametrize("name", ["adamw", "bert_adam", "lamb"])
+def test_groups_are_split_by_decay_and_by_rate_and_hold_each_parameter_once(name: str) -> None:
+    part, whole = PARTS[name](rate=1e-3, decay=0.07), tuned()
+    tuning = replace(TUNING, layer_decay=0.5, head_rate=4e-3)
+    (built,) = part.build(  # type: ignore[call-arg]
+        whole.named_parameters(), scale=lambda one: tuning.scale(one, DEEP.layers)
+    )
+    groups = [(g["spared"], g["weight_decay"], g["lr"], g["peak"]) for g in built.param_groups]
+    peaks = [1e-3, 4e-3, 5e-4, 2.5e-4, 1.25e-4]  # the settings' own rate first, which is reported
+    assert [group[:2] for group in groups] == [(False, 0.07)] * 5 + [(True, 0.0)] * 5
+    assert [group[2] for group in groups] == pytest.approx(peaks * 2)
+    assert [group[3] for group in groups] == [group[2] for group in groups]
+    held = [one for group in built.param_groups for one in group["params"]]
+    assert len(held) == len({*held}) == len([*whole.parameters()])
+    assert {*held} == {*whole.parameters()}
+
+
+@pytest.mark.parametrize("name", ["adamw", "bert_adam", "lamb"])
+def test_without_rates_of_their_own_the_groups_are_what_checkpoints_hold(name: str) -> None:
+    """The order of groups and of their members is that of the optimiser's saved state."""
+    whole = model()
+    names = {one: found for found, one in whole.named_parameters()}
+    one_rate = {"scale": lambda _: 1.0}
+    for words in ({}, {"scale": None}, one_rate):
+        (built,) = PARTS[name](rate=1e-3).build(whole.named_parameters(), **words)  # type: ignore[call-arg]
+        matrices = ["qkv.weight", "output.weight"]
+        vectors = ["qkv.bias", "output.bias", "norm.weight", "norm.bias"]
+        inner = [one.replace("qkv", "inner") for one in matrices + vectors]
+        table = ["words", "positions", "types", "projection"]
+        decays = [f"embeddings.{one}.weight" for one in table]
+        spared = ["embeddings.norm.weight", "embeddings.norm.bias", "embeddings.projection.bias"]
+        for half, kinds in (("attention", matrices + vectors), ("ffn", inner)):
+            for number in (0, 1):
+                decays += [f"{half}.{number}.{one}" for one in kinds[:2]]
+                spared += [f"{half}.{number}.{one}" for one in kinds[2:]]
+        assert [[names[one] for one in group["params"]] for group in built.param_groups] == [
+            [*(f"encoder.{one}" for one in decays), "heads.pair.weight"],
+            [*(f"encoder.{one}" for one in spared), "heads.pair.bias"],
+        ]
+        assert {group["peak"] for group in built.param_groups} == {1e-3}
 
 
 # --- clipping (E5) ---

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from rich.markup import escape
 
 from clozelab.arguments import parser
-from clozelab.cli import corpora, demo, looking, models, training
+from clozelab.cli import corpora, demo, looking, models, tasks, training
 from clozelab.cli.console import err
 from clozelab.contracts import UserError
 
@@ -48,7 +48,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "blocks": looking.blocks,
     "pretrain": training.pretrain,
     "distil": training.distil,
-    "evaluate": training.evaluate,
+    "evaluate": tasks.evaluate,
+    "tasks": tasks.listing,
+    "finetune": tasks.finetune,
+    "predict": tasks.predict,
+    "answer": tasks.answer,
     "export": models.export,
     "import": models.bring,
     "fill": models.fill,

@@ -45,7 +45,7 @@ def fill(arguments: argparse.Namespace) -> None:
     from clozelab.runs.fill import fill
 
     text = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
-    given = _loaded(arguments.model)
+    given = loaded(arguments.model)
     found = fill(given, text, top=arguments.top, device=arguments.device)
     if found.left_only:
         warn("this model reads from the left: a blank is guessed from what stands before it alone")
@@ -64,7 +64,7 @@ def embed(arguments: argparse.Namespace) -> None:
     if arguments.pool != "none" and arguments.words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     layer, texts = _layer(arguments.layer), _texts(arguments)
-    given = _loaded(arguments.model)
+    given = loaded(arguments.model)
     embedding = follow(
         given,
         texts,
@@ -126,7 +126,7 @@ def _layer(word: str) -> Layer:
         raise UserError(f"--layer {word}: a number, last or all") from None
 
 
-def _loaded(place: str) -> Loaded:
+def loaded(place: str) -> Loaded:
     """The model at a place, its notes said."""
     from clozelab.runs.load import load
 

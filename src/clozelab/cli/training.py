@@ -1,4 +1,4 @@
-"""Commands that train: pretrain, distil, evaluate; a run's events as a live view."""
+"""Commands that pretrain: pretrain, distil; a run's events as a live view."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from clozelab.cli.console import err, out, read_recipe, warn
+from clozelab.cli.console import err, read_recipe, warn
 from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
-    from clozelab.runs.events import Began, Evaluated, Event
+    from clozelab.runs.events import Began, Evaluated, Event, Scored
     from clozelab.runs.machine import Machine
     from clozelab.runs.session import Habits
     from clozelab.training.loop import Step
@@ -50,7 +50,7 @@ def pretrain(arguments: argparse.Namespace) -> None:
     else:
         shaped = any(one.startswith(("blocks.", "schedule.")) for one in arguments.set)
         task = starting.continued(recipe, arguments.start, shaped=shaped, **settings)
-    place, machine, habits = Path(arguments.out), _machine(arguments), _habits(arguments)
+    place, machine, habits = Path(arguments.out), machine_of(arguments), _habits(arguments)
     watch(pretrain(task, place, machine=machine, habits=habits), place)
 
 
@@ -59,7 +59,7 @@ def _resume(arguments: argparse.Namespace) -> None:
     from clozelab.runs import starting
     from clozelab.runs.pretrain import resume
 
-    place, machine, habits = Path(arguments.resume), _machine(arguments), _habits(arguments)
+    place, machine, habits = Path(arguments.resume), machine_of(arguments), _habits(arguments)
     if arguments.out is not None or arguments.start is not None:
         raise UserError(f"{place}: is resumed where it stands; leave --out and --from out")
     given = read_recipe(arguments) if arguments.recipe else None
@@ -87,31 +87,37 @@ def distil(arguments: argparse.Namespace) -> None:
         sized=arguments.size is not None,
     )
     place = Path(arguments.out)
-    machine, habits = _machine(arguments), _habits(arguments)
+    machine, habits = machine_of(arguments), _habits(arguments)
     watch(pretrain(task, place, machine=machine, habits=habits), place)
-
-
-def evaluate(arguments: argparse.Namespace) -> None:
-    """Measure a model on held-out text."""
-    from clozelab.report.losses import table
-    from clozelab.runs.evaluate import evaluate
-    from clozelab.runs.events import means
-
-    sums = evaluate(
-        arguments.model,
-        arguments.data,
-        pairs=arguments.pairs,
-        blocks=arguments.blocks,
-        device=arguments.device,
-    )
-    out.print(table(means(sums)))
 
 
 def watch(events: Iterator[Event], place: Path) -> None:
     """Draw a run's events until it ends."""
-    from clozelab.runs.events import Began, Ended, Evaluated, Said
-    from clozelab.training.loop import Step
+    from clozelab.runs.events import Ended
 
+    with progress() as bars:
+        view = View(bars)
+        for event in events:
+            if isinstance(event, Ended):
+                last = event
+            elif speaks():
+                view.show(event)
+    if not last.whole:
+        raise UserError(
+            f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
+            f" --resume {place}"
+        )
+    if speaks():
+        err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+
+
+def speaks() -> bool:
+    """Whether this process does: of those of torchrun, one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress() -> Progress:
+    """Bars with rate and time left, where somebody watches."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -120,32 +126,10 @@ def watch(events: Iterator[Event], place: Path) -> None:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    speaks = os.environ.get("RANK", "0") == "0"  # of the processes of torchrun, one
-    with Progress(*columns, console=err, disable=not (speaks and err.is_terminal)) as bars:
-        view = _View(bars)
-        for event in events:
-            if isinstance(event, Ended):
-                last = event
-            elif not speaks:
-                continue
-            elif isinstance(event, Began):
-                view.begin(event)
-            elif isinstance(event, Said):
-                warn(event.text)
-            elif isinstance(event, Step):
-                view.step(event)
-            elif isinstance(event, Evaluated):
-                view.evaluated(event)
-    if not last.whole:
-        raise UserError(
-            f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
-            f" --resume {place}"
-        )
-    if speaks:
-        err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+    return Progress(*columns, console=err, disable=not (speaks() and err.is_terminal))
 
 
-class _View:
+class View:
     """One line of progress: loss, tokens a second, the share of the device's peak."""
 
     def __init__(self, bars: Progress) -> None:
@@ -154,7 +138,24 @@ class _View:
         self.seconds, self.tokens, self.loss = 0.0, 0.0, 0.0
         self.began: Began | None = None
 
+    def show(self, event: Event) -> None:
+        """Draw an event."""
+        from clozelab.runs.events import Began, Evaluated, Said, Scored
+        from clozelab.training.loop import Step
+
+        if isinstance(event, Began):
+            self.begin(event)
+        elif isinstance(event, Said):
+            warn(event.text)
+        elif isinstance(event, Step):
+            self.step(event)
+        elif isinstance(event, Evaluated):
+            self.evaluated(event)
+        elif isinstance(event, Scored):
+            self.scored(event)
+
     def begin(self, event: Began) -> None:
+        """A run's first line, and its bar."""
         self.began = event
         done = f" ({event.first:,} done)" if event.first else ""
         err.print(
@@ -169,6 +170,7 @@ class _View:
         )
 
     def step(self, event: Step) -> None:
+        """The bar a step further."""
         from clozelab.runs.events import means
 
         losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
@@ -183,7 +185,15 @@ class _View:
         if self.task is not None:
             self.bars.update(self.task, completed=event.number, told=told)
 
+    def scored(self, event: Scored) -> None:
+        """A line with the scores on the dev set."""
+        told = ", ".join(
+            f"{name.replace('_', ' ')} {one:.2f}" for name, one in event.scores.items()
+        )
+        err.print(escape(f"step {event.step:,}: dev {told}"))
+
     def evaluated(self, event: Evaluated) -> None:
+        """A line with the losses on held-out text."""
         from clozelab.runs.events import means
 
         told = ", ".join(
@@ -198,7 +208,8 @@ class _View:
         return self.began.first if self.began else 0
 
 
-def _machine(arguments: argparse.Namespace) -> Machine:
+def machine_of(arguments: argparse.Namespace) -> Machine:
+    """What a command says of the machine."""
     from clozelab.runs.machine import Machine
 
     return Machine(
@@ -208,7 +219,7 @@ def _machine(arguments: argparse.Namespace) -> Machine:
         workers=arguments.workers,
         compile=arguments.compile,
         recompute=arguments.recompute,
-        shard=arguments.shard,
+        shard=getattr(arguments, "shard", False),
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
+
+from clozelab.interop.heads import TaskHead
 
 _GENERATES = ("openai-gpt", "gpt2")
 _FILL = """from transformers import pipeline
@@ -20,6 +22,45 @@ tokenizer, model = (kind.from_pretrained("{name}") for kind in (AutoTokenizer, A
 states = model(**tokenizer("Paris is the capital of France.", return_tensors="pt"))[0]"""
 
 
+_JUDGE = """from transformers import pipeline
+
+judge = pipeline("{task}", "{name}")
+judge("The river was wide, and slow.")"""
+_CHOOSE = """import torch
+from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForMultipleChoice.from_pretrained("{name}")
+first, seconds = "It rained all night.", ["The street is wet.", "The street is blue."]
+given = tokenizer([first] * len(seconds), seconds, padding=True, return_tensors="pt")
+with torch.no_grad():
+    scores = model(**{{name: rows[None] for name, rows in given.items()}}).logits[0]
+print(seconds[scores.argmax()])"""
+_ANSWER = """import torch
+from transformers import AutoTokenizer, {kind}
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = {kind}.from_pretrained("{name}")
+texts = {texts}
+given = tokenizer(*texts, return_tensors="pt")
+with torch.no_grad():
+    {take}
+print(tokenizer.decode(given["input_ids"][0, first : last + 1]))"""
+_QUESTION, _PASSAGE = '"Where does it rise?"', '"The river rises in the hills, far from here."'
+_SPAN = """found = model(**given)
+first, last = found.start_logits.argmax(), found.end_logits.argmax()"""
+_BEAM = """found = model(**given)
+first, last = found.start_top_index[0, 0], found.end_top_index[0, 0]"""
+# What each kind of task is called on the hub, and in words.
+_TASKS = {
+    "classify": ("text-classification", "one of several classes for a text or a pair"),
+    "regress": ("text-classification", "a number for a text or a pair"),
+    "choose": ("multiple-choice", "which of several continuations is right"),
+    "tag": ("token-classification", "a tag for each word, at its first token"),
+    "answer": ("question-answering", "the stretch of a passage that answers a question"),
+}
+
+
 def card(
     *,
     name: str,
@@ -28,25 +69,66 @@ def card(
     data: Mapping[str, object],
     metrics: Mapping[str, object],
     family: str,
+    task: TaskHead | None = None,
+    lineage: Sequence[str] = (),
+    task_toml: str = "",
 ) -> str:
-    """The text of README.md; `name` is how the model is opened, a place or a hub name."""
-    task, use = "fill-mask", _FILL
-    if family in _GENERATES:
-        task, use = "text-generation", _WRITE
-    elif family == "xlnet":
-        task, use = "feature-extraction", _ENCODE
+    """The text of README.md; `name` is how the model is opened, a place or a hub name.
+
+    Of a fine-tuned model `lineage` is what it came from, the oldest first, and `task_toml` its
+    settings; `metrics` are then its scores.
+    """
+    tag, use = _use(family, task, name)
+    made = "Pretrained" if task is None else "Fine-tuned"
     sections = [
-        _front(task, family),
+        _front(tag, family),
         f"# {name.rstrip('/').rpartition('/')[2]}",
-        f"{title}. Pretrained with clozelab; a `{family}` model of transformers.",
+        f"{title}. {made} with clozelab; a `{family}` model of transformers.",
+        *([] if task is None else _about(task, lineage)),
         "Its licence is for whoever publishes it to choose: set `license` above.",
-        f"## Use\n\n```python\n{use.format(name=name)}\n```",
+        f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
         f"## Training\n\nThe whole recipe:\n\n```toml\n{recipe_toml.strip()}\n```",
+        *([f"The task:\n\n```toml\n{task_toml.strip()}\n```"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _use(family: str, task: TaskHead | None, name: str) -> tuple[str, str]:
+    """The task as the hub calls it, and a few lines that do it."""
+    if task is None:
+        if family in _GENERATES:
+            return "text-generation", _WRITE.format(name=name)
+        if family == "xlnet":
+            return "feature-extraction", _ENCODE.format(name=name)
+        return "fill-mask", _FILL.format(name=name)
+    tag, _ = _TASKS[task.kind]
+    if task.kind == "choose":
+        return tag, _CHOOSE.format(name=name)
+    if task.kind == "answer":
+        texts = (_PASSAGE, _QUESTION) if family == "xlnet" else (_QUESTION, _PASSAGE)
+        beam = task.head == "beam"  # the automatic class is the plain one
+        return tag, _ANSWER.format(
+            name=name,
+            kind="XLNetForQuestionAnswering" if beam else "AutoModelForQuestionAnswering",
+            texts=f"[{', '.join(texts)}]",
+            take=(_BEAM if beam else _SPAN).replace("\n", "\n    "),
+        )
+    return tag, _JUDGE.format(name=name, task=tag)
+
+
+def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
+    """What a fine-tuned model does, and where it came from."""
+    tag, words = _TASKS[task.kind]
+    lines = [f"## Task\n\n{words[0].upper()}{words[1:]} ({tag})."]
+    if task.labels:
+        rows = dict(enumerate(task.labels))
+        lines.append(f"Labels:\n\n{_table('label', rows)}")
+    if lineage:
+        lines.append(f"Fine-tuned from: {' → '.join(lineage)}.")
+    return lines
 
 
 def _front(task: str, family: str) -> str:

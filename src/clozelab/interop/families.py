@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from clozelab.contracts import UserError, Vocabulary
-from clozelab.encoder import Encoder, Lstm, Transformer
+from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.interop.cleaning import cleaned, present, stays, without_identity
 from clozelab.interop.configs import Config, understood, written
-from clozelab.interop.fitting import admit, fitted, fitting, marks
+from clozelab.interop.fitting import admit, filled, fitted, fitting, marks
+from clozelab.interop.heads import TaskHead, architecture, head_shapes
+from clozelab.interop.labels import head_understood, head_written
 from clozelab.interop.names import GPTS, NAMES, shapes
 
 # Model types that are another's under a different name.
@@ -58,6 +60,7 @@ class Exported(NamedTuple):
     tensors: dict[str, Tensor]
     length: int  # the most tokens a text may have
     left: list[str]  # tensors of ours that no class of the family has
+    task: TaskHead | None = None
 
 
 class Imported(NamedTuple):
@@ -68,6 +71,7 @@ class Imported(NamedTuple):
     family: str
     heads: tuple[str, ...]
     left: list[str]  # tensors of theirs that have no place here
+    task: TaskHead | None = None  # the head of a task, its weights under heads.<kind>
 
 
 def export(
@@ -77,39 +81,62 @@ def export(
     vocabulary: Vocabulary,
     length: int,
     family: str | None = None,
+    task: TaskHead | None = None,
 ) -> Exported:
-    """A whole model's weights for transformers, in the family that fits unless one is named."""
-    if isinstance(encoder, Lstm):
-        raise UserError("encoder lstm: transformers has no such class; use `clozelab embed`")
+    """A whole model's weights for transformers, in the family that fits unless one is named.
+
+    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining.
+    """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
-    family = family or fitting(encoder, heads, vocabulary)
-    admit(encoder, family, heads)
-    kept = max((each for each in _CLASSES[family] if each <= heads), key=len)
+    family = family or fitting(encoder, heads, vocabulary, task=task)
+    admit(encoder, family, heads, task=task)
     words = weights.get("encoder.embeddings.words.weight")
     size = vocabulary.size if words is None else max(len(words), vocabulary.size)
-    expected = shapes(encoder, size, tuple(kept))
+    if task is None:
+        kept = max((each for each in _CLASSES[family] if each <= heads), key=len)
+        called: str | None = _CLASSES[family][kept]
+        alone = not kept and family not in GPTS
+        expected, about = shapes(encoder, size, tuple(kept)), {}
+    else:
+        called, alone = architecture(family, task), False
+        about = head_written(task, family)
+        whole, weights = filled(task, weights, family, width=encoder.width)
+        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
     _check(weights, expected, "the model")
+    assert isinstance(encoder, Transformer | Relative)
     ours = {name: weights[name] for name in expected}
+    left = sorted(set(weights) - set(expected))
+    if task is not None:
+        _refuse_rest(task, left)
     if isinstance(encoder, Transformer):
         encoder, ours = fitted(encoder, ours, family, vocabulary)
+        length = min(length, encoder.positions)
     config = {
         "model_type": family,
-        "architectures": [_CLASSES[family][kept]],
+        "architectures": [called],
         "vocab_size": size,
         **written(encoder, family),
         **marks(family, vocabulary),
+        **about,
         "tie_word_embeddings": True,
         "dtype": str(ours["encoder.embeddings.words.weight"].dtype).removeprefix("torch."),
     }
+    prefix = NAMES[family].prefix if alone else ""  # which an encoder alone has not
     tensors: dict[str, Tensor] = {}
     for name, tensor in ours.items():
-        tensors |= NAMES[family].outward(name, tensor, heads=encoder.heads)
-    if not kept and family not in GPTS:  # an encoder alone has no prefix
-        prefix = NAMES[family].prefix
-        tensors = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
-    if isinstance(encoder, Transformer):
-        length = min(length, encoder.positions)
-    return Exported(config, tensors, length, sorted(set(weights) - set(expected)))
+        theirs = NAMES[family].outward(name, tensor, heads=encoder.heads)
+        tensors |= {each.removeprefix(prefix): part for each, part in theirs.items()}
+    return Exported(config, tensors, length, left, task)
+
+
+def _refuse_rest(task: TaskHead, left: list[str]) -> None:
+    """A head that is more than its class has is another function."""
+    rest = [name for name in left if name.startswith((f"heads.{task.kind}.", "features."))]
+    if rest:
+        raise UserError(
+            f"task {task.kind}: {_listed(rest)} in no class of transformers; use the run as it is"
+            " (`clozelab predict`)"
+        )
 
 
 def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
@@ -124,24 +151,26 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
     if "vocab_size" not in config:
         raise UserError("config.json: no vocab_size; every config has one, so add it")
     encoder, size, names = understood(config, family), config["vocab_size"], NAMES[family]
-    possible = shapes(encoder, size, _possible(encoder, family))
+    task = head_understood(config, tensors, family=family, encoder=encoder)
+    own = head_shapes(task, encoder.width) if task is not None else {}
+    possible = {**shapes(encoder, size, _possible(encoder, family)), **own}
     theirs = {name: names.theirs(name) for name in possible}
     known = {each for group in theirs.values() for each in group}
     found = cleaned(tensors, names, known)
     if family == "albert" and isinstance(encoder, Transformer):
         without_identity(encoder, found)
     heads = present(_possible(encoder, family), theirs, found)
-    expected = shapes(encoder, size, heads)
+    expected = {**shapes(encoder, size, heads), **own}
     missing = [each for name in expected for each in theirs[name] if each not in found]
     if missing:
         raise UserError(f"{kind} weights: {_listed(missing)} missing; import a whole checkpoint")
     weights = {
-        name: _full(names.inward(name, [found.pop(each) for each in theirs[name]]))
-        for name in expected
+        name: _full(names.inward(name, [found[each] for each in theirs[name]])) for name in expected
     }
     names_there = {name: " + ".join(theirs[name]) for name in expected}
     _check(weights, expected, f"{kind} weights", called=names_there)
-    strange = [each for each in found if each not in known and not stays(each, names)]
+    left = sorted(set(found) - {each for name in expected for each in theirs[name]})
+    strange = [each for each in left if each not in known and not stays(each, names)]
     if strange:
         raise UserError(
             f"{kind} weights: {_listed(strange)} not known; take them out of the file, or import"
@@ -149,7 +178,7 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
         )
     if family in GPTS:
         heads = ("causal_lm",)
-    return Imported(encoder, weights, family, heads, sorted(found))
+    return Imported(encoder, weights, family, heads, left, task)
 
 
 def _possible(encoder: Encoder, family: str) -> tuple[str, ...]:

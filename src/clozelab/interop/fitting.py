@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from clozelab.contracts import UserError, Vocabulary
-from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.encoder import Encoder, Lstm, Relative, Transformer
+from clozelab.interop.heads import SUMMARISED, Summary, TaskHead, architecture, head_shapes, usual
+from clozelab.interop.labels import EPSILON, unseeing
 from clozelab.interop.names import GPTS, NAMES
 
+_ONNX = "or export to ONNX, which takes any encoder"
 
-def fitting(encoder: Encoder, heads: frozenset[str], vocabulary: Vocabulary) -> str:
+
+def fitting(
+    encoder: Encoder,
+    heads: frozenset[str],
+    vocabulary: Vocabulary,
+    *,
+    task: TaskHead | None = None,
+) -> str:
     """The family that has this encoder and, of those, most of its heads."""
     if not isinstance(encoder, Transformer):
         return "xlnet"
@@ -26,20 +37,101 @@ def fitting(encoder: Encoder, heads: frozenset[str], vocabulary: Vocabulary) -> 
         return "roberta"
     plain = encoder.types == 0 and encoder.position_offset == 0 and not encoder.causal
     plain = plain and encoder.epsilon == 1e-12 and "next_sentence" not in heads
+    if task is not None and task.kind in SUMMARISED:
+        plain = plain and task.summary.activation == usual("distilbert", task.kind).activation
     return "distilbert" if plain else "bert"
 
 
-def admit(encoder: Encoder, family: str, heads: frozenset[str]) -> None:
+def summary(family: str, kind: str) -> Summary:
+    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
+
+    Where there is no such class, or the kind sums up nothing, it is BERT's.
+    """
+    return Summary() if architecture(family, TaskHead(kind)) is None else usual(family, kind)
+
+
+def admit(
+    encoder: Encoder, family: str, heads: frozenset[str], *, task: TaskHead | None = None
+) -> None:
     """Refuse a family that is none, or not for this encoder or its head."""
+    if isinstance(encoder, Lstm):
+        raise UserError("encoder lstm: transformers has no such class; use `clozelab embed`")
     if family not in NAMES:
         raise UserError(f"family {family!r}: unknown; there are {', '.join(NAMES)}")
     if (family == "xlnet") != isinstance(encoder, Relative):
         raise UserError(f"family {family!r}: not for this encoder; leave it out")
-    if family in GPTS and "causal_lm" in heads:
+    if task is not None:
+        _admit_head(encoder, family, task)
+    elif family in GPTS and "causal_lm" in heads:
         raise UserError(
             f'objectives.causal_lm.head = "transform": a {family} model of transformers has'
-            ' "plain"; train it so, or export to ONNX, which takes any encoder'
+            f' "plain"; train it so, {_ONNX}'
         )
+
+
+def _admit_head(encoder: Encoder, family: str, task: TaskHead) -> None:
+    """Say what the family's class for that task cannot have."""
+    theirs = f"a {family} class of transformers"
+    beam = task.kind == "answer" and task.head == "beam"
+    if architecture(family, task) is None:
+        wanted = ' with head = "beam"' if beam else ""
+        raise UserError(
+            f"task {task.kind}{wanted}: no {family} class of transformers has such a head; use the"
+            " run as it is (`clozelab predict`), or export what it was fine-tuned from"
+        )
+    if task.vectors != "last":
+        raise UserError(
+            f'task on "{task.vectors}" vectors: {theirs} has its head on the last layer; use the'
+            " run as it is (`clozelab predict`)"
+        )
+    if beam and isinstance(encoder, Relative) and encoder.epsilon != EPSILON:
+        raise UserError(
+            f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
+            f" transformers they are one; {_ONNX.removeprefix('or ')}"
+        )
+    names = task.labels
+    if task.kind in ("classify", "tag") and not (len(names) > 1 and len(set(names)) == len(names)):
+        raise UserError(
+            f"task {task.kind}: {len(names)} labels with {len(set(names))} names; a model is"
+            " exported with two or more, no name twice"
+        )
+    if task.kind in SUMMARISED:
+        _admit_summary(encoder, family, task)
+
+
+def _admit_summary(encoder: Encoder, family: str, task: TaskHead) -> None:
+    """The same, of the vector that stands for a block."""
+    theirs, has = f"a {family} class of transformers", usual(family, task.kind)
+    if unseeing(encoder, family, task.kind):
+        raise UserError(
+            f"encoder.causal = True: {theirs} takes the first token's vector, which has seen"
+            f" nothing; {_ONNX.removeprefix('or ')}"
+        )
+    if task.pool != "mark":
+        raise UserError(
+            f"task.pool = {task.pool!r}: {theirs} takes one token's vector; fine-tune with"
+            f" 'mark', {_ONNX}"
+        )
+    if family != "xlnet" and task.summary.activation != has.activation:
+        raise UserError(
+            f"task.summary = {task.summary.activation!r}: {theirs} has {has.activation!r};"
+            f" fine-tune with that, {_ONNX}"
+        )
+    if task.summary.bias and not has.bias:
+        raise UserError(
+            f"task.bias = True: {theirs} has none; fine-tune with bias = false, {_ONNX}"
+        )
+
+
+def filled(
+    task: TaskHead, weights: Mapping[str, Tensor], family: str, *, width: int
+) -> tuple[TaskHead, dict[str, Tensor]]:
+    """The same head with what its class has besides: a bias or a judge of zeros."""
+    summary = task.summary._replace(bias=usual(family, task.kind).bias)
+    whole = task._replace(summary=summary, impossible=task.head == "beam")
+    added = head_shapes(whole, width).items() - head_shapes(task, width).items()
+    some = next(iter(weights.values()), torch.empty(0))
+    return whole, {**{name: some.new_zeros(shape) for name, shape in added}, **weights}
 
 
 def fitted(

@@ -44,7 +44,7 @@ def write(
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise UserError(f"{folder}: is there already and not empty; give another place or empty it")
     family = model.config["model_type"]
-    ready = dressed(tokenizer, family, vocabulary)
+    ready = dressed(tokenizer, family, vocabulary, tuned=model.task is not None)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = described(ready, vocabulary, family=family, types=types, length=model.length)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from clozelab.encoder import Encoder
+from clozelab.interop.heads import head_names
 
 Table = Mapping[str, str | tuple[str, ...]]
 QKV = ("query", "key", "value")
@@ -205,6 +206,7 @@ NAMES = {
             ),
             "heads.next_sentence.pooler": "bert.pooler.dense",
             "heads.next_sentence.classifier": "cls.seq_relationship",
+            **head_names("bert"),
         },
         twins=_twins(
             "bert.embeddings.word_embeddings", "cls.predictions.decoder", "cls.predictions.bias"
@@ -215,36 +217,37 @@ NAMES = {
         table={
             **_bert("roberta."),
             **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+            **head_names("roberta"),
         },
         twins=_twins("roberta.embeddings.word_embeddings", "lm_head.decoder", "lm_head.bias"),
     ),
     "albert": Names(
         prefix="albert.",
-        table=_albert(),
+        table={**_albert(), **head_names("albert")},
         twins=_twins(
             "albert.embeddings.word_embeddings", "predictions.decoder", "predictions.bias"
         ),
     ),
     "distilbert": Names(
         prefix="distilbert.",
-        table=_distilbert(),
+        table={**_distilbert(), **head_names("distilbert")},
         twins=_twins("distilbert.embeddings.word_embeddings", "vocab_projector"),
     ),
     "xlnet": Names(
         prefix="transformer.",
-        table=_xlnet(),
+        table={**_xlnet(), **head_names("xlnet")},
         twins=_twins("transformer.word_embedding", "lm_loss"),
         form="heads",
     ),
     "openai-gpt": Names(
         prefix="transformer.",
-        table=_gpt("tokens_embed", "positions_embed"),
+        table={**_gpt("tokens_embed", "positions_embed"), **head_names("openai-gpt")},
         twins=_twins("transformer.tokens_embed", "lm_head"),
         form="turned",
     ),
     "gpt2": Names(
         prefix="transformer.",
-        table=_gpt("wte", "wpe"),
+        table={**_gpt("wte", "wpe"), **head_names("gpt2")},
         twins=_twins("transformer.wte", "lm_head"),
         form="turned",
     ),

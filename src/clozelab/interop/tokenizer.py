@@ -18,11 +18,18 @@ _TEMPLATES = {
     "roberta": ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B:1 {sep}:1"),
     "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
 }
+# GPT has marks around the texts of a task alone; its text never had them (GPT §3.3).
+_GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
 _ROLES = ("unk", "pad", "cls", "sep", "mask")
 
 
-def dressed(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary) -> Tokenizer:
-    """A copy that puts the family's marks around a text and takes the mask as a whole word."""
+def dressed(
+    tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool = False
+) -> Tokenizer:
+    """A copy that puts the family's marks around a text and takes the mask as a whole word.
+
+    `tuned` is for a model that was fine-tuned.
+    """
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_padding()
     copy.no_truncation()
@@ -31,20 +38,24 @@ def dressed(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary) -> Tokeni
         # The space before a word is part of it; so it must be of the mask that stands for one.
         name = copy.id_to_token(vocabulary.roles["mask"])
         copy.add_special_tokens([AddedToken(name, lstrip=True, special=True)])
-    copy.post_processor = _marked(copy, family, vocabulary)
+    copy.post_processor = _marked(copy, family, vocabulary, tuned=tuned)
     return copy
 
 
-def _marked(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary) -> Any:
+def _marked(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool) -> Any:
     """What puts the marks around a text, if the family has any."""
     steps: list[Any] = []
     if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
         steps.append(processors.ByteLevel(trim_offsets=True))
-    if family in _TEMPLATES and {"cls", "sep"} <= set(vocabulary.roles):
-        ids = {role: vocabulary.roles[role] for role in ("cls", "sep")}
+    templates, roles = _TEMPLATES.get(family), vocabulary.roles
+    ids = {role: roles[role] for role in ("cls", "sep") if role in roles}
+    if tuned and family in GPTS:
+        end = vocabulary.role("eod")
+        templates, ids = _GPT, {role: roles.get(role, end) for role in ("cls", "sep", "mask")}
+    if templates and {"cls", "sep"} <= set(ids):
         names = {role: tokenizer.id_to_token(number) for role, number in ids.items()}
-        single, pair = (template.format(**names) for template in _TEMPLATES[family])
-        marks = [(names[role], number) for role, number in ids.items()]
+        single, pair = (template.format(**names) for template in templates)
+        marks = sorted({(names[role], number) for role, number in ids.items()})
         steps.append(processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks))
     return processors.Sequence(steps) if steps else None
 

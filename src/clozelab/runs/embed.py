@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints, UserError
 from clozelab.encoder import Lstm
 from clozelab.packed import offsets
+from clozelab.runs.events import drained
 from clozelab.runs.load import Loaded
 from clozelab.runs.model import Model
 from clozelab.runs.reading import Text, packed, read
+from clozelab.runs.tuned import Tuned
 from clozelab.training.world import join
 
 Floats = NDArray[np.float32]
@@ -55,13 +57,7 @@ def embed(
     the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
     mean is zero. ELMo reads words, so to it tokens are words.
     """
-    embedding = follow(given, texts, layer=layer, words=words, pool=pool, device=device)
-    while True:
-        try:
-            next(embedding)
-        except StopIteration as done:
-            vectors: Vectors = done.value
-            return vectors
+    return drained(follow(given, texts, layer=layer, words=words, pool=pool, device=device))
 
 
 def follow(
@@ -133,7 +129,9 @@ def check_layer(given: Loaded, layer: Layer) -> None:
 
 
 @torch.inference_mode()
-def _states(model: Model, texts: list[Text], layer: Layer, device: torch.device) -> list[Floats]:
+def _states(
+    model: Model | Tuned, texts: list[Text], layer: Layer, device: torch.device
+) -> list[Floats]:
     """[tokens, W] or [tokens, layers, W] of each text."""
     encoded = model.encode(packed(texts, device), keep=layer != -1)
     if layer == "all":

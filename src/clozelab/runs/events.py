@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clozelab.recipe import Recipe
 from clozelab.training.loop import Measured, Step
@@ -50,6 +50,7 @@ class Scored:
     scores: Mapping[str, float]
     best: int  # the step after which they were best so far
     at_best: Mapping[str, float]
+    selected: float  # the number by which the best is chosen, at its best
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,19 @@ class Ended:
     result: Mapping[str, Any]
 
 
+T = TypeVar("T")
+
 Event = Began | Said | Step | Evaluated | Scored | Saved | Ended
+
+
+def drained(following: Generator[Any, None, T]) -> T:
+    """What a generator returns in the end, whatever it tells on its way."""
+    while True:
+        try:
+            next(following)
+        except StopIteration as done:
+            found: T = done.value
+            return found
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:

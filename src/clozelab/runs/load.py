@@ -1,4 +1,7 @@
-"""Open a trained model: a run, one of its checkpoints, a Hugging Face directory or a hub name."""
+"""Open a trained model: a run, one of its checkpoints, a Hugging Face directory or a hub name.
+
+Of a folder with several fine-tunings it is the one that did best on the dev set.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,18 @@ from clozelab.encoder import Transformer
 from clozelab.interop.families import bring
 from clozelab.interop.huggingface import read
 from clozelab.recipe import Recipe, slots
+from clozelab.records import Run
+from clozelab.runs import taskfile
 from clozelab.runs.model import Model, build
 from clozelab.runs.saving import set_weights
+from clozelab.runs.taskfile import Assignment
+from clozelab.runs.tuned import Tuned
+from clozelab.runs.tuned import build as tuned_model
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
+
+PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 
 # Whose recipe a model of another library is taken for.
 _RECIPES = {"distilbert": "bert", "openai-gpt": "gpt", "gpt2": "gpt"}
@@ -32,9 +42,10 @@ class Loaded:
     place: str
     recipe: Recipe
     tokenizer: Tokenizer
-    model: Model  # in eval mode
+    model: Model | Tuned  # in eval mode
     step: int = 0
     notes: tuple[str, ...] = ()
+    task: Assignment | None = None  # what it was fine-tuned for
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -52,12 +63,41 @@ def load(place: str) -> Loaded:
         if found is None:
             raise UserError(f"{place}: the run has no whole checkpoint yet; wait, or resume it")
         return _checkpoint(found, tuple(passed))
+    if (path / PLAN).exists():
+        return load(str(path / _best(path)))
     return _foreign(place)
+
+
+def pretrained(given: Loaded) -> Model:
+    """The model with its objectives' heads; refused if it was fine-tuned and has none."""
+    if isinstance(given.model, Model):
+        return given.model
+    told = given.task.name if given.task else "a task"
+    raise UserError(
+        f"{given.place}: is fine-tuned for {told}; name the pretrained model that it came from"
+    )
+
+
+def _best(folder: Path) -> str:
+    """The fine-tuning that did best, by the result that tells of them all."""
+    result = Run(folder).result()
+    if result is None:
+        raise UserError(
+            f"{folder}: its fine-tunings are not all done; run the same finetune command again,"
+            " or name one of the folders in it"
+        )
+    return str(result["best"])
 
 
 def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
     recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
     tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+    if (found.path / taskfile.FILE).exists():
+        text, place = found.text(taskfile.FILE), str(found.path / taskfile.FILE)
+        task = taskfile.parse(text, place)
+        tuned = tuned_model(recipe, task.kind, task.tuning, seed=0)
+        set_weights(tuned, found.weights())
+        return Loaded(str(found.path), recipe, tokenizer, tuned.eval(), found.step, notes, task)
     model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
     # What compared a student with a teacher of another width is idle without one.
     weights = {n: w for n, w in found.weights().items() if not n.startswith("heads.distillation.")}

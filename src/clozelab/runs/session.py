@@ -165,6 +165,7 @@ class Session:
                 log.evaluated(number, event.sums)
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
+                self.last["selected"] = event.selected
                 log.scored(number, event.scores)
             yield event
 

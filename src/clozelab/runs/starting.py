@@ -20,7 +20,7 @@ from clozelab.recipe import Recipe
 from clozelab.recipe.tables import written
 from clozelab.records import Run
 from clozelab.runs.fitting import Store, fitted, open_stores
-from clozelab.runs.load import Loaded, load, within
+from clozelab.runs.load import Loaded, load, pretrained, within
 from clozelab.runs.model import build
 from clozelab.runs.setup import Task
 from clozelab.text.extension import pieces
@@ -115,7 +115,7 @@ def taught(
         seed=seed,
         budget=budgets.parse(budget) if budget else None,
         start=_layers(lessons[0], recipe, teacher, seed=seed),
-        teacher=teacher.model,
+        teacher=pretrained(teacher),
         origin=place,
     )
 
@@ -151,7 +151,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             return replace(taught(kept, facts["teacher"], sized=True, **begun), recipe=kept)
         if facts.get("from"):
             return replace(continued(kept, facts["from"], **begun), recipe=kept)
-    teacher = load(facts["teacher"]).model if facts.get("teacher") else None
+    teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
     return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=facts.get("teacher"))
 
 
@@ -215,7 +215,7 @@ def _layers(
     if not choice:
         return None
     size = recipe.tokenizer.vocabulary
-    mine = build(recipe, size, seed=seed, teacher=teacher.model)
+    mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))
     return start_from(
         {name: value.detach() for name, value in teacher.model.named_parameters()},
         {name: value.detach() for name, value in mine.named_parameters()},

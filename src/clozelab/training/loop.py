@@ -204,7 +204,7 @@ def _batches(prepared: Prepared, world: World) -> list[Batch]:
     missing = world.most(len(prepared.batches)) - len(prepared.batches)
     if not missing:
         return list(prepared.batches)
-    return [*prepared.batches, *[_on(prepared.blank, world.device)] * missing]
+    return [*prepared.batches, *[moved(prepared.blank, world.device)] * missing]
 
 
 def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[Prepared]:
@@ -220,10 +220,11 @@ def _sent(prepared: Prepared, device: torch.device) -> Prepared:
     """The batches of a step on their way to the device; it does not wait for them."""
     if device.type == "cpu":
         return prepared
-    return replace(prepared, batches=[_on(batch, device) for batch in prepared.batches])
+    return replace(prepared, batches=[moved(batch, device) for batch in prepared.batches])
 
 
-def _on(batch: Batch, device: torch.device) -> Batch:
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on its way to a device."""
     given = batch.input
     values: dict[str, Any] = {
         name: value.to(device, non_blocking=True)

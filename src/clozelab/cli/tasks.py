@@ -1,0 +1,269 @@
+"""Commands on tasks: tasks, finetune, evaluate, predict, answer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rich.markup import escape
+
+from clozelab.cli.console import err, out
+from clozelab.cli.models import loaded
+from clozelab.cli.training import View, machine_of, progress, speaks
+from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.runs.finetune import Happened, Plan
+    from clozelab.runs.lessons import Order
+    from clozelab.runs.load import Loaded
+
+
+def listing(arguments: argparse.Namespace) -> None:
+    """Show the tasks that go by name."""
+    from clozelab.report.tasks import described, table
+    from clozelab.tasks.files.named import NAMED
+
+    if arguments.name is None:
+        out.print(table(NAMED))
+    else:
+        out.print(described(arguments.name), highlight=False)
+
+
+def finetune(arguments: argparse.Namespace) -> None:
+    """Fit a model to a task."""
+    from clozelab.runs.finetune import finetune, planned
+    from clozelab.runs.session import Habits
+
+    place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
+    model = arguments.model
+    if arguments.after is not None:
+        model = _first(arguments, place)
+    plan = planned(_order(arguments, model), grid=arguments.grid, seeds=arguments.seeds)
+    machine, habits = machine_of(arguments), Habits()
+    running = finetune(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
+    _watch(running, plan, place)
+
+
+def _first(arguments: argparse.Namespace, place: Path) -> str:
+    """Fit the model to an earlier task, once; where it then is."""
+    from clozelab.runs.finetune import finetune, planned
+    from clozelab.runs.lessons import Data
+    from clozelab.runs.session import Habits
+
+    before = place.with_name(f"{place.name}-after-{arguments.after}")
+    order = _order(arguments, arguments.model)
+    order = replace(order, data=Data(arguments.after, root=arguments.task_data), teacher=None)
+    plan = planned(replace(order, settings=()))
+    running = finetune(plan, before, machine=machine_of(arguments), habits=Habits())
+    _watch(running, plan, before)
+    return str(before)
+
+
+def _order(arguments: argparse.Namespace, model: str) -> Order:
+    from clozelab.runs.lessons import Data, Order
+
+    data = Data(
+        arguments.task,
+        root=arguments.task_data,
+        train=arguments.train,
+        dev=arguments.dev,
+        columns=tuple(arguments.columns),
+    )
+    return Order(
+        model,
+        data,
+        protocol=arguments.protocol,
+        settings=tuple(arguments.set),
+        seed=arguments.seed,
+        fresh=arguments.fresh,
+        teacher=arguments.teacher,
+    )
+
+
+def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
+    """Draw the trials' events until all are done, then the table of their scores."""
+    from clozelab.records import Run
+    from clozelab.report.scores import table
+    from clozelab.runs.events import Began, Ended
+
+    many = len(plan.orders())
+    with progress() as bars:
+        done = many - sum(1 for one in plan.orders() if Run(place / one.name).result() is None)
+        trials = bars.add_task("runs", total=many, completed=done, told="") if many > 1 else None
+        view: View | None = None
+        for happened in running:
+            event = happened.event
+            if isinstance(event, Ended):
+                if not event.whole:
+                    raise UserError(
+                        f"stopped after step {event.step:,} of {happened.trial}, which is saved;"
+                        " run the same command again to go on"
+                    )
+                if view is not None and view.task is not None:
+                    bars.remove_task(view.task)
+                view = None
+                if trials is not None:
+                    bars.advance(trials)
+            elif speaks():
+                if isinstance(event, Began) and many > 1:
+                    err.print(escape(happened.trial))
+                view = view or View(bars)
+                view.show(event)
+    result = Run(place).result()
+    if speaks() and result is not None:
+        out.print(table(result))
+        err.print(escape(f"{place}: the best is {result['best']}"))
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Score a fine-tuned model, or measure a pretrained one on held-out text."""
+    if (arguments.task is None) == (arguments.data is None):
+        raise UserError(
+            "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
+            " a pretrained one"
+        )
+    if arguments.data is not None:
+        _losses(arguments)
+        return
+    from clozelab.report.scores import scores
+    from clozelab.runs.predict import score
+
+    found = score(
+        loaded(arguments.model),
+        arguments.task,
+        root=arguments.task_data,
+        columns=arguments.columns,
+        device=arguments.device,
+    )
+    out.print(scores(found))
+
+
+def _losses(arguments: argparse.Namespace) -> None:
+    from clozelab.report.losses import table
+    from clozelab.runs.evaluate import evaluate
+    from clozelab.runs.events import means
+
+    sums = evaluate(
+        arguments.model,
+        arguments.data,
+        pairs=arguments.pairs,
+        blocks=arguments.blocks,
+        device=arguments.device,
+    )
+    out.print(table(means(sums)))
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    """Say what a fine-tuned model says of texts."""
+    from clozelab.report.predictions import lines
+
+    given = loaded(arguments.model)
+    if arguments.task is not None:
+        _submit(arguments, given)
+        return
+    examples = _examples(arguments, given)
+    found = _followed(arguments, given, examples)
+    with _written(arguments.out) as file:
+        for line in lines(examples, found, as_json=arguments.json):
+            print(line, file=file)
+
+
+def _submit(arguments: argparse.Namespace, given: Loaded) -> None:
+    """Write the file that a benchmark takes."""
+    from clozelab.runs.lessons import Data
+    from clozelab.tasks.files.submission import write_submission
+
+    if arguments.out is None:
+        raise UserError("--task writes a submission: name its folder by --out DIR")
+    found = Data(arguments.task, root=arguments.task_data).found()
+    examples = found.read(arguments.split)
+    said = _followed(arguments, given, examples)
+    folder = Path(arguments.out)
+    written = write_submission(found, arguments.split, predictions=said, folder=folder)
+    err.print(escape(f"{written}: {len(said):,} predictions"))
+
+
+def _examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
+    """The texts of the command, of a table, or one a line of a file or of standard input."""
+    from clozelab.runs.predict import example, fine_tuned, tabled
+
+    task, _ = fine_tuned(given)
+    if arguments.text:
+        if arguments.file is not None:
+            raise UserError("--file brings its own texts: leave --text out")
+        pair = getattr(task.kind, "pair", False)
+        texts: Sequence[Any] = [tuple(arguments.text)] if pair else arguments.text
+        if pair and len(arguments.text) != 2:
+            raise UserError(
+                "the model takes pairs: give --text twice, for the first and the second"
+            )
+        return [example(task.kind, one, number) for number, one in enumerate(texts)]
+    if arguments.file is not None and not arguments.file.endswith(".txt"):
+        return tabled(given, arguments.file, columns=arguments.columns)
+    text = sys.stdin.read() if arguments.file in (None, "-") else _text(arguments.file)
+    # Not splitlines: U+2028 and its like stand inside a text.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    pairs = [tuple(line.split("\t")) if "\t" in line else line for line in lines]
+    return [example(task.kind, one, number) for number, one in enumerate(pairs)]
+
+
+def _text(file: str) -> str:
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: is not UTF-8 text; convert it to UTF-8") from None
+
+
+def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any]) -> list[Any]:
+    """The predictions, a bar drawn meanwhile."""
+    from rich.progress import Progress
+
+    from clozelab.runs.predict import follow
+
+    following: Generator[tuple[int, int], None, list[Any]]
+    following = follow(given, examples, device=arguments.device)
+    with Progress(console=err, disable=not err.is_terminal, transient=True) as bars:
+        task = bars.add_task("predicting", total=None)
+        while True:
+            try:
+                done, many = next(following)
+                bars.update(task, completed=done, total=many)
+            except StopIteration as ended:
+                found: list[Any] = ended.value
+                return found
+
+
+@contextmanager
+def _written(place: str | None) -> Iterator[TextIO]:
+    """Where predictions go: to a file, which appears whole, or to standard output."""
+    if place is None:
+        yield sys.stdout
+        return
+    from clozelab.records import write_text
+
+    kept = StringIO()
+    yield kept
+    write_text(Path(place), kept.getvalue())
+    err.print(escape(place))
+
+
+def answer(arguments: argparse.Namespace) -> None:
+    """Answer a question from a passage."""
+    from clozelab.report.predictions import answered
+    from clozelab.runs.predict import fine_tuned, predict
+
+    given = loaded(arguments.model)
+    task, _ = fine_tuned(given)
+    if task.kind.name != "answer":
+        raise UserError(
+            f"{arguments.model}: was tuned to {task.kind.name}, not to answer; use clozelab predict"
+        )
+    passage = sys.stdin.read() if arguments.passage == "-" else arguments.passage
+    (found,) = predict(given, [(arguments.question, passage)], device=arguments.device)
+    out.print(answered(found, passage, top=arguments.top), soft_wrap=not out.is_terminal)

@@ -1,0 +1,229 @@
+"""Fine-tune: a model, a task and a protocol → runs by seed and grid cell, and the best of them.
+
+A folder of fine-tunings has plan.json (what they have in common), a run in each folder below it,
+and, when all are done, result.json with every score and the name of the best. What is done is never
+done again; what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from clozelab import recipe as recipes
+from clozelab.contracts import UserError
+from clozelab.recipe import protocols
+from clozelab.records import Run, write_text
+from clozelab.runs import taskfile
+from clozelab.runs.events import Ended, Event, Said
+from clozelab.runs.lessons import (
+    Order,
+    lesson,
+    opened,
+    protocol_task,
+    tuning_of,
+    usual_protocol,
+    with_settings,
+)
+from clozelab.runs.load import PLAN
+from clozelab.runs.machine import Machine
+from clozelab.runs.session import Habits, Session
+from clozelab.runs.trial import Lesson, Trial
+from clozelab.training.checkpoint import newest
+from clozelab.training.world import World, join
+
+# Two-sided 95 % of Student's t, by degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fine-tune: one order for each cell of the grid and each seed."""
+
+    order: Order
+    cells: tuple[Mapping[str, Any], ...] = ({},)
+    seeds: int = 1
+
+    def orders(self) -> list[Order]:
+        """Every trial, cell by cell."""
+        return [
+            replace(
+                with_settings(self.order, cell),
+                seed=seed,
+                name=f"{protocols.named(cell)}/seed-{seed}" if cell else f"seed-{seed}",
+            )
+            for cell in self.cells
+            for seed in range(self.order.seed, self.order.seed + self.seeds)
+        ]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event of one of the trials."""
+
+    trial: str
+    event: Event
+
+
+def finetune(
+    plan: Plan, out: Path, *, machine: Machine, habits: Habits, at_once: int = 1
+) -> Iterator[Happened]:
+    """Run the trials that are not done yet, then name the best."""
+    if at_once < 1:
+        raise UserError(f"--at-once {at_once}: at least 1")
+    _begin(plan, out)
+    left = [order for order in plan.orders() if Run(out / order.name).result() is None]
+    if at_once > 1 and len(left) > 1:
+        yield from _side_by_side(left, out, machine, habits, at_once)
+    else:
+        with join(machine.device) as world:
+            for order in left:
+                yield from trial(lesson(order), out / order.name, machine, habits, world)
+    whole = all(Run(out / order.name).result() is not None for order in plan.orders())
+    if whole:
+        Run(out).write_result(summary(plan, out))
+
+
+def trial(
+    given: Lesson, place: Path, machine: Machine, habits: Habits, world: World
+) -> Iterator[Happened]:
+    """One fine-tuning from where it stands."""
+    work = Trial(given, machine, world)
+    name = f"{place.parent.name}/{place.name}"
+    again = "the same finetune command"
+    often = work.epoch if habits.evaluate_every is None else habits.evaluate_every
+    habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
+    found, passed = newest(place / "checkpoints") if place.exists() else (None, [])
+    for line in passed:
+        yield Happened(name, Said(line))
+    first, cursor = 0, work.start()
+    if world.leads and found is None:
+        run = Run.create(place, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
+        write_text(place / taskfile.FILE, taskfile.to_toml(given.task))
+    world.wait()
+    run = Run.open(place)
+    session = Session(work, run, habits, again=again)
+    if found is not None:
+        state = found.state()
+        first, cursor = found.step, work.recall(found)
+        session.tokens, session.seconds = state["tokens"], state["seconds"]
+        if world.leads:
+            run.resume(first)
+    for event in session.go(first, cursor):
+        yield Happened(name, event)
+
+
+def summary(plan: Plan, out: Path) -> dict[str, Any]:
+    """Every score of every trial, the spread over seeds, and the best trial."""
+    cells: list[dict[str, Any]] = []
+    best, value = "", -math.inf
+    for cell in plan.cells:
+        name = protocols.named(cell) if cell else ""
+        orders = [o for o in plan.orders() if o.name.rpartition("/")[0] == name]
+        results = {order.seed: Run(out / order.name).result() or {} for order in orders}
+        scores = {seed: _scores(result) for seed, result in results.items()}
+        chosen = [results[order.seed]["selected"] for order in orders]
+        for order, mine in zip(orders, chosen, strict=True):
+            if mine > value:
+                best, value = order.name, mine
+        cells.append(
+            {
+                "name": name,
+                "settings": dict(cell),
+                "selected": spread(chosen),
+                "scores": {
+                    metric: spread([one[metric] for one in scores.values()])
+                    for metric in next(iter(scores.values()))
+                },
+                "seeds": {str(seed): one for seed, one in scores.items()},
+            }
+        )
+    return {"task": plan.order.data.task, "best": best, "selected": value, "cells": cells}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Best, median and mean of some runs; of two or more also the mean's 95 % interval."""
+    found = {
+        "best": max(values),
+        "median": statistics.median(values),
+        "mean": statistics.fmean(values),
+        "runs": len(values),
+    }
+    if len(values) > 1:
+        freedom = len(values) - 1
+        t = _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom
+        half = t * statistics.stdev(values) / math.sqrt(len(values))
+        found |= {"low": found["mean"] - half, "high": found["mean"] + half}
+    return found
+
+
+def planned(order: Order, *, grid: Sequence[str] | None = None, seeds: int = 1) -> Plan:
+    """The plan of an order; `grid` may be empty, which is the protocol's own."""
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: at least 1")
+    protocol = order.protocol or usual_protocol(opened(order.model))
+    order = replace(order, protocol=protocol)
+    if grid is None:
+        return Plan(order, seeds=seeds)
+    task = protocol_task(order.data.task, order.data.found().kind)
+    own = protocols.grid(protocol, task) if not grid else {}
+    return Plan(order, tuple(protocols.cells(own, grid)), seeds)
+
+
+def _begin(plan: Plan, out: Path) -> None:
+    """Write the plan, or check that the folder has this one."""
+    told = {**asdict(replace(plan.order, seed=0, name=""))}
+    told["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
+    text = json.dumps(told, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    file = out / PLAN
+    if file.exists():
+        before = json.loads(file.read_text(encoding="utf-8"))
+        if before != json.loads(text):
+            changed = sorted(
+                k for k in {*before, *told} if before.get(k) != json.loads(text).get(k)
+            )
+            raise UserError(
+                f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
+            )
+        return
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: has other files in it; name a new or empty folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(file, text)
+
+
+def _side_by_side(
+    orders: list[Order], out: Path, machine: Machine, habits: Habits, at_once: int
+) -> Iterator[Happened]:
+    """Several trials at a time on one device, each in a process of its own."""
+    with ProcessPoolExecutor(min(at_once, len(orders)), mp_context=get_context("spawn")) as pool:
+        waiting = {
+            pool.submit(_alone, order, out / order.name, machine, habits): order.name
+            for order in orders
+        }
+        try:
+            for done in as_completed(waiting):
+                yield Happened(waiting[done], done.result())
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> Ended:
+    """One trial in a process of its own; only how it ended is told."""
+    with join(machine.device) as world:
+        *_, last = trial(lesson(order), place, machine, habits, world)
+    assert isinstance(last.event, Ended)
+    return last.event
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in result["dev"].items() if name != "step"}

@@ -1,0 +1,246 @@
+"""From a model's place and a task's files to a lesson: examples laid, weights to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from clozelab.contracts import Counts, UserError
+from clozelab.encoder import Lstm, Transformer
+from clozelab.interop.fitting import fitting, summary
+from clozelab.recipe import protocols
+from clozelab.runs.judging import Judge
+from clozelab.runs.load import Loaded, load
+from clozelab.runs.reader import TaskReader
+from clozelab.runs.taskfile import Assignment
+from clozelab.runs.trial import Lesson, with_language_model
+from clozelab.runs.tuned import Tuned
+from clozelab.tasks import KINDS, Kind
+from clozelab.tasks.files.found import Found, find
+from clozelab.tasks.files.own import own
+from clozelab.training.tuning import Tuning
+
+_SMALL = 768  # below this width an encoder is tuned by our own protocol
+_POOLERS = ("next_sentence", "sentence_order")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where a task's examples are: in the usual layout of a known task, or in one's own files."""
+
+    task: str  # a known task, or classify, regress, pairs, tag, answer, choose, coreference
+    root: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
+    labels: tuple[str, ...] = ()  # those there are; none: those of the training file
+
+    def found(self) -> Found:
+        """The files, each known to be there."""
+        files = {"train": self.train, "dev": self.dev, "test": self.test}
+        if not any(files.values()):
+            return find(self.task, Path(self.root) if self.root else None)
+        return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One fine-tuning, in words: what a process needs to know to do it."""
+
+    model: str
+    data: Data
+    protocol: str | None = None  # None: that of the model's recipe
+    settings: tuple[str, ...] = ()  # key=value over the protocol's
+    seed: int = 0
+    fresh: bool = False  # random weights in the model's place
+    teacher: str | None = None
+    name: str = "seed-0"  # of its folder
+
+
+@dataclass(frozen=True)
+class Read:
+    """The examples of a task for one encoder."""
+
+    kind: Kind
+    train: Judge
+    dev: dict[str, Judge]
+    notes: tuple[str, ...]
+
+
+def lesson(order: Order) -> Lesson:
+    """All that a trial needs; models and examples are kept for the next order like this one."""
+    given = opened(order.model)
+    tuning = tuning_of(order, given)
+    read = _read(order.model, order.data, tuning)
+    share = read.train.share
+    if tuning.lm_weight:
+        share = with_language_model(share)
+    teacher = _taught(order, given, read.kind)
+    return Lesson(
+        task=Assignment(order.data.task, read.kind, tuning),
+        recipe=given.recipe,
+        tokenizer=given.tokenizer,
+        share=share,
+        dev=read.dev,
+        start={} if order.fresh else _start(given, read.kind, tuning),
+        seed=order.seed,
+        origin=None if order.fresh else _absolute(order.model),
+        teacher=teacher,
+        teacher_origin=_absolute(order.teacher) if order.teacher else None,
+        notes=(*given.notes, *read.notes),
+    )
+
+
+@lru_cache(maxsize=2)
+def opened(place: str) -> Loaded:
+    """The model at a place, which several orders begin from."""
+    return load(place)
+
+
+def tuning_of(order: Order, given: Loaded) -> Tuning:
+    """The protocol's settings for the task, with the user's own over them."""
+    found = _found(order.data)
+    protocol = order.protocol or usual_protocol(given)
+    task = protocol_task(order.data.task, found.kind)
+    return protocols.read(protocol, task, found.kind, overrides=order.settings)
+
+
+def protocol_task(task: str, kind: str) -> str:
+    """What protocols know a task by: its name, that of which it is a part, or its kind."""
+    known = (task, task.partition("_")[0])
+    return next((name for name in known if name in protocols.TASKS), kind)
+
+
+def usual_protocol(given: Loaded) -> str:
+    """That of the recipe's paper; a small encoder learns faster than those were made for."""
+    small = given.recipe.encoder.width < _SMALL
+    return protocols.protocol_for(given.recipe.name, small=small)
+
+
+@lru_cache(maxsize=4)
+def _found(data: Data) -> Found:
+    return data.found()
+
+
+@lru_cache(maxsize=2)
+def _read(model: str, data: Data, tuning: Tuning) -> Read:
+    """The examples as the encoder will read them."""
+    given, found = opened(model), _found(data)
+    length, notes = _length(given, tuning)
+    reader = TaskReader(given.recipe, given.tokenizer, length)
+    train = found.read("train")
+    splits = [name for name in found.splits if name.startswith("dev")]
+    if not splits:
+        raise UserError(
+            f"{data.task}: has no dev set, by which the best model is chosen; give one by --dev"
+        )
+    dev = {name: found.read(name) for name in splits}
+    kind = kind_for(given, found, tuning, examples=[*train, *dev[splits[0]]])
+    laid = Judge.of(kind, train, reader)
+    judges = {name: Judge.of(kind, examples, reader) for name, examples in dev.items()}
+    told = [*found.notes, *notes, *_counted(found.counts), *_counted(laid.laid.counts)]
+    return Read(kind, laid, judges, tuple(told))
+
+
+def kind_for(given: Loaded, found: Found, tuning: Tuning, *, examples: Sequence[Any]) -> Kind:
+    """The task's kind with a head that the encoder's class in transformers has too."""
+    part = KINDS[found.kind]
+    names = {field.name for field in fields(part)}
+    settings: dict[str, Any] = dict(found.settings)
+    settings["dropout"] = tuning.head_dropout
+    if "summary" in names:
+        settings |= _summary(given, found.kind)
+    if found.kind == "choose":
+        settings["choices"] = max(len(example.seconds) for example in examples)
+    if found.kind == "answer":
+        settings["head"] = tuning.head
+    return part(**settings)
+
+
+def _summary(given: Loaded, kind: str) -> dict[str, Any]:
+    encoder = given.recipe.encoder
+    if isinstance(encoder, Lstm):  # none of its vectors has read everything
+        return {"pool": "mean", "summary": "none"}
+    family = fitting(encoder, frozenset(given.model.heads), given.vocabulary)
+    usual = summary(family, kind)
+    return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
+
+
+def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
+    """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
+    encoder, known = given.recipe.encoder, given.recipe.blocks.length
+    table = encoder.positions if isinstance(encoder, Transformer) else tuning.length
+    most = min(table, known) if isinstance(encoder, Transformer) else tuning.length
+    if tuning.length <= most:
+        return tuning.length, []
+    return most, [f"blocks of {most} tokens: the encoder was trained on no longer ones"]
+
+
+def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
+    """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
+
+    A head that was tuned on another task is left behind.
+    """
+    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
+    if getattr(kind, "summary", None) == "tanh":
+        for owner in _POOLERS:
+            for part in ("weight", "bias"):
+                name = f"heads.{owner}.pooler.{part}"
+                if name in weights:
+                    start[f"heads.{kind.name}.dense.{part}"] = weights[name]
+    if tuning.lm_weight:
+        start |= {n: w for n, w in weights.items() if n.startswith("heads.causal_lm.")}
+    return start
+
+
+def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
+    """The teacher, which must have been tuned on the same task."""
+    if order.teacher is None:
+        return None
+    teacher = load(order.teacher)
+    if not isinstance(teacher.model, Tuned) or teacher.task is None:
+        raise UserError(
+            f"{order.teacher}: a teacher is a model fine-tuned on {order.data.task}; make one with"
+            f" clozelab finetune {order.teacher} {order.data.task}"
+        )
+    if teacher.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+        raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
+    alike = ("labels", "tags", "head", "choices")
+    theirs = [getattr(teacher.task.kind, name, None) for name in alike]
+    if theirs != [getattr(kind, name, None) for name in alike]:
+        raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
+    return teacher.model
+
+
+def _counted(counts: Counts) -> list[str]:
+    return [
+        f"{what}: {number:,}"
+        + (f" (the first: {counts.places[what]})" if counts.places[what] else "")
+        for what, number in counts.numbers.items()
+    ]
+
+
+def _columns(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        role, sign, column = word.partition("=")
+        if not (role and sign and column):
+            raise UserError(f"--columns {word}: write ROLE=COLUMN, as in label=sentiment")
+        found[role] = column
+    return found
+
+
+def _absolute(place: str) -> str:
+    return str(Path(place).resolve()) if Path(place).exists() else place
+
+
+def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:
+    """The order with a grid's cell over its settings."""
+    return replace(order, settings=(*order.settings, *protocols.changes(cell)))

@@ -1,0 +1,47 @@
+"""task.toml, which travels with a fine-tuned checkpoint: the task, and how it was tuned."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from clozelab.contracts import UserError
+from clozelab.recipe.tables import build, plain, remedy, written
+from clozelab.tasks import KINDS, Kind
+from clozelab.training.tuning import Tuning
+
+FILE = "task.toml"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task by its name, its kind with all settings, and its tuning."""
+
+    name: str  # "sst2", or the kind where the data are the user's own
+    kind: Kind
+    tuning: Tuning
+
+
+def to_toml(given: Assignment) -> str:
+    """The whole of it as text; it reads back equal."""
+    lines = [f"name = {written(given.name)}", "", "[task]", f"use = {written(given.kind.name)}"]
+    lines += [f"{key} = {written(value)}" for key, value in plain(given.kind).items()]
+    lines += ["", "[tuning]"]
+    lines += [f"{key} = {written(value)}" for key, value in plain(given.tuning).items()]
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str, place: str) -> Assignment:
+    """The assignment that a text holds; `place` is what errors call it."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+        task = dict(tables["task"])
+        use = task.pop("use")
+        name, tuning = str(tables["name"]), tables["tuning"]
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
+    if use not in KINDS:
+        raise UserError(f"{place}: task.use = {written(use)} is unknown; {remedy(use, KINDS)}")
+    kind: Kind = build(KINDS[use], task, place=place, key="task")
+    return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"))

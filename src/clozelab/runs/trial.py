@@ -1,0 +1,362 @@
+"""One fine-tuning in one process: the model on its device, the feed, the best weights so far.
+
+Examples are drawn anew for every epoch by (seed, epoch); which make a step does not depend on
+devices, processes or where a run was resumed. The model that is kept is the one whose score on the
+dev set was best (by the task's official metrics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab import recipe as recipes
+from clozelab.contracts import Blocks, Ints, Targets, UserError
+from clozelab.encoder import Lstm
+from clozelab.keys import key, mix
+from clozelab.objectives.targets import following
+from clozelab.packed import sums
+from clozelab.recipe import Recipe
+from clozelab.records import machine_facts
+from clozelab.runs import machine as machines
+from clozelab.runs import taskfile
+from clozelab.runs.events import Began, Evaluated, Said, Scored
+from clozelab.runs.judging import Judge, laid_out
+from clozelab.runs.machine import PRECISIONS, Machine
+from clozelab.runs.saving import bare, plainly, restore, save, set_weights
+from clozelab.runs.steps import Cursor
+from clozelab.runs.taskfile import Assignment
+from clozelab.runs.tuned import Tuned, build
+from clozelab.tasks import Answer
+from clozelab.training import checkpoint
+from clozelab.training.checkpoint import Checkpoint
+from clozelab.training.loop import Prepared, Step, Trainee
+from clozelab.training.packing import Room, Share, pinned, room_for
+from clozelab.training.world import World, whole
+
+_PAYS = 4000  # steps from which compiling is worth its half minute
+_BEST = "best/"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What to fine-tune, and on what."""
+
+    task: Assignment
+    recipe: Recipe
+    tokenizer: Tokenizer
+    share: Share  # the training examples
+    dev: Mapping[str, Judge]  # the first selects
+    start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
+    seed: int
+    origin: str | None  # where they came from
+    teacher: Tuned | None = None
+    teacher_origin: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Best:
+    """The weights that did best on the dev set so far."""
+
+    value: float
+    step: int
+    scores: Mapping[str, float]
+    task: Assignment
+    weights: Mapping[str, Tensor]
+
+
+class Trial:
+    """A lesson set up on a machine."""
+
+    def __init__(self, lesson: Lesson, machine: Machine, world: World) -> None:
+        self.lesson, self.machine, self.world = lesson, machine, world
+        self.tuning, self.kind = lesson.task.tuning, lesson.task.kind
+        self.precision = machine.precision_on(world.device)
+        self.tokens = machine.tokens(world.device, lesson.recipe)
+        # What has no label (an answer that cannot be found) is nothing to learn from.
+        labels = lesson.share.targets[self.kind.name]
+        there = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
+        self.numbers = np.flatnonzero(sums(there, lesson.share.units))
+        if not len(self.numbers):
+            raise UserError(f"{lesson.task.name}: no training example has a label; give some")
+        self.schedule = self.tuning.schedule(len(self.numbers))
+        self.epoch = -(-len(self.numbers) // self.tuning.sequences)  # steps
+        self.compiled = self._compiles()
+        self.model = self._model()
+        self.trainee = self._trainee()
+        self.room: Room | None = self._room() if self.compiled else None
+        self.best: Best | None = None
+
+    @property
+    def total(self) -> int:
+        """The steps of the whole run."""
+        return self.schedule.steps
+
+    def start(self) -> Cursor:
+        """Where a run begins."""
+        return Cursor(0, ((0, 0),))
+
+    def began(self, first: int) -> Began:
+        """What the run will do."""
+        share, device = self.lesson.share, self.world.device
+        length = share.tokens / max(len(share), 1)
+        recipe = self.lesson.recipe
+        size = recipe.tokenizer.vocabulary
+        return Began(
+            name=self.lesson.task.name,
+            recipe=recipe,
+            first=first,
+            steps=self.total,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            device=str(machines.facts(device).get("gpu", device)),
+            precision=self.precision,
+            micro_tokens=self.tokens,
+            flops_a_token=machines.flops_a_token(recipe, size, length=length, predicted=0.0),
+            peak=None,
+        )
+
+    def notes(self) -> list[str]:
+        """What a user would want to know before the first step."""
+        return list(self.lesson.notes)
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step on: each job prepares one step."""
+        for step in range(first, self.total):
+            yield _job(self, step)
+
+    def prepare(self, step: int) -> Prepared:
+        """One process's part of a step, its blocks sorted by length."""
+        epoch, index = divmod(step, self.epoch)
+        size = self.tuning.sequences
+        drawn = self._order(epoch)[index * size : (index + 1) * size]
+        many = len(drawn)
+        rank, ranks = self.world.rank, self.world.size
+        mine = drawn[many * rank // ranks : many * (rank + 1) // ranks]
+        share = self.lesson.share.picked(mine)
+        blank = laid_out(self.lesson.share, slice(0, 0))
+        if self.room is not None:
+            batches, blank = self.room.batches(share), self.room.lay(share, slice(0, 0))
+        else:
+            lengths = sums(np.diff(share.starts), share.units)
+            share = share.picked(np.argsort(-lengths, kind="stable"))
+            batches = [laid_out(share, part) for part in self._parts(share)]
+        after = Cursor(0, ((epoch, index + 1),) if index + 1 < self.epoch else ((epoch + 1, 0),))
+        gpu = self.world.device.type == "cuda"
+        return Prepared(
+            number=step,
+            batches=[pinned(batch) if gpu else batch for batch in batches],
+            blank=blank,
+            counts=share.counts(),
+            tokens=share.tokens,
+            factor=self.schedule.factor(step),
+            weights={self.kind.name: 1.0, "causal_lm": self.tuning.lm_weight},
+            after=after,
+        )
+
+    def shrink(self) -> str:
+        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        longest = int(np.diff(self.lesson.share.starts).max())
+        if self.tokens < 2 * longest or self.world.size > 1:
+            raise UserError(
+                f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
+                " use --recompute, shorter blocks (--set length=…) or a smaller model"
+            )
+        self.trainee.model.zero_grad(set_to_none=True)
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.tokens //= 2
+        self.room = self._room() if self.compiled else None
+        return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
+
+    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
+        """The scores on the dev sets; the best weights are kept."""
+        scores: dict[str, float] = {}
+        task = self.lesson.task
+        value = 0.0
+        with plainly(self.trainee.model) as model:
+            assert isinstance(model, Tuned)
+            for place, (name, judge) in enumerate(self.lesson.dev.items()):
+                found = judge.predictions(model, self.world.device, tokens=self.tokens)
+                if not place and isinstance(task.kind, Answer):  # its threshold is chosen on dev
+                    task = replace(task, kind=task.kind.tune(found, judge.examples))
+                if isinstance(task.kind, Answer):
+                    found = task.kind.judge(found)
+                kind: Any = task.kind
+                scored = kind.score(found, judge.examples)
+                value = value if place else task.kind.selects(scored)
+                scores |= {_called(what, name): one for what, one in scored.items()}
+        if self.best is None or value > self.best.value:
+            self.best = Best(value, number, scores, task, self._weights())
+        yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
+
+    def save(
+        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
+    ) -> Path | None:
+        """At the end the best weights alone; before, all that the run needs to go on."""
+        best = self.best
+        if ends:
+            assert best is not None
+            if not self.world.leads:
+                return None
+            return checkpoint.save(
+                folder,
+                step.number,
+                weights=best.weights,
+                tensors={},
+                state={},
+                texts=self._texts(best.task),
+                keep=1,
+            )
+        found = None
+        if best is not None:
+            told = taskfile.to_toml(best.task)
+            found = {"value": best.value, "step": best.step, "scores": dict(best.scores)}
+            found["task"] = told
+        return save(
+            folder,
+            step,
+            self.trainee,
+            self.world,
+            state={"seed": self.lesson.seed, "best": found, **state},
+            texts=self._texts(self.lesson.task),
+            keep=1,
+            more={f"{_BEST}{name}": value for name, value in best.weights.items()} if best else {},
+        )
+
+    def recall(self, found: Checkpoint) -> Cursor:
+        """Go on from a checkpoint: the weights, the moments, and the best so far."""
+        cursor, state = restore(found, self.trainee, self.world), found.state()
+        if state["best"]:
+            tensors = found.tensors()
+            kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
+            told = state["best"]
+            task = taskfile.parse(told["task"], str(found.path))
+            self.best = Best(told["value"], told["step"], told["scores"], task, kept)
+        return cursor
+
+    def facts(self) -> dict[str, Any]:
+        """The machine and its settings, for the record."""
+        device, lesson = self.world.device, self.lesson
+        return {
+            **machine_facts(),
+            **machines.facts(device),
+            "precision": self.precision,
+            "micro_tokens": self.tokens,
+            "compiled": self.compiled,
+            "processes": self.world.size,
+            "seed": lesson.seed,
+            "task": lesson.task.name,
+            "from": lesson.origin,
+            "teacher": lesson.teacher_origin,
+            "examples": len(self.numbers),
+        }
+
+    def _order(self, epoch: int) -> Ints:
+        drawn = mix(key(self.lesson.seed, "order", epoch), self.numbers)
+        ordered: Ints = self.numbers[np.argsort(drawn, kind="stable")]
+        return ordered
+
+    def _parts(self, share: Share) -> list[slice]:
+        """Micro-batches that hold no more tokens than there is room for, padding included."""
+        alone = self.model.head.rows == "group"
+        units = share.units.tolist()
+        lengths = np.diff(share.starts)
+        parts, first, longest = [], 0, 0
+        for begin, end in pairwise(units):
+            longest = max(longest, int(lengths[begin:end].max()))
+            if begin > first and (alone or (end - first) * longest > self.tokens):
+                parts.append(slice(first, begin))
+                first, longest = begin, int(lengths[begin:end].max())
+        return [*parts, slice(first, units[-1])] if units[-1] > first else parts
+
+    def _compiles(self) -> bool:
+        """As told, or on a GPU where a run is long enough and its model makes one graph."""
+        if self.machine.compile is not None:
+            return self.machine.compile
+        whole_graph = not isinstance(self.lesson.recipe.encoder, Lstm)
+        whole_graph = whole_graph and self.tuning.reader == "linear"
+        whole_graph = whole_graph and self.kind.name != "coreference"
+        return self.world.device.type == "cuda" and whole_graph and self.total >= _PAYS
+
+    def _model(self) -> Tuned:
+        model = build(self.lesson.recipe, self.kind, self.tuning, seed=self.lesson.seed)
+        fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
+        kept = {n: w for n, w in self.lesson.start.items() if n in fresh}
+        set_weights(model, {**fresh, **kept})
+        if self.lesson.teacher is not None:
+            model.teacher = (self.lesson.teacher.eval().requires_grad_(False),)
+            model.softness = (self.tuning.alpha, self.tuning.temperature)
+        return model
+
+    def _trainee(self) -> Trainee:
+        model, device = self.model, self.world.device
+        for one in (model, *model.teacher):
+            encoder: Any = one.to(device).encoder
+            encoder.precision = PRECISIONS[self.precision]
+        encoder = model.encoder
+        encoder.recompute = self.machine.recompute
+        if self.compiled:
+            torch._dynamo.config.recompile_limit = 64
+            model.compile(fullgraph=True, dynamic=False)
+        wrapped = self.world.wrap(model, shard=False)
+        shape: Any = self.lesson.recipe.encoder
+        shared = getattr(shape, "sharing", "none") != "none"
+
+        def scale(name: str) -> float:
+            return self.tuning.scale(name, shape.layers, shared=shared)
+
+        part = self.tuning.optimiser_part()
+        optimisers = part.build(model.named_parameters(), scale=scale)
+        scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
+        return Trainee(wrapped, optimisers, self.tuning.clip, self.lesson.seed, scaler)
+
+    def _room(self) -> Room:
+        """Micro-batches of one shape, by a sample of the examples."""
+        sample = self.lesson.share.picked(self._order(0)[:512])
+        many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
+        blocks = -(-int(self.tuning.sequences * many) // self.world.size)
+        longest = int(np.diff(self.lesson.share.starts).max())
+        return room_for(sample, tokens=self.tokens, blocks=blocks, longest=longest, constant=True)
+
+    def _weights(self) -> dict[str, Tensor]:
+        parameters = bare(self.trainee.model).named_parameters()
+        return {name: whole(value.detach()).cpu().clone() for name, value in parameters}
+
+    def _texts(self, task: Assignment) -> dict[str, str]:
+        return {
+            "recipe.toml": recipes.to_toml(self.lesson.recipe),
+            "tokenizer.json": self.lesson.tokenizer.to_str(),
+            taskfile.FILE: taskfile.to_toml(task),
+        }
+
+
+def with_language_model(share: Share) -> Share:
+    """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
+    some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
+    blocks = Blocks(
+        ids=share.columns["ids"].astype(np.int32),
+        starts=share.starts,
+        marks=some,
+        segments=some,
+        fixed=some.astype(bool),
+        numbers=np.arange(len(share)),
+    )
+    return replace(share, targets={**share.targets, "causal_lm": following(blocks)})
+
+
+def _job(trial: Trial, step: int) -> Callable[[], Prepared]:
+    return lambda: trial.prepare(step)
+
+
+def _called(metric: str, split: str) -> str:
+    """A metric of the first dev set by its name, of another with that beside it."""
+    return metric if split == "dev" else f"{metric}_{split.removeprefix('dev_')}"

@@ -1,0 +1,21 @@
+"""Labelled examples, heads and metrics: what an encoder is good for, one kind of task a file."""
+
+from clozelab.tasks.answer import Answer
+from clozelab.tasks.choose import Choose
+from clozelab.tasks.classify import Classify
+from clozelab.tasks.coreference import Coreference
+from clozelab.tasks.regress import Regress
+from clozelab.tasks.tag import Tag
+
+Kind = Classify | Regress | Choose | Tag | Answer | Coreference
+
+KINDS: dict[str, type[Kind]] = {
+    "classify": Classify,
+    "regress": Regress,
+    "choose": Choose,
+    "tag": Tag,
+    "answer": Answer,
+    "coreference": Coreference,
+}
+
+__all__ = ["KINDS", "Answer", "Choose", "Classify", "Coreference", "Kind", "Regress", "Tag"]

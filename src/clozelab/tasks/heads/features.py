@@ -1,0 +1,76 @@
+"""Layers of a frozen encoder as features: chosen, added, weighed or set side by side.
+
+BERT §5.3 compares them; the weighted sum, γ Σ softmax(w)ⱼ hⱼ, is ELMo's (§3.2), without its norm.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.contracts import Encoded
+
+Chosen = Literal[
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "weighted_last_four",
+    "concat_last_four",
+    "weighted_all",
+    "sum_all",
+]
+
+
+class Mix(nn.Module):
+    """Some of an encoder's layers, by name, → other states, of its `width` or several times that.
+
+    The last four are layers, never the embedding's output: an encoder of fewer gives those it has.
+    Below the last of one layer lies the embedding's output. All are the embedding's output and
+    every layer, as in ELMo.
+    """
+
+    # Differs from BERT §5.3: there all 12 layers are summed without the embedding's output.
+
+    def __init__(self, chosen: Chosen, *, layers: int, width: int) -> None:
+        super().__init__()
+        self.numbers, self.layers = _numbers(chosen, layers), layers
+        self.concat = chosen == "concat_last_four"
+        self.width = width * len(self.numbers) if self.concat else width
+        weighted = chosen.startswith("weighted")
+        self.weights = nn.Parameter(torch.zeros(len(self.numbers))) if weighted else None
+        self.scale = nn.Parameter(torch.ones(1)) if weighted else None
+
+    def forward(self, encoded: Encoded) -> Encoded:
+        """What was encoded, with the mixed states; the encoder must have kept its layers."""
+        assert len(encoded.layers) == self.layers + 1, "mixing takes every layer of its encoder"
+        states = [encoded.layers[number] for number in self.numbers]
+        if self.concat:
+            return encoded._replace(states=torch.cat(states, dim=1))
+        if self.weights is None or self.scale is None:
+            return encoded._replace(states=_summed(states))
+        shares = (self.scale * self.weights.softmax(0)).to(states[0].dtype).unbind()
+        scaled = [share * state for share, state in zip(shares, states, strict=True)]
+        return encoded._replace(states=_summed(scaled))
+
+
+def _numbers(chosen: Chosen, layers: int) -> range:
+    """The layers that are taken; the embedding's output is number 0."""
+    if chosen == "embeddings":
+        return range(1)
+    if chosen == "last":
+        return range(layers, layers + 1)
+    if chosen == "second_to_last":
+        return range(layers - 1, layers)
+    if chosen.endswith("all"):
+        return range(layers + 1)
+    return range(max(1, layers - 3), layers + 1)
+
+
+def _summed(states: list[Tensor]) -> Tensor:
+    total = states[0]
+    for state in states[1:]:
+        total = total + state
+    return total

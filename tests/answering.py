@@ -1,0 +1,113 @@
+"""What tests of questions and answers share: a reader without a tokenizer, batches, references."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clozelab.contracts import Array, Batch, Encoded, Input
+from clozelab.packed import offsets
+from clozelab.tasks.examples import Answer as Gold
+from clozelab.tasks.examples import Question
+from clozelab.tasks.laying import Laid, Pieces, Row
+from clozelab.training.packing import Room, Share
+
+CLS, SEP = 1, 2
+
+
+@dataclass
+class FakeReader:
+    """Tokens are whatever the pattern matches; an id is a hash of its characters."""
+
+    length: int = 24
+    passage_first: bool = False
+    pattern: str = r"\w{1,3}|[^\w\s]"
+    asked: int = 0  # how often texts were tokenised
+
+    def pieces(self, texts: Sequence[str]) -> Pieces:
+        self.asked += 1
+        found = [list(re.finditer(self.pattern, text)) for text in texts]
+        every = [match for some in found for match in some]
+        spans = np.array([match.span() for match in every], dtype=np.int64).reshape(-1, 2)
+        ids = np.array([10 + sum(map(ord, m.group())) % 50 for m in every], dtype=np.int64)
+        nothing = np.zeros(len(ids), dtype=np.int64)
+        columns: dict[str, Array] = {"ids": ids, "segments": nothing}
+        return Pieces(columns, offsets([len(s) for s in found]), spans, nothing > 0, nothing)
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
+        raise NotImplementedError
+
+    def marks(self, texts: int) -> int:
+        return texts + 1
+
+    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+        assert second is not None
+        a, b = first["ids"].tolist(), second["ids"].tolist()
+        if self.passage_first:
+            ids, shift, mark = [*a, SEP, *b, SEP, CLS], 0, len(a) + len(b) + 2
+        else:
+            ids, shift, mark = [CLS, *a, SEP, *b, SEP], 1, 0
+        assert len(ids) <= self.length
+        middle = shift + len(a)
+        columns: dict[str, Array] = {"ids": np.array(ids), "segments": np.zeros_like(ids)}
+        return Row(columns, slice(shift, middle), slice(middle + 1, middle + 1 + len(b)), mark)
+
+
+def ask(passage: str, *answers: str, question: str = "who ?", id: str = "q") -> Question:
+    """A question whose answers are found where they first occur."""
+    golds = tuple(Gold(text, passage.index(text)) for text in answers)
+    return Question(id, question, passage, golds)
+
+
+def one_hot(laid: Laid) -> list[NDArray[np.float64]]:
+    """Scores of a span head that knows: 10 at the right start and the right end, else 0."""
+    out = []
+    columns = laid.targets.columns
+    for window, (begin, end) in enumerate(pairwise(laid.starts)):
+        scores = np.zeros((end - begin, 2))
+        scores[columns["left"][window], 0] = 10
+        scores[columns["right"][window], 1] = 10
+        if columns["labels"][window] != 1:  # less sure that there is none than that there is
+            scores = scores / 2
+        out.append(scores)
+    return out
+
+
+def drawn(laid: Laid, seed: int) -> list[NDArray[np.float64]]:
+    """Scores at random."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, 2)) for n in np.diff(laid.starts)]
+
+
+def batch(laid: Laid, *, blocks: slice | None = None, spare: int = 0, longest: int = 0) -> Batch:
+    """Some blocks as the packer lays them, with `spare` tokens, blocks and slots of dummies."""
+    lengths = np.diff(laid.starts)
+    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+    share = Share({**laid.columns, "places": places}, laid.starts, {"answer": laid.targets})
+    part = blocks or slice(0, len(lengths))
+    tokens = int(lengths[part].sum())
+    slots = int(np.diff(laid.targets.starts)[part].sum())
+    room = Room(
+        tokens=tokens + spare,
+        blocks=len(lengths[part]) + spare,
+        slots={"answer": slots + spare},
+        longest=longest or int(lengths.max()),
+        constant=spare > 0,
+    )
+    return room.lay(share, part)
+
+
+def encode(given: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:
+    """Vectors that depend on a token and its place alone; padding, id 0, has large ones."""
+    generator = torch.Generator().manual_seed(0)
+    words = torch.randn(64, width, generator=generator, dtype=torch.float64)
+    places = torch.randn(512, width, generator=generator, dtype=torch.float64)
+    words[0] *= 50
+    states = words[given.ids] + places[given.places]
+    return Encoded(states, table)

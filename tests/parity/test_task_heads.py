@@ -1,0 +1,494 @@
+"""Heads of tasks to transformers and back: the same logits in double precision, labels by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import transformers
+from peers import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
+from peers import _widen as widen
+from safetensors import safe_open
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from clozelab import data
+from clozelab import recipe as recipes
+from clozelab.contracts import Vocabulary
+from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop.families import Exported, Imported, bring, export
+from clozelab.interop.fitting import summary
+from clozelab.interop.heads import Summary, TaskHead
+from clozelab.interop.huggingface import read, write
+from clozelab.interop.onnx import export_onnx
+from clozelab.interop.rows import Judged, marked_last
+from clozelab.runs.load import within
+from clozelab.runs.reader import TaskReader
+from clozelab.tasks.answer import Answer
+from clozelab.tasks.choose import Choose
+from clozelab.tasks.classify import Classify
+from clozelab.tasks.regress import Regress
+from clozelab.tasks.tag import Tag
+from clozelab.text.vocabulary import describe
+
+torch.set_num_threads(1)
+
+ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
+IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
+STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+GPT = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True, "epsilon": 1e-5}
+ENCODERS: dict[str, Encoder] = {
+    "bert": Transformer(**SHAPE),
+    "roberta": Transformer(**SHAPE, position_offset=2, types=0, epsilon=1e-5),
+    "albert": Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
+    "distilbert": Transformer(**SHAPE, types=0),
+    "xlnet": Relative(**STREAMS),
+    "openai-gpt": Transformer(**GPT | {"inner": 64}, activation="gelu_tanh"),
+    "gpt2": Transformer(**GPT, norm="pre"),
+}
+# Neither sorted nor counted, and not in the letters of one language.
+LABELS = ("neutral", "entailment", "否定")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+PLAIN = {
+    "classify": ("ForSequenceClassification", TaskHead("classify", LABELS)),
+    "regress": ("ForSequenceClassification", TaskHead("regress")),
+    "choose": ("ForMultipleChoice", TaskHead("choose")),
+    "tag": ("ForTokenClassification", TaskHead("tag", TAGS)),
+    "answer": ("ForQuestionAnswering", TaskHead("answer")),
+}
+STEMS = {
+    "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert",
+    "xlnet": "XLNet", "openai-gpt": "OpenAIGPT", "gpt2": "GPT2",
+}  # fmt: skip
+NONE = {("openai-gpt", "choose"), ("openai-gpt", "tag"), ("openai-gpt", "answer")}
+NONE |= {("gpt2", "choose")}
+PAIRS = [(f, k) for f in ENCODERS for k in PLAIN if (f, k) not in NONE] + [("xlnet", "beam")]
+BEAM = TaskHead("answer", head="beam", beams=2, impossible=True)
+
+
+def asked(family: str, kind: str) -> tuple[str, TaskHead]:
+    """The class, and the head that can be exported to it."""
+    if kind == "beam":
+        return "XLNetForQuestionAnswering", BEAM._replace(dropout=0.15)
+    ending, task = PLAIN[kind]
+    simple = "Simple" if (family, kind) == ("xlnet", "answer") else ""
+    task = task._replace(summary=summary(family, kind), dropout=0.15)
+    return f"{STEMS[family]}{ending}{simple}", task
+
+
+def kind_of(task: TaskHead) -> Any:
+    """A kind of task as runs make it of what came with a checkpoint."""
+    how = {
+        "summary": task.summary.activation,
+        "drop_first": task.summary.drop_first,
+        "bias": task.summary.bias,
+        "pool": task.pool,
+    }
+    if task.kind == "classify":
+        return Classify(task.labels, dropout=task.dropout, **how)
+    if task.kind == "regress":
+        return Regress(dropout=task.dropout, **how)
+    if task.kind == "choose":
+        return Choose(choices=len(LENGTHS), dropout=task.dropout, **how)
+    if task.kind == "tag":
+        return Tag(task.labels, dropout=task.dropout)
+    return Answer(
+        impossible=task.impossible, head=task.head, beams=task.beams, dropout=task.dropout
+    )
+
+
+class Tuned(nn.Module):
+    """An encoder and a task's head, named as runs save them."""
+
+    def __init__(self, encoder: Encoder, task: TaskHead, vocabulary: int = VOCABULARY) -> None:
+        super().__init__()
+        self.encoder = encoder.build(vocabulary)
+        head = kind_of(task).build(encoder.width)
+        self.heads = nn.ModuleDict({task.kind: head})
+        self.task, self.shape = task, encoder
+
+
+def tuned(encoder: Encoder, task: TaskHead) -> Tuned:
+    model = shaken(Tuned(encoder, task))
+    assert isinstance(model, Tuned)
+    return model
+
+
+def arrived(got: Imported) -> Tuned:
+    """What came in, all of its tensors and no others."""
+    assert got.task is not None
+    model = Tuned(got.encoder, got.task)
+    model.double().eval().load_state_dict(got.weights)
+    return model
+
+
+def rows(family: str, encoder: Encoder) -> dict[str, Tensor]:
+    """The batch, padded on the family's side."""
+    batch = padded(getattr(encoder, "types", 2), padding=ROLES["pad"])
+    if family != "xlnet":
+        return batch
+    real = batch["attention_mask"].bool()
+    return {
+        name: torch.stack([torch.cat([r[~k], r[k]]) for r, k in zip(value, real, strict=True)])
+        for name, value in batch.items()
+    }
+
+
+def places(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The slots of the batch, as the kind lays them."""
+    starts = packed(batch).starts.long()
+    last = isinstance(model.shape, Relative) or model.shape.causal
+    at = starts[1:] - 1 if last else starts[:-1]
+    if model.task.kind == "tag":
+        at = torch.arange(int(starts[-1]))
+    labels = torch.zeros_like(at)
+    if model.task.head == "beam":  # the answer's ends, then the passage's, which is the first half
+        ends = starts[:-1] + torch.tensor(LENGTHS) // 2
+        both = {
+            "at": torch.stack([at, at], 1),
+            "left": torch.stack([at, starts[:-1]], 1),
+            "right": torch.stack([at, ends], 1),
+            "labels": torch.stack([labels, labels - 100], 1),
+        }
+        return {name: value.flatten() for name, value in both.items()}
+    return {"at": at, "labels": labels, "there": torch.ones_like(at)}
+
+
+@torch.no_grad()
+def ours(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What our head says of the batch."""
+    given = packed(batch)
+    head: Any = model.heads[model.task.kind]
+    encoded = model.encoder(given)
+    targets = places(model, batch)
+    if model.task.kind != "answer":
+        (logits,) = head.logits(encoded, given, targets)
+        return {"logits": logits}
+    found = head.predict(encoded, given, targets)
+    if model.task.head == "span":
+        return {"start": found[:, 0], "end": found[:, 1]}
+    b = model.task.beams
+    starts, where, ends, there, judged = found[::2].split([b, b, b * b, b * b, 1], dim=1)
+    return {
+        "start": starts.exp(), "start place": where, "end": ends.exp(), "end place": there,
+        "judged": judged[:, 0],
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def theirs(peer: Any, batch: Mapping[str, Tensor], task: TaskHead) -> dict[str, Tensor]:
+    """The same of transformers."""
+    widen(peer)
+    real = batch["attention_mask"].bool()
+    if task.kind == "choose":
+        return {"logits": peer(**{name: value[None] for name, value in batch.items()}).logits}
+    if task.head == "span":
+        out = peer(**batch)
+        if task.kind == "answer":
+            return {"start": out.start_logits[real], "end": out.end_logits[real]}
+        return {"logits": out.logits[real] if task.kind == "tag" else out.logits}
+    width, lengths = real.shape[1], torch.tensor(LENGTHS)[:, None]
+    place = torch.arange(width) - (width - lengths)
+    legal = (place >= 0) & (place <= lengths // 2) | (place == lengths - 1)
+    out = peer(**batch, p_mask=(~legal).double())
+    b = task.beams
+
+    def turned(flat: Tensor) -> Tensor:
+        return flat.view(-1, b, b).transpose(1, 2).flatten(1)
+
+    pad = width - lengths
+    return {
+        "start": out.start_top_log_probs,  # which are no logarithms
+        "start place": (out.start_top_index - pad).double(),
+        "end": turned(out.end_top_log_probs),
+        "end place": turned(out.end_top_index - pad).double(),
+        "judged": out.cls_logits,
+    }
+
+
+def agree(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
+    assert some.keys() == others.keys()
+    for name, tensor in some.items():
+        assert tensor.shape == others[name].shape, name
+        assert float((tensor - others[name]).abs().max()) < 1e-9, name
+
+
+def put(folder: Path, model: Exported, kind: str = "wordpiece") -> None:
+    tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
+    write(folder, model, tokenizer=tokenizer, vocabulary=IDS, card="")
+
+
+@pytest.mark.parametrize(("family", "kind"), PAIRS)
+def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
+    family: str, kind: str, tmp_path: Path
+) -> None:
+    called, task = asked(family, kind)
+    encoder = ENCODERS[family]
+    model = tuned(encoder, task)
+    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    assert (there.config["model_type"], there.config["architectures"]) == (family, [called])
+    assert there.left == []
+    put(tmp_path / "hf", there)
+    cls = getattr(transformers, called)
+    peer, report = cls.from_pretrained(
+        tmp_path / "hf", dtype=torch.float64, output_loading_info=True
+    )
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    if family == "xlnet":  # transformers loads these in single precision whatever is asked for
+        peer.double().load_state_dict(there.tensors, strict=False)
+    batch = rows(family, encoder)
+    wanted = ours(model, batch)
+    agree(wanted, theirs(peer.eval(), batch, task))
+    if task.labels:
+        named = [peer.config.id2label[number] for number in range(len(task.labels))]
+        assert tuple(named) == task.labels
+    back = read(str(tmp_path / "hf"))
+    got = bring(back.config, back.tensors)
+    assert (got.task, got.left, got.family) == (saved(family, task), [], family)
+    agree(wanted, ours(arrived(got), batch))
+    cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
+    assert held(tmp_path / "hf") == held(tmp_path / "theirs")
+
+
+def saved(family: str, task: TaskHead) -> TaskHead:
+    """OpenAI's config has no word for the head's dropout."""
+    return task._replace(dropout=0.1) if family == "openai-gpt" else task
+
+
+def held(folder: Path) -> dict[str, Any]:
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+
+
+BERT = {
+    "vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
+    "intermediate_size": 24, "max_position_embeddings": 14, "pad_token_id": 1,
+}  # fmt: skip
+N = {"vocab_size": VOCABULARY, "n_layer": 3, "n_head": 2, "pad_token_id": 1}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "bert": BERT,
+    "roberta": BERT | {"type_vocab_size": 1},
+    "albert": BERT | {"embedding_size": 8},
+    "distilbert": {
+        "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
+        "max_position_embeddings": 12,
+    },
+    "xlnet": N | {"d_model": 16, "d_inner": 24, "start_n_top": 2, "end_n_top": 2},
+    "openai-gpt": N | {"n_embd": 16, "n_positions": 12},
+    "gpt2": N | {"n_embd": 16, "n_positions": 12, "n_inner": 24},
+}  # fmt: skip
+ALIKE = {"Ernie": "bert", "XLMRoberta": "roberta", "Camembert": "roberta"}
+CHECKPOINTS = [(STEMS[family], family, kind) for family, kind in PAIRS]
+CHECKPOINTS += [(stem, family, kind) for stem, family in ALIKE.items() for kind in PLAIN]
+
+
+@pytest.mark.parametrize(("stem", "family", "kind"), CHECKPOINTS)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
+    stem: str, family: str, kind: str, named: bool
+) -> None:
+    called, task = asked(family, kind)
+    cls = getattr(transformers, called.replace(STEMS[family], stem, 1))
+    labels = {"id2label": dict(enumerate(task.labels))} if task.labels else {}
+    labels |= {"num_labels": 1} if kind == "regress" else {}
+    model = shaken(cls(cls.config_class(**CONFIGS[family], **labels)))
+    config = model.config.to_dict()
+    config["architectures"] = [cls.__name__]
+    if not named:  # an old file may not tell its class, nor its labels
+        config = {k: v for k, v in config.items() if k not in ("architectures", "id2label")}
+    got = bring(config, model.state_dict())
+    told = got.task
+    assert told is not None and got.left == [] and got.family == family
+    if not named and kind == "choose" and family != "roberta":
+        assert told.kind == "regress"  # which nothing tells apart
+        return
+    assert told.kind == task.kind and told.summary == task.summary and told.head == task.head
+    unnamed = tuple(f"LABEL_{number}" for number in range(len(task.labels)))
+    assert told.labels == (task.labels if named else unnamed)
+    batch = rows(family, got.encoder)
+    agree(ours(arrived(got), batch), theirs(model, batch, task))
+
+
+def test_a_plain_encoder_becomes_what_its_head_fits(tmp_path: Path) -> None:
+    encoder = ENCODERS["distilbert"]
+    model = tuned(encoder, TaskHead("classify", LABELS))
+    task = TaskHead("classify", LABELS, Summary(bias=False))
+    weights = {k: v for k, v in model.state_dict().items() if k != "heads.classify.classifier.bias"}
+    there = export(encoder, weights, vocabulary=IDS, length=12, task=task)
+    assert there.config["architectures"] == ["BertForSequenceClassification"]
+    assert not there.tensors["classifier.bias"].any()
+    put(tmp_path / "hf", there)
+    cls = transformers.BertForSequenceClassification
+    peer = cls.from_pretrained(tmp_path / "hf", dtype=torch.float64)
+    batch = rows("bert", encoder)
+    model.heads["classify"].classifier.bias.data.zero_()
+    agree(ours(model, batch), theirs(peer.eval(), batch, task))
+
+
+@pytest.mark.parametrize("activation", ["relu", "none"])
+def test_xlnet_sums_up_in_any_way(activation: Any, tmp_path: Path) -> None:
+    encoder = ENCODERS["xlnet"]
+    task = TaskHead("classify", LABELS, Summary(activation, drop_first=True))
+    model = tuned(encoder, task)
+    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    put(tmp_path / "hf", there)
+    peer = transformers.XLNetForSequenceClassification.from_pretrained(tmp_path / "hf")
+    peer.double().load_state_dict(there.tensors, strict=False)
+    batch = rows("xlnet", encoder)
+    agree(ours(model, batch), theirs(peer.eval(), batch, task))
+    assert bring(there.config, there.tensors).task == task
+
+
+def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
+    encoder = ENCODERS["xlnet"]
+    task = BEAM._replace(impossible=False)
+    model = tuned(encoder, task)
+    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    put(tmp_path / "hf", there)
+    peer = transformers.XLNetForQuestionAnswering.from_pretrained(tmp_path / "hf")
+    peer.double().load_state_dict(there.tensors, strict=False)
+    batch = rows("xlnet", encoder)
+    agree(ours(model, batch), theirs(peer.eval(), batch, task))
+    got = bring(there.config, there.tensors)
+    assert got.task == task
+    agree(ours(model, batch), ours(arrived(got), batch))
+
+
+# The recipe whose texts are laid, and its tokenizer.
+READ = {
+    "bert": "wordpiece", "ernie": "chars", "albert": "unigram", "roberta": "byte_bpe",
+    "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece",
+}  # fmt: skip
+A, B = "The river was wide, and slow.", "Nobody crossed it 在冬天!"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_path: Path) -> None:
+    recipe = recipes.read(name)
+    tokenizer = Tokenizer.from_file(str(data.tokenizer(READ[name])))
+    vocabulary = describe(tokenizer)
+    family = "bert" if name == "ernie" else "openai-gpt" if name == "gpt" else name
+    encoder = ENCODERS[family]
+    task = asked(family, "classify")[1]
+    model = Tuned(encoder, task, vocabulary.size)
+    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task)
+    write(tmp_path / "hf", there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
+    peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    reader = TaskReader(within(recipe, encoder), tokenizer, 64)
+    pieces = reader.pieces([A, B])
+    a, b = (pieces.part(pieces.text(number)) for number in (0, 1))
+    for texts, row in (((A,), reader.lay(a)), ((A, B), reader.lay(a, b))):
+        out = peer(*texts)
+        assert out["input_ids"] == row.columns["ids"].tolist()
+        if "token_type_ids" in out:
+            assert out["token_type_ids"] == row.columns["segments"].tolist()
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlnet"])
+def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
+    vocabulary = describe(tokenizer)
+    offset = vocabulary.role("pad") + 1
+    encoder = ENCODERS[family]
+    if family == "roberta":
+        encoder = Transformer(**SHAPE, position_offset=offset, types=0)
+    for kind, name in (("classify", "text-classification"), ("tag", "token-classification")):
+        task = asked(family, kind)[1]
+        model = Tuned(encoder, task, vocabulary.size)
+        there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task)
+        assert there.config["model_type"] == family
+        folder = tmp_path / kind
+        write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
+        judge = transformers.pipeline(name, str(folder))
+        if kind == "classify":
+            found = judge([A, "Nobody crossed."], top_k=None, truncation=True)
+            assert [{each["label"] for each in row} for row in found] == [set(LABELS)] * 2
+        else:
+            found = judge("The river was slow.", ignore_labels=[])
+            assert {each["entity"] for each in found} <= set(TAGS)
+            assert "".join(each["word"] for each in found[:2]) == "theriver"
+    regress = asked(family, "regress")[1]
+    model = Tuned(encoder, regress, vocabulary.size)
+    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=regress)
+    write(tmp_path / "value", there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
+    (found,) = transformers.pipeline("text-classification", str(tmp_path / "value"))("The river.")
+    assert found["label"] == "value"
+
+
+def test_the_automatic_class_answers_a_question(tmp_path: Path) -> None:
+    encoder, task = ENCODERS["bert"], TaskHead("answer")
+    model = tuned(encoder, task)
+    put(tmp_path / "hf", export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task))
+    cls = transformers.AutoModelForQuestionAnswering
+    peer = cls.from_pretrained(tmp_path / "hf", dtype=torch.float64)
+    batch = rows("bert", encoder)
+    agree(ours(model, batch), theirs(peer.eval(), batch, task))
+
+
+def compared(out: list[Tensor], batch: Mapping[str, Tensor], task: TaskHead) -> list[Tensor]:
+    """What a graph puts out, as our head says it."""
+    real = batch["attention_mask"].bool()
+    if task.kind == "choose":
+        return [out[0].view(1, -1)]
+    if task.kind in ("tag", "answer"):
+        assert all(each.shape[:2] == real.shape for each in out)
+        assert task.kind == "tag" or all(bool((each[~real] < -1e8).all()) for each in out)
+        return [each[real] for each in out]
+    return out
+
+
+MEAN = TaskHead("regress", pool="mean")
+ROWS = [*[(f, asked(f, k)[1]) for f, k in PAIRS if k != "beam"], ("bert", MEAN), ("xlnet", MEAN)]
+
+
+@pytest.mark.parametrize(("family", "task"), ROWS)
+def test_rows_are_judged_as_blocks_are_whatever_their_padding(family: str, task: TaskHead) -> None:
+    encoder = ENCODERS[family]
+    model = tuned(encoder, task)
+    wanted = ours(model, rows("bert", encoder))
+    graph = Judged(model.encoder, model.heads[task.kind], task, last=marked_last(encoder)).eval()
+    for side in ("bert", "xlnet"):
+        batch = rows(side, encoder)
+        with torch.no_grad():
+            out = compared(list(graph(**batch)), batch, task)
+        agree(wanted, dict(zip(wanted, out, strict=True)))
+
+
+GRAPHS = [
+    ("bert", asked("bert", "classify")[1]),
+    ("roberta", MEAN),
+    ("albert", asked("albert", "tag")[1]),
+    ("xlnet", asked("xlnet", "answer")[1]),
+]
+
+
+@pytest.mark.parametrize(("family", "task"), GRAPHS)
+def test_a_graph_says_the_same_whatever_the_padding(
+    family: str, task: TaskHead, tmp_path: Path
+) -> None:
+    encoder: Any = replace(ENCODERS[family], layers=1)
+    model = tuned(encoder, task)
+    wanted = ours(model, rows("bert", encoder))
+    model.float()
+    path = tmp_path / "model.onnx"
+    names = export_onnx(path, model.encoder, shape=encoder, head=model.heads[task.kind], task=task)
+    about = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert about["task"] == task.kind
+    named = ("value",) if task.kind == "regress" else task.labels
+    assert tuple(about.get("id2label", {}).values()) == named
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [each.name for each in session.get_outputs()] == list(names)
+    for side in ("bert", "xlnet"):
+        batch = rows(side, encoder)
+        out = session.run(None, {key: value.numpy() for key, value in batch.items()})
+        found = compared([torch.from_numpy(each) for each in out], batch, task)
+        for some, one in zip(found, wanted.values(), strict=True):
+            assert some.shape == one.shape
+            assert float((some - one).abs().max()) < 1e-4

@@ -1,0 +1,217 @@
+"""SQuAD 1.1 and 2.0: cases worked by hand from the rules of the official scripts."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozelab.tasks.metrics.answers import (
+    best_threshold,
+    exact,
+    normalise,
+    overlap,
+    overlap_or_none,
+    squad1,
+    squad2,
+)
+
+WORDS = [
+    "a",
+    "the",
+    "An",
+    "cat",
+    "dog",
+    "Cat's",
+    "the.",
+    "—",
+    "U.S.",
+    "théâtre",
+    "another",
+    ".",
+    "",
+]
+TEXT = st.lists(st.sampled_from(WORDS), max_size=4).map(" ".join)
+QUESTION = st.tuples(
+    st.lists(TEXT, max_size=3), TEXT, st.one_of(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(-9, 9))
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The  Cat's\tpaw.", "cats paw"),
+        ("another theatre, banana", "another theatre banana"),  # articles inside words stay
+        ("a.k.a. the-an", "aka thean"),  # punctuation goes first, so no article is left here
+        ("A a AN the", ""),
+        ("“the” end—a", "“ ” end—"),  # only ASCII punctuation goes; an article beside another does
+        ("théâtre", "théâtre"),
+        ("U.S.\u00a0$5\n", "us 5"),  # a space is whatever splits words
+        ("ÀN", "àn"),
+        ("a_b", "ab"),
+    ],
+)
+def test_a_text_is_normalised_as_the_scripts_do_it(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "predicted", "expected"),
+    [
+        ("the quick brown fox", "brown fox", 4 / 5),  # shared 2, P 1, R 2/3
+        ("cat cat dog", "cat dog dog", 2 / 3),  # bags: one cat and one dog shared of 3 and 3
+        ("dog cat", "cat dog", 1.0),  # order does not matter, but to the exact match
+        ("1998", "in 1998", 2 / 3),
+        ("cat", "catalogue", 0.0),
+    ],
+)
+def test_overlap_is_f1_of_bags_of_words(gold: str, predicted: str, expected: float) -> None:
+    assert overlap(gold, predicted) == pytest.approx(expected)
+    assert overlap_or_none(gold, predicted) == overlap(gold, predicted)
+
+
+def test_what_is_empty_once_normalised_agrees_in_the_second_version_only() -> None:
+    for gold, predicted in [("", ""), ("the", ""), ("", "a."), ("The", "an")]:
+        assert exact(gold, predicted) == 1
+        assert overlap(gold, predicted) == 0  # 1.1 shares no word, so EM may be above F1 here
+        assert overlap_or_none(gold, predicted) == 1
+    for gold, predicted in [("cat", "the"), ("the", "cat"), ("", "cat"), ("cat", "")]:
+        assert exact(gold, predicted) == overlap_or_none(gold, predicted) == 0
+
+
+def test_the_best_gold_answer_counts_and_twice_counts_once() -> None:
+    gold = [["Paris", "the city of Paris", "Paris"], ["1998", "1998"]]
+    # "city of Paris": exact by the second answer. "in 1998": F1 2/3.
+    found = squad1(gold, ["city of Paris!", "in 1998"])
+    assert found == pytest.approx({"exact": 50, "f1": 100 * (1 + 2 / 3) / 2})
+
+
+def test_the_second_version_tells_questions_with_and_without_answer_apart() -> None:
+    gold = [["the cat", "cat"], ["dog"], [], [], ["The", "A."]]
+    predicted = ["a cat sat", "", "", "cat", ""]
+    # 1: F1 of "cat" with "cat sat": P 1/2, R 1 → 2/3. 2: 0. 3: right. 4: wrong.
+    # 5: its answers are articles alone, so the gold is the empty text, and it is right;
+    #    yet the question counts among those with answers.
+    expected = {
+        "exact": 40,  # 3 and 5 of 5
+        "f1": 100 * (2 / 3 + 1 + 1) / 5,
+        "HasAns_exact": 100 / 3,
+        "HasAns_f1": 100 * (2 / 3 + 1) / 3,
+        "NoAns_exact": 50,
+        "NoAns_f1": 50,
+    }
+    assert squad2(gold, predicted) == pytest.approx(expected)
+
+
+def test_an_answer_of_articles_alone_is_dropped_beside_another() -> None:
+    assert squad2([["the", "cat"]], [""])["exact"] == 0
+    assert squad1([["the", "cat"]], [""])["exact"] == 100  # 1.1 drops nothing
+
+
+def test_kinds_of_questions_that_are_not_there_are_left_out() -> None:
+    assert set(squad2([["cat"]], ["cat"])) == {"exact", "f1", "HasAns_exact", "HasAns_f1"}
+    assert set(squad2([[]], ["cat"])) == {"exact", "f1", "NoAns_exact", "NoAns_f1"}
+    assert squad1([], []) == squad2([], []) == {"exact": 0, "f1": 0}
+
+
+def test_refusing_every_question_scores_the_part_without_answers() -> None:
+    gold = [["cat"]] * 3 + [[]] * 2
+    assert squad2(gold, [""] * 5)["f1"] == squad2(gold, [""] * 5)["exact"] == 40
+
+
+# Null scores ascending, so that thresholds keep the first 0, 1, 2, 3 or 4 answers.
+#   question  answers    prediction  null   EM   F1
+#   1         cat        cat         -3     1    1
+#   2         none       dog         -1     0    0
+#   3         big dog    dog          2     0    2/3
+#   4         none       cat          5     0    0
+# Kept 0: 2 questions right without answer. 1: 3. 2: 2. 3: EM 2, F1 2 2/3. 4: EM 1, F1 1 2/3.
+SWEEP = ([["cat"], [], ["big dog"], []], ["cat", "dog", "dog", "cat"], [-3.0, -1.0, 2.0, 5.0])
+
+
+def test_the_best_threshold_by_hand() -> None:
+    for compat in (False, True):
+        assert best_threshold(*SWEEP, compat=compat) == {
+            "best_exact": 75,
+            "best_exact_thresh": -3,
+            "best_f1": 75,
+            "best_f1_thresh": -3,
+        }
+    # Where question 1 asks for "old big cat" (EM 0, F1 1/2 by P 1, R 1/3), EM is best at none kept.
+    gold = [["old big cat"], [], ["big dog"], []]
+    found = best_threshold(gold, *SWEEP[1:])
+    assert found["best_exact"] == 50 and found["best_exact_thresh"] < -3
+    assert found["best_f1"] == pytest.approx(62.5) and found["best_f1_thresh"] == -3  # 2.5 of 4
+    assert best_threshold(gold, *SWEEP[1:], compat=True)["best_exact_thresh"] == 0
+
+
+def test_no_threshold_lies_between_equal_null_scores() -> None:
+    gold, predicted, nulls = [["cat"], []], ["cat", "dog"], [0.5, 0.5]
+    # Withdrawn: 1 of 2. Both kept: 1 of 2. Only the first kept: 2 of 2, which the script reports.
+    assert best_threshold(gold, predicted, nulls)["best_exact"] == 50
+    assert best_threshold(gold, predicted, nulls, compat=True)["best_exact"] == 100
+
+
+def test_the_script_takes_articles_for_an_answer_when_it_looks_for_a_threshold() -> None:
+    gold, predicted, nulls = [[], ["cat"]], ["the", "cat"], [0.1, 0.2]
+    # Withdrawn: 1 of 2. "the" kept is right still, so both kept are 2; the script counts 1, 0, 1.
+    assert best_threshold(gold, predicted, nulls)["best_exact"] == 100
+    assert best_threshold(gold, predicted, nulls, compat=True)["best_exact"] == 50
+
+
+def test_a_probability_that_withdraws_all_is_zero_as_in_the_script() -> None:
+    for compat in (False, True):
+        found = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9], compat=compat)
+        assert found["best_f1"] == 100 and found["best_f1_thresh"] == 0
+
+
+def test_null_scores_are_one_for_each_question() -> None:
+    with pytest.raises(ValueError, match="2 questions and 1 null"):
+        best_threshold([[], []], ["", ""], [0.0])
+    assert best_threshold([], [], [])["best_f1"] == 0
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(QUESTION, min_size=1, max_size=6))
+def test_a_threshold_gives_the_score_named_with_it_and_none_gives_more(
+    questions: list[tuple[list[str], str, float]],
+) -> None:
+    gold, predicted, nulls = zip(*questions, strict=True)
+    found = best_threshold(gold, predicted, nulls)
+    for name in ("exact", "f1"):
+
+        def at(threshold: float, name: str = name) -> float:
+            kept = ["" if x > threshold else p for x, p in zip(nulls, predicted, strict=True)]
+            return squad2(gold, kept)[name]
+
+        assert at(found[f"best_{name}_thresh"]) == pytest.approx(found[f"best_{name}"])
+        assert max(map(at, [-100, *nulls])) == pytest.approx(found[f"best_{name}"])
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(QUESTION, min_size=1, max_size=6))
+def test_exact_match_is_never_above_f1_in_the_second_version(
+    questions: list[tuple[list[str], str, float]],
+) -> None:
+    gold, predicted, _ = zip(*questions, strict=True)
+    found = squad2(gold, predicted)
+    assert found["exact"] <= found["f1"] + 1e-9
+    assert squad2(gold[::-1], predicted[::-1]) == pytest.approx(found)
+    assert squad2([[*golds, *golds] for golds in gold], predicted) == pytest.approx(found)
+
+
+@settings(deadline=None, derandomize=True)
+@given(TEXT, TEXT)
+def test_two_answers_agree_as_much_either_way(first: str, second: str) -> None:
+    for score in (exact, overlap, overlap_or_none):
+        assert score(first, second) == pytest.approx(score(second, first))
+    if normalise(first):
+        assert exact(first, second) <= overlap(first, second)
+        assert overlap(first, first) == 1
+
+
+def test_the_order_of_gold_answers_does_not_matter() -> None:
+    scores = [squad2([order], ["a big cat"]) for order in permutations(["cat", "big dog", "the"])]
+    assert all(score == scores[0] for score in scores)

@@ -1,0 +1,51 @@
+"""GAP: a case worked by hand from the rules of its scorer."""
+
+from __future__ import annotations
+
+import pytest
+
+from clozelab.contracts import UserError
+from clozelab.tasks.metrics.pronouns import Row, gap
+
+ROWS = [
+    Row("He", (True, False), (True, False)),  # hit
+    Row("his", (True, False), (False, True)),  # missed A, false B
+    Row("She", (False, True), (False, True)),  # hit
+    Row("her", (False, False), (True, False)),  # false A
+    Row("hers", (True, False), None),  # no prediction: both names are missed
+]
+
+
+def test_scores_by_hand() -> None:
+    found = gap(ROWS)
+    # Masculine: 1 hit of 2, 1 of 2 predicted right → F1 1/2.
+    assert found["masculine_f1"] == pytest.approx(50)
+    # Feminine: gold 1 (She) + 2 (missing), 1 hit → R 1/3; predicted 2, P 1/2 → F1 2/5.
+    assert found["feminine_recall"] == pytest.approx(100 / 3)
+    assert found["feminine_precision"] == pytest.approx(50)
+    assert found["feminine_f1"] == pytest.approx(40)
+    # Overall: 2 hits, R 2/5, P 2/4 → F1 4/9; bias 40/50.
+    assert found["f1"] == pytest.approx(400 / 9)
+    assert found["bias"] == pytest.approx(0.8)
+
+
+def test_perfect_is_a_hundred_without_bias() -> None:
+    found = gap([row._replace(predicted=row.gold) for row in ROWS])
+    assert found["f1"] == found["masculine_f1"] == found["feminine_f1"] == 100
+    assert found["bias"] == 1
+
+
+def test_a_ratio_with_nothing_is_left_out() -> None:
+    assert "bias" not in gap([]) and gap([])["f1"] == 0
+    assert "bias" not in gap(ROWS[:2])
+
+
+def test_saying_both_names_always_recalls_all() -> None:
+    rows = [Row("he", (True, False), (True, True))] * 3 + [Row("she", (False, False), (True, True))]
+    found = gap(rows)
+    assert found["recall"] == 100 and found["precision"] == pytest.approx(100 * 3 / 8)
+
+
+def test_a_pronoun_without_gender_is_refused() -> None:
+    with pytest.raises(UserError, match="'they' is not one that GAP asks about"):
+        gap([Row("they", (True, False), (True, False))])
