@@ -67,6 +67,7 @@ class Letters:
     size: int = 3
     length: int = 64
     passage_first: bool = False
+    opening: bool = True  # a mark stands before the text; XLNet has none there
     known: dict[str, int] = field(default_factory=lambda: {"<": 0, ">": 1})
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
@@ -90,15 +91,16 @@ class Letters:
         return Pieces(columns, starts, spans, np.array(begins, bool), np.array(words, np.int64))
 
     def marks(self, texts: int) -> int:
-        """One on each side."""
+        """Two around a text, one before another."""
         return texts + 1
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
-        """A text between its marks."""
-        ids = np.concatenate([[0], first["ids"], [1]])
+        """A text and its marks."""
+        begin = int(self.opening)
+        ids = np.concatenate([[0] * begin, first["ids"], [1] * (2 - begin)]).astype(np.int64)
         assert len(ids) <= self.length
         columns = {"ids": ids, "segments": np.zeros_like(ids)}
-        return Row(columns, slice(1, len(ids) - 1), slice(0, 0), 0)
+        return Row(columns, slice(begin, begin + len(first["ids"])), slice(0, 0), 0)
 
 
 def batch(laid: Laid, group: int, *, idle: int = 0) -> tuple[Input, dict[str, Tensor]]:

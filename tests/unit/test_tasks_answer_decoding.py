@@ -96,6 +96,10 @@ def test_what_is_laid_is_what_is_read(
     kind = Answer(stride=stride, longest=4, best=best)
     laid = kind.lay([example], reader)
     assert not laid.counts.numbers  # strides of 7 in windows of 11 hold any 4 tokens whole
+    # What begins where another window has more context is not read here, and not whole there.
+    columns = laid.targets.columns
+    central = laid.kept["most"][laid.starts[:-1] + columns["left"]]
+    assume((central & (columns["labels"] == 1)).any())
     (span,) = kind.decode(laid, one_hot(laid), [example])
     assert span.text == passage[begin:end].strip()
     assert span.best[0].start == begin
@@ -248,9 +252,9 @@ def test_beams_are_read_as_the_head_lays_them() -> None:
     examples = [ask("aa bb cc dd", "bb")]
     laid = kind.lay(examples, FakeReader())
     # [CLS] who ? [SEP] aa bb cc dd [SEP]: the passage is 4 to 7
-    row = [-0.1, -2.0, 5, 0, -0.3, -1.0, -0.5, -0.6, 6, 4, 5, 7, 0.25]
+    row = [-0.1, -2.0, 5, 0, -0.3, -0.2, -0.5, -0.6, 6, 8, 5, 7, 0.25]
     (span,) = kind.decode(laid, [np.array([row, [0.0] * 13])], examples)
-    assert [c.text for c in span.best] == ["bb cc"]  # 5 to 4 ends before it begins; 0 is the mark
+    assert [c.text for c in span.best] == ["bb cc"]  # 0 and 8 are marks
     assert span.score == pytest.approx(-0.4) and span.null == 0.25 and span.text == "bb cc"
     assert kind.tuned(0.2).judge([span])[0].text == ""
 
@@ -264,3 +268,6 @@ def test_of_several_windows_the_surest_of_an_answer_gives_the_null_score() -> No
     (span,) = kind.decode(laid, rows, examples)
     assert span.null == -3.0
     assert [(c.text, c.start) for c in span.best] == [("j", 18), ("a", 0)]
+    rows[1][0, [1, 3]] = 4  # "e", which has more context in the first window
+    (span,) = kind.decode(laid, rows, examples)
+    assert [c.text for c in span.best] == ["a"]

@@ -86,9 +86,10 @@ def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
         assert again[-1][1] == count and 0 < again[0][0] <= cut[0][1]
 
 
+@pytest.mark.parametrize("opening", [False, True])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_word_is_laid_where_its_row_says(overlap: bool) -> None:
-    reader = Letters()
+def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None:
+    reader = Letters(opening=opening)
     task = replace(SMALL, overlap=overlap)
     laid = task.lay([stories()[0], LONG], reader)
     flat = [word for sentence in LONG.sentences for word in sentence]
@@ -106,6 +107,11 @@ def test_a_word_is_laid_where_its_row_says(overlap: bool) -> None:
     assert len(seen[AGAIN]) == (len(flat) - seen[AGAIN][0] if overlap else 0)
     words = placed(given, targets)
     assert torch.equal(given.ids[words.places], given.ids[words.again])
+    for segment in range(len(given.starts) - 1):
+        inside = (words.places >= given.starts[segment]) & (
+            words.places < given.starts[segment + 1]
+        )
+        assert (words.segments[words.owners[inside]] == segment).all()
     assert bool((words.places != words.again).any()) == overlap
 
 

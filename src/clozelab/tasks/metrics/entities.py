@@ -41,16 +41,6 @@ def scores(
     return {"precision": total.precision, "recall": total.recall, "f1": total.f1}
 
 
-def f1(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[Sequence[str]],
-    *,
-    scheme: Scheme | None = None,
-) -> float:
-    """F1 over all entities of all sentences."""
-    return scores(gold, predicted, scheme=scheme)["f1"]
-
-
 def by_type(
     gold: Sequence[Sequence[str]],
     predicted: Sequence[Sequence[str]],
