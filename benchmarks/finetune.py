@@ -56,13 +56,15 @@ def directory(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, lab
     ).save_pretrained(place)
 
 
-def ours(place: Path, data: Data, *, steps: int, sequences: int, compiled: bool) -> dict[str, Any]:
+def ours(
+    place: Path, data: Data, *, steps: int, sequences: int, machine: Machine
+) -> dict[str, Any]:
     """Our steps: examples and real tokens a second, and the peak of memory."""
     fresh()
     settings = (f"steps={steps}", f"sequences={sequences}", "length=128")
     given = lesson(Order(str(place), data, protocol="bert", settings=settings))
     with join() as world:
-        work = Trial(given, Machine(compile=compiled, workers=2), world)
+        work = Trial(given, machine, world)
         seconds, tokens = [], []
         with closing(ahead(work.jobs(0, work.start()), workers=2)) as feed:
             for step in islice(train(work.trainee, feed, world), steps):
@@ -135,6 +137,15 @@ def theirs(place: Path, data: Data, *, steps: int, sequences: int) -> dict[str, 
     }
 
 
+def machines_tried() -> dict[str, Machine]:
+    """How ours runs: plainly, and on a GPU also compiled, and replayed as CUDA graphs."""
+    found = {"eager": Machine(compile=False, workers=2)}
+    if torch.cuda.is_available():
+        found["compiled"] = Machine(compile=True, workers=2)
+        found["graphs"] = Machine(compile=True, graphs=True, workers=2)
+    return found
+
+
 def texts(example: Any) -> Sequence[str]:
     return [example.first] if example.second is None else [example.first, example.second]
 
@@ -170,9 +181,8 @@ def main() -> None:
         place = Path(folder) / "model"
         directory(place, tokenizer, layers=layers, width=width, labels=labels)
         found: dict[str, Any] = {"trainer": theirs(place, data, **run)}
-        found["eager"] = ours(place, data, **run, compiled=False)
-        if torch.cuda.is_available():
-            found["compiled"] = ours(place, data, **run, compiled=True)
+        for name, machine in machines_tried().items():
+            found[name] = ours(place, data, **run, machine=machine)
     speed = {name: one["examples_a_second"] for name, one in found.items()}
     told = {
         "size": given.size,

@@ -249,12 +249,23 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     if task.labels:
         named = [peer.config.id2label[number] for number in range(len(task.labels))]
         assert tuple(named) == task.labels
+    problems = {"classify": "single_label_classification", "regress": "regression"}
+    assert peer.config.problem_type == problems.get(kind)
+    encoders = (("roberta", "choose"), ("distilbert", "tag"))  # which have no rate of their own
+    assert dropped(peer) <= {encoder.dropout if (family, kind) in encoders else task.dropout}
     back = read(str(tmp_path / "hf"))
     got = bring(back.config, back.tensors)
     assert (got.task, got.left, got.family) == (saved(family, task), [], family)
     agree(wanted, ours(arrived(got), batch))
     cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
     assert held(tmp_path / "hf") == held(tmp_path / "theirs")
+
+
+def dropped(peer: nn.Module) -> set[float]:
+    """The rates of dropout outside the encoder."""
+    inside = f"{peer.base_model_prefix}."
+    modules = {n: m for n, m in peer.named_modules() if not n.startswith(inside)}
+    return {m.p for m in modules.values() if isinstance(m, nn.Dropout)}
 
 
 def saved(family: str, task: TaskHead) -> TaskHead:

@@ -41,7 +41,12 @@ def test_squads_questions_keep_the_passage_as_it_is(tmp_path: Path) -> None:
 
 def test_a_question_may_have_no_answer_or_an_unknown_one(tmp_path: Path) -> None:
     asks = [
-        asking(1, is_impossible=True, plausible_answers=[{"text": "cat", "answer_start": 6}]),
+        asking(
+            1,
+            ("cat", 6),
+            is_impossible=True,
+            plausible_answers=[{"text": "cat", "answer_start": 6}],
+        ),
         asking(2, ("cat", 6), is_impossible=False),
         asking(3),
     ]
@@ -53,11 +58,11 @@ def test_a_question_may_have_no_answer_or_an_unknown_one(tmp_path: Path) -> None
 
 
 def test_an_answer_elsewhere_is_found_nearest_and_counted(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", squad(asking(1, ("cat", 15)), asking(2, ("The", -1))))
+    path = write(tmp_path / "a.json", squad(asking(1, ("cat", 15)), asking(2, ("cat slept.", -10))))
     counts = Counts()
     first, second = questions(path, counts=counts)
     assert first.answers == (Answer("cat", PASSAGE.rindex("cat")),)
-    assert second.answers == (Answer("The", 2),)
+    assert second.answers == (Answer("cat slept.", PASSAGE.index("cat slept.")),)
     assert counts.numbers == {RELOCATED: 2} and counts.places[RELOCATED].endswith("question q1")
 
 
@@ -247,15 +252,27 @@ def coref(*rows: str, begin: str = "#begin document (nw/a); part 001") -> str:
 
 
 def test_brackets_become_mentions(tmp_path: Path) -> None:
-    rows = ("The (4", "cat (0)|4)", "", "saw (3|(3", "it (0)|3)", "there 3)", "")
+    rows = (
+        "The (4",
+        "cat (0)|4)",
+        "",
+        "saw (3",
+        "it (0)|(3",
+        "there 3)",
+        "in 3)",
+        "it (0)",
+        "it (0)",
+        "it (0)",
+        "",
+    )
     path = write(tmp_path / "a.conll", coref(*rows) + coref("x (1)", begin="#begin document (b)"))
     first, second = documents(path)
-    assert first.sentences == (("The", "cat"), ("saw", "it", "there"))
+    assert first.sentences == (("The", "cat"), ("saw", "it", "there", "in", "it", "it", "it"))
     assert first.id == "nw/a_1" and second.id == "b_0"
     assert first.clusters == (
         (Mention(0, 1),),
-        (Mention(1, 1), Mention(3, 3)),
-        (Mention(2, 3), Mention(2, 4)),
+        (Mention(1, 1), *(Mention(at, at) for at in (3, 6, 7, 8))),
+        (Mention(2, 5), Mention(3, 4)),
     )
     assert second.clusters == ((Mention(0, 0),),)
 

@@ -43,7 +43,7 @@ def rivals(laid: Laid, outputs: list[NDArray], passage: str, kind: Answer) -> di
     return found
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 12),
@@ -75,7 +75,7 @@ def test_decoding_equals_trying_all_pairs(
     assert span.null == pytest.approx(min(nulls) - span.score)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 7),
@@ -105,7 +105,7 @@ def test_what_is_laid_is_what_is_read(
     assert span.best[0].start == begin
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     passage=PASSAGES.filter(str.strip),
     head=st.sampled_from(["span", "beam"]),

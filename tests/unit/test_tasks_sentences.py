@@ -274,6 +274,15 @@ def test_dropout_is_of_training_alone_and_at_the_rate_told(kind: Any) -> None:
         assert torch.equal(model.predict(given), model.predict(given))
 
 
+def test_the_summary_is_the_activation_of_that_name() -> None:
+    given = batch(Classify(LABELS).lay(told(Classify(LABELS)), READER), "classify")
+    for name, activate in (("tanh", torch.tanh), ("relu", torch.relu)):
+        model = Small(Classify(LABELS, summary=name))  # type: ignore[arg-type]
+        states = model.encoded(given).states[given.targets["classify"]["at"]]
+        wanted = model.head.classifier(activate(model.head.dense(states)))
+        torch.testing.assert_close(model.predict(given), wanted, rtol=0, atol=1e-12)
+
+
 def test_dropping_first_drops_before_the_dense_layer() -> None:
     kind = Classify(LABELS, dropout=0.5)
     given = batch(kind.lay(told(kind), READER), kind.name)

@@ -70,12 +70,12 @@ def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
 
 def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted() -> None:
     examples = [
-        Tagged("x", ("aaabbb", "ccc", "dddeee", "f"), ("O",) * 4),
+        Tagged("x", ("aaabbb", "cccddd", "eeefff", "g"), ("O",) * 4),
         Tagged("y", ("aaabbbcccdddeee", "f"), ("O",) * 2),
         Tagged("z", (), ()),
     ]
     laid = KIND.lay(examples, FakeReader(length=6))
-    assert np.diff(laid.starts).tolist() == [5, 5, 6, 3, 2]
+    assert np.diff(laid.starts).tolist() == [6, 5, 6, 3, 2]
     assert laid.owners.tolist() == [0, 0, 1, 1, 2]
     assert np.diff(laid.targets.starts).tolist() == [2, 2, 1, 1, 0]
     assert laid.groups.tolist() == [0, 1, 2, 3, 4, 5]

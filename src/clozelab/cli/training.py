@@ -218,6 +218,7 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         micro_batch=arguments.micro_batch,
         workers=arguments.workers,
         compile=arguments.compile,
+        graphs=getattr(arguments, "graphs", False),
         recompute=arguments.recompute,
         shard=getattr(arguments, "shard", False),
     )

@@ -124,7 +124,7 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     tag, words = _TASKS[task.kind]
     lines = [f"## Task\n\n{words[0].upper()}{words[1:]} ({tag})."]
     if task.labels:
-        rows = dict(enumerate(task.labels))
+        rows = {str(number): label for number, label in enumerate(task.labels)}
         lines.append(f"Labels:\n\n{_table('label', rows)}")
     if lineage:
         lines.append(f"Fine-tuned from: {' → '.join(lineage)}.")

@@ -1,4 +1,4 @@
-"""The head of a task in a config of transformers: labels by name, kind, and how it is drawn."""
+"""The head of a task in a config of transformers: labels by name, kind and settings."""
 
 from __future__ import annotations
 

@@ -306,7 +306,8 @@ class Trial:
         encoder.recompute = self.machine.recompute
         if self.compiled:
             torch._dynamo.config.recompile_limit = 64
-            model.compile(fullgraph=True, dynamic=False)
+            mode = "reduce-overhead" if self.machine.graphs else None
+            model.compile(fullgraph=True, dynamic=False, mode=mode)
         wrapped = self.world.wrap(model, shard=False)
         shape: Any = self.lesson.recipe.encoder
         shared = getattr(shape, "sharing", "none") != "none"
@@ -320,8 +321,8 @@ class Trial:
         return Trainee(wrapped, optimisers, self.tuning.clip, self.lesson.seed, scaler)
 
     def _room(self) -> Room:
-        """Micro-batches of one shape, by a sample of the examples."""
-        sample = self.lesson.share.picked(self._order(0)[:512])
+        """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
+        sample = self.lesson.share.picked(self.numbers[:: -(-len(self.numbers) // 512)])
         many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
         blocks = -(-int(self.tuning.sequences * many) // self.world.size)
         longest = int(np.diff(self.lesson.share.starts).max())

@@ -137,7 +137,7 @@ NAMED: dict[str, Named] = {
         "QQP: do two questions ask the same",
         "QQP",
         metrics=("accuracy", "f1"),
-        skips=True,  # GLUE's train.tsv has three rows with line ends inside
+        skips=True,  # GLUE's train.tsv has a few rows cut short, which its readers drop
     ),
     "mnli": Named(
         "mnli",
@@ -302,8 +302,8 @@ NAMED: dict[str, Named] = {
         {
             "train": (
                 File("train.50k.json"),
-                File("train.10k.json", note="train is the file of 10,000 pairs of 50,437"),
-                File("train.3k.json", note="train is the file of 3,000 pairs of 50,437"),
+                File("train.10k.json", note="train is the file of 10,000 pairs, not train.50k"),
+                File("train.3k.json", note="train is the file of 3,000 pairs, not train.50k"),
             ),
             "dev": _files("dev.json"),
             "test": _files("test.json"),

@@ -16,7 +16,7 @@ from clozelab.layers import Linear, Norm, drop, initialise
 from clozelab.tasks.heads.span import NOWHERE, around, both_ends, wide
 
 
-class Laid(NamedTuple):
+class Rows(NamedTuple):
     """The windows of a batch as rows that begin at their marks."""
 
     tokens: Tensor  # [P, L]
@@ -116,7 +116,7 @@ class BeamHead(nn.Module):
         both = row.repeat_interleave(2, dim=0)
         return functional.pad(both, (0, 0, 0, len(targets["at"]) - len(both)))
 
-    def _lay(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Laid:
+    def _lay(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Rows:
         """The rectangle; what needs no start is reckoned on the packed tokens."""
         window, passage = _slot(targets, 0), _slot(targets, 1)
         tokens, there = around(given, window["at"], max(given.longest, self.beams))
@@ -126,7 +126,7 @@ class BeamHead(nn.Module):
         near = functional.linear(states, self.end_dense.weight[:, : self.width].to(states.dtype))
         cells = tokens.flatten()
         start = wide(self.start(states)).index_select(0, cells).view(tokens.shape)
-        return Laid(
+        return Rows(
             tokens,
             legal,
             states.index_select(0, cells).view(*tokens.shape, self.width),
@@ -134,14 +134,14 @@ class BeamHead(nn.Module):
             start.masked_fill(~legal, NOWHERE),
         )
 
-    def _ends(self, laid: Laid, starts: Tensor) -> Tensor:
+    def _ends(self, laid: Rows, starts: Tensor) -> Tensor:
         """[P, L] the logits of being the end, given the vectors [P, W] of the starts."""
         weight, bias = self.end_dense.weight[:, self.width :], self.end_dense.bias
         far = functional.linear(starts, weight.to(starts.dtype), bias.to(starts.dtype))
         hidden = self.end_norm(torch.tanh(laid.near + far[:, None]))
         return wide(self.end_scores(hidden)).squeeze(-1).masked_fill(~laid.legal, NOWHERE)
 
-    def _unanswerable(self, laid: Laid) -> Tensor:
+    def _unanswerable(self, laid: Rows) -> Tensor:
         """[P] from the mark and the mean of all vectors, each as likely as it is the start.
 
         The library that took over XLNet's code trains on the right start's vector instead, which

@@ -12,16 +12,17 @@ from clozelab.contracts import Input
 from clozelab.tasks.heads.judging import wide
 
 
+def blocks(given: Input) -> Tensor:
+    """[N] the block that each token is in: how many have ended where it stands."""
+    # No searchsorted: the compiler has none for a part of a tensor.
+    ends = given.starts[1:].long()
+    many = ends.new_zeros(len(given.ids) + 1).index_add(0, ends, torch.ones_like(ends))
+    return many.cumsum(0)[:-1]
+
+
 def block_of(given: Input, tokens: Tensor) -> Tensor:
-    """The block that each of some tokens, by their place in the batch, is in."""
-    return torch.searchsorted(
-        given.starts[1:].contiguous(), tokens.to(given.starts.dtype), right=True
-    )
-
-
-def every(given: Input) -> Tensor:
-    """0, 1, …: each token's place in the batch."""
-    return torch.arange(len(given.ids), device=given.ids.device, dtype=given.starts.dtype)
+    """The block of some tokens, by their place in the batch."""
+    return blocks(given).index_select(0, tokens)
 
 
 def means(states: Tensor, given: Input) -> Tensor:
@@ -32,5 +33,5 @@ def means(states: Tensor, given: Input) -> Tensor:
         x = x.where(given.seen.flatten()[:, None], 0.0)
         lengths = given.seen.sum(1)
     empty = x.new_zeros(len(given.starts) - 1, x.shape[1])
-    sums = empty.index_add(0, block_of(given, every(given)), x)
+    sums = empty.index_add(0, blocks(given), x)
     return (sums / lengths.clamp(min=1)[:, None]).to(states.dtype)

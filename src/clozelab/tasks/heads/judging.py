@@ -26,9 +26,8 @@ def classified(logits: Tensor, labels: Tensor) -> Sums:
     loss = functional.cross_entropy(
         wide(logits), labels, ignore_index=Targets.IGNORED, reduction="sum"
     )
-    there = labelled(labels)
-    right = (logits.argmax(-1) == labels) & there
-    return {"loss": loss, "count": there.sum(), "correct": right.sum()}
+    right = logits.argmax(-1) == labels
+    return {"loss": loss, "count": labelled(labels).sum(), "correct": right.sum()}
 
 
 def measured(values: Tensor, labels: Tensor) -> Sums:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from clozelab.contracts import Encoded, Input
-from clozelab.tasks.heads.blocks import block_of, every
+from clozelab.tasks.heads.blocks import blocks
 
 
 class Recurrent(nn.Module):
@@ -41,7 +41,7 @@ class Recurrent(nn.Module):
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         read, _ = self.lstm(packed)
         out, _ = pad_packed_sequence(read, batch_first=True, total_length=given.longest)
-        cells = block_of(given, every(given)) * given.longest + given.places
+        cells = blocks(given) * given.longest + given.places
         flat: Tensor = out.flatten(0, 1).index_select(0, cells)
         return encoded._replace(states=flat.to(states.dtype))
 

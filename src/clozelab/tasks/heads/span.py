@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.layers import Linear, drop, initialise
+from clozelab.tasks.heads.blocks import block_of
 
 NOWHERE = -1e30  # the logit of a cell that is no token: finite, so that nothing becomes NaN
 
@@ -64,7 +65,7 @@ def around(given: Input, at: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     beginning, so that a place in it is a distance from that token, modulo the columns.
     """
     starts = given.starts.long()
-    block = torch.searchsorted(starts[1:].contiguous(), at, right=True)
+    block = block_of(given, at)
     first, length = starts[block], starts.diff()[block]
     place = (at - first)[:, None] + torch.arange(columns, device=at.device)
     place = place % columns
