@@ -154,7 +154,9 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--fresh", action="store_true", help="random weights in the model's place")
     verb.add_argument("--at-once", type=_count, default=1, help="runs side by side (1)")
     group = _add_machine(verb)
-    group.add_argument("--graphs", action="store_true", help="compiled steps as CUDA graphs")
+    group.add_argument(
+        "--graphs", action=argparse.BooleanOptionalAction, help="CUDA graphs of what is compiled"
+    )
     verb = _verb(verbs, "predict", "what a fine-tuned model says of texts")
     verb.add_argument("model", help="a fine-tuned run")
     verb.add_argument("--text", action="append", default=[], help="a text; twice for a pair")

@@ -218,7 +218,7 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         micro_batch=arguments.micro_batch,
         workers=arguments.workers,
         compile=arguments.compile,
-        graphs=getattr(arguments, "graphs", False),
+        graphs=getattr(arguments, "graphs", None),
         recompute=arguments.recompute,
         shard=getattr(arguments, "shard", False),
     )

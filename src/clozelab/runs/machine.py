@@ -24,7 +24,7 @@ class Machine:
     micro_batch: int | None = None  # sequences of full length
     workers: int = 1
     compile: bool | None = None
-    graphs: bool = False  # replay the compiled step as CUDA graphs
+    graphs: bool | None = None  # replay a compiled step of fine-tuning as CUDA graphs
     recompute: bool = False
     shard: bool = False
 

@@ -306,7 +306,9 @@ class Trial:
         encoder.recompute = self.machine.recompute
         if self.compiled:
             torch._dynamo.config.recompile_limit = 64
-            mode = "reduce-overhead" if self.machine.graphs else None
+            # A step of fine-tuning is so short that launching its kernels takes longer than they do.
+            graphs = device.type == "cuda" and self.machine.graphs is not False
+            mode = "reduce-overhead" if graphs else None
             model.compile(fullgraph=True, dynamic=False, mode=mode)
         wrapped = self.world.wrap(model, shard=False)
         shape: Any = self.lesson.recipe.encoder
