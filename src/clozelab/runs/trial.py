@@ -306,7 +306,7 @@ class Trial:
         encoder.recompute = self.machine.recompute
         if self.compiled:
             torch._dynamo.config.recompile_limit = 64
-            # A step of fine-tuning is so short that launching its kernels takes longer than they do.
+            # A step is so short that launching its kernels takes longer than running them.
             graphs = device.type == "cuda" and self.machine.graphs is not False
             mode = "reduce-overhead" if graphs else None
             model.compile(fullgraph=True, dynamic=False, mode=mode)

@@ -55,7 +55,7 @@ class Tag:
         check_names(self.tags, "tags")
         if self.scheme not in (None, *get_args(Scheme)):
             raise UserError(
-                f'scheme = "{self.scheme}": must be one of {", ".join(get_args(Scheme))}, or left out'
+                f'scheme = "{self.scheme}": must be {", ".join(get_args(Scheme))}, or left out'
             )
 
     def lay(self, examples: Sequence[Tagged], reader: Reader) -> Laid:
