@@ -1,0 +1,118 @@
+"""Keep the scores of fine-tunings under results/: a table, a picture, and what made them.
+
+    python tools/keep_tasks.py TUNED results/NAME --encoder RUN --commit HASH
+
+TUNED holds folders pretrained/TASK and random/TASK as `clozelab finetune` leaves them; of a task
+whose runs were not all finished, those that were are kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from keep_results import keep
+
+from clozelab.runs.finetune import spread
+
+ARMS = ("pretrained", "random")
+MAIN = {"squad1": "f1", "stsb": "pearson", "mrpc": "accuracy"}
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """One task's finished runs: scores by seed, their spread, settings and machine."""
+    runs = {
+        run.name.removeprefix("seed-"): json.loads((run / "result.json").read_text())
+        for run in sorted(folder.glob("seed-*"))
+        if (run / "result.json").exists()
+    }
+    first = folder / "seed-0"
+    task = tomllib.loads((first / "task.toml").read_text())
+    machine = tomllib.loads((first / "machine.toml").read_text())
+    scores = {
+        seed: {name: value for name, value in result["dev"].items() if name != "step"}
+        for seed, result in runs.items()
+    }
+    metrics = next(iter(scores.values()))
+    return {
+        "task": task["task"],
+        "tuning": task["tuning"],
+        "examples": machine["examples"],
+        "steps": next(iter(runs.values()))["steps"],
+        "seconds": {seed: round(result["seconds"], 1) for seed, result in runs.items()},
+        "seeds": scores,
+        "spread": {name: spread([one[name] for one in scores.values()]) for name in metrics},
+    }
+
+
+def told(one: dict[str, float]) -> str:
+    """A mean and half its interval."""
+    half = f" ± {one['high'] - one['mean']:.1f}" if "high" in one else ""
+    many = "" if one["runs"] == 3 else f" ({one['runs']} runs)"
+    return f"{one['mean']:.1f}{half}{many}"
+
+
+def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
+    """Each task's runs as dots, pretrained and random."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(6.4, 0.42 * len(found) + 0.9), layout="constrained")
+    colours = {"pretrained": "#0072b2", "random": "#d55e00"}
+    for row, (task, arms) in enumerate(found.items()):
+        for arm, one in arms.items():
+            name = main_metric(task, one)
+            values = [scores[name] for scores in one["seeds"].values()]
+            label = arm if not row else None
+            axis.plot(values, [row] * len(values), "o", color=colours[arm], ms=5, label=label)
+            mean = one["spread"][name]["mean"]
+            axis.annotate(
+                f"{mean:.1f}", (mean, row), (0, 6), textcoords="offset points", ha="center",
+                fontsize=7, color=colours[arm],
+            )  # fmt: skip
+    names = [f"{task} {main_metric(task, arms['pretrained'])}" for task, arms in found.items()]
+    axis.set_yticks(range(len(found)), names)
+    axis.invert_yaxis()
+    axis.set_xlim(0, 100)
+    axis.set_xlabel("dev score; a dot a seed, the mean above")
+    axis.grid(axis="x", alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="lower right")
+    figure.savefig(file, metadata={"Date": None})
+
+
+def main_metric(task: str, one: dict[str, Any]) -> str:
+    return MAIN.get(task, next(iter(one["spread"])))
+
+
+def main() -> None:
+    """Keep, draw, print a table."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("tuned", type=Path)
+    words.add_argument("out", type=Path)
+    words.add_argument("--encoder", type=Path, required=True)
+    words.add_argument("--commit", required=True)
+    given = words.parse_args()
+    shutil.rmtree(given.out, ignore_errors=True)
+    keep(given.encoder, given.out / "encoder", given.commit)
+    tasks = sorted(path.name for path in (given.tuned / ARMS[0]).iterdir())
+    found = {task: {arm: read(given.tuned / arm / task) for arm in ARMS} for task in tasks}
+    text = json.dumps({"commit": given.commit, "tasks": found}, indent=1)
+    (given.out / "tasks.json").write_text(text + "\n", encoding="utf-8")
+    draw(found, given.out / "tasks.svg")
+    print("| task | metric | pretrained | random weights |\n|---|---|--:|--:|")
+    for task, arms in found.items():
+        for metric in arms["pretrained"]["spread"]:
+            cells = (told(arms[arm]["spread"][metric]) for arm in ARMS)
+            print(f"| {task} | {metric} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()
