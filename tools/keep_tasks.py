@@ -75,9 +75,14 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
             axis.plot(values, [row] * len(values), "o", color=colours[arm], ms=5, label=label)
             mean = one["spread"][name]["mean"]
             axis.annotate(
-                f"{mean:.1f}", (mean, row), (0, place[arm]), textcoords="offset points", ha="center",
-                fontsize=7, color=colours[arm],
-            )  # fmt: skip
+                f"{mean:.1f}",
+                (mean, row),
+                (0, place[arm]),
+                textcoords="offset points",
+                ha="center",
+                fontsize=7,
+                color=colours[arm],
+            )
     names = [f"{task} {main_metric(task, arms['pretrained'])}" for task, arms in found.items()]
     axis.set_yticks(range(len(found)), names)
     axis.invert_yaxis()
@@ -90,6 +95,7 @@ def draw(found: dict[str, dict[str, Any]], file: Path) -> None:
 
 
 def main_metric(task: str, one: dict[str, Any]) -> str:
+    """The metric that is drawn."""
     return MAIN.get(task, next(iter(one["spread"])))
 
 

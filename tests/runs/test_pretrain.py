@@ -429,6 +429,17 @@ def test_a_student_is_as_wide_as_its_teacher_and_its_blocks_are_as_short() -> No
     assert given.recipe.schedule.sequences == before.schedule.sequences
 
 
+def test_a_student_keeps_what_was_set_of_its_encoder() -> None:
+    layers = load(teacher()).recipe.encoder.layers
+    recipe = shrunk("distilbert", f"encoder.layers={layers}", "encoder.inner=48")
+    settings = {"data": [store("wordpiece")], "seed": 0}
+    given = starting.taught(recipe, teacher(), own=["layers"], **settings)
+    assert given.recipe.encoder.layers == layers
+    assert starting.taught(recipe, teacher(), **settings).recipe.encoder.layers < layers
+    with pytest.raises(UserError, match="inner is 48"):
+        starting.taught(recipe, teacher(), own=["inner"], **settings)
+
+
 @pytest.mark.parametrize("shaped", [False, True])
 def test_going_on_from_a_shrunk_model_keeps_its_short_blocks_unless_told(shaped: bool) -> None:
     given = starting.continued(

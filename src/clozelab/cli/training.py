@@ -85,6 +85,11 @@ def distil(arguments: argparse.Namespace) -> None:
         seed=arguments.seed or 0,
         budget=arguments.budget,
         sized=arguments.size is not None,
+        own=[
+            key.removeprefix("encoder.")
+            for key in (one.partition("=")[0] for one in arguments.set)
+            if key.startswith("encoder.")
+        ],
     )
     place = Path(arguments.out)
     machine, habits = machine_of(arguments), _habits(arguments)

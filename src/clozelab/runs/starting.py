@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,8 +87,12 @@ def taught(
     seed: int,
     budget: str | None = None,
     sized: bool = False,
+    own: Collection[str] = (),
 ) -> Task:
-    """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher."""
+    """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher.
+
+    But for the settings of its encoder that are its `own`.
+    """
     teacher = load(place)
     stores = open_stores(data)
     corpus = stores[0][0]
@@ -103,7 +107,7 @@ def taught(
     if "masked_lm" not in teacher.model.heads:
         raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
     if not sized:
-        recipe = _beside(recipe, teacher.recipe)
+        recipe = _beside(recipe, teacher.recipe, own)
     recipe = fitted(recipe, corpus)
     kind: Any = recipe.tokenizer
     recipe = replace(
@@ -172,7 +176,7 @@ def _told(value: Any) -> str:
     return "–" if value is None else written(value)
 
 
-def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
+def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
     """The student's recipe at the teacher's width, with its own share of the layers.
 
     A teacher that was shrunk has learned from short blocks, so its student does too.
@@ -180,13 +184,14 @@ def _beside(recipe: Recipe, teacher: Recipe) -> Recipe:
     student: Any = recipe.encoder
     other: Any = teacher.encoder
     full = recipes.read("bert").encoder.layers
-    same = ("width", "heads", "inner", "embedding", "positions", "position_offset", "activation")
-    encoder = replace(
-        student,
-        layers=max(1, other.layers * student.layers // full),
-        epsilon=other.epsilon,
-        **{name: getattr(other, name) for name in same},
+    same = (
+        *("width", "heads", "inner", "embedding", "positions", "position_offset"),
+        *("activation", "epsilon"),
     )
+    taken = {name: getattr(other, name) for name in same}
+    taken["layers"] = max(1, other.layers * student.layers // full)
+    taken = {name: value for name, value in taken.items() if name not in own}
+    encoder = replace(student, **taken)
     return _as_short(within(recipe, encoder), teacher)
 
 

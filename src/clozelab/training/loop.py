@@ -65,6 +65,7 @@ class Trainee:
     seed: int
     scaler: torch.amp.GradScaler | None = None
     memory: Tensor | None = None  # [layers, rows of this process, M, W]
+    replays: bool = False  # the model is replayed from CUDA graphs
 
 
 class _Made(NamedTuple):
@@ -158,6 +159,10 @@ def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
     parts: list[Tensor] = []
     batches = _batches(prepared, world)
     draws = mix(key(trainee.seed, "dropout", prepared.number), world.rank)
+    if trainee.replays and len(batches) > 1:
+        # A graph writes every batch's gradients to one place: they add up in another.
+        for parameter in trainee.model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     for number, batch in enumerate(batches):
         torch.manual_seed(int(mix(draws, number)) >> 1)
         with world.accumulate(trainee.model, number == len(batches) - 1):

@@ -67,17 +67,22 @@ class Share:
 
 
 def joined(shares: Sequence[Share]) -> Share:
-    """Several shares as one."""
+    """Several shares as one; if one has groups, a block of another is a group of its own."""
     if len(shares) == 1:
         return shares[0]
     first = shares[0]
     turned = [share.reverse for share in shares if share.reverse is not None]
-    targets = {name: _together([share.targets[name] for share in shares]) for name in first.targets}
+    grouped = any(share.groups is not None for share in shares)
+    targets = {
+        name: _together([share.targets[name] for share in shares], even=not grouped)
+        for name in first.targets
+    }
     return Share(
         {name: np.concatenate([s.columns[name] for s in shares]) for name in first.columns},
         _after([share.starts for share in shares]),
         targets,
         np.concatenate(turned) if turned else None,
+        _after([share.units for share in shares]) if grouped else None,
     )
 
 
@@ -195,16 +200,20 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
     """
     lengths = np.diff(share.starts)
     mean, spread = float(lengths.mean()), float(lengths.std())
-    most = max(tokens, longest, *_sizes(share.starts, share.units))
+    groups = np.diff(share.starts[share.units])
+    largest = int(groups.max())
+    most = max(tokens, longest, largest)
     if lengths.min() == longest:
-        rows = -(-blocks // -(-blocks // (most // longest)))
+        rows = max(-(-blocks // -(-blocks // (most // longest))), largest // longest)
         size, count = rows * longest, rows
     else:
         expected = blocks * mean + 3 * spread * blocks**0.5
         many = -(-expected // most)
         even = expected / many + (longest / 2 if many > 1 else 0)
-        size = max(longest, min(-(-int(even) // 64) * 64, most))
-        count = int(1.2 * size / mean) + 4
+        size = max(longest, largest, min(-(-int(even) // 64) * 64, most))
+        # A group may stand alone, with dummies behind it.
+        alone = np.diff(share.units) - (groups - size) // longest
+        count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
     for name, found in share.targets.items():
         expected = size * int(found.starts[-1]) / share.tokens
@@ -213,10 +222,10 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
     return Room(size, count, slots, longest, constant)
 
 
-def _together(parts: Sequence[Targets]) -> Targets:
-    """Targets of several shares; where each has rows of one size, all get rows of the largest."""
+def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
+    """Targets of several shares; if `even`, rows of one size in each all get the largest."""
     sizes = [np.diff(part.starts) for part in parts]
-    even = all(len(size) and (size == size[0]).all() for size in sizes)
+    even = even and all(len(size) and (size == size[0]).all() for size in sizes)
     most = max(int(size[0]) for size in sizes) if even else 0
     columns = {
         name: np.concatenate(

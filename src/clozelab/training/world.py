@@ -42,7 +42,7 @@ class World:
             return model
         if not shard:
             ids = [self.device.index] if self.device.type == "cuda" else None
-            return DistributedDataParallel(model, device_ids=ids)
+            return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
         for unit in _units(model):
             fully_shard(unit)
         fully_shard(model)
