@@ -23,6 +23,8 @@ from clozelab.contracts import UserError
 
 Entry = dict[str, Any]
 
+PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
+
 
 @dataclass(frozen=True)
 class Run:

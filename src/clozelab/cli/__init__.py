@@ -46,6 +46,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "diff": looking.diff,
     "mask": looking.mask,
     "blocks": looking.blocks,
+    "report": looking.report,
     "pretrain": training.pretrain,
     "distil": training.distil,
     "evaluate": tasks.evaluate,

@@ -1,13 +1,14 @@
-"""Commands that show: recipes, their differences, masks, blocks."""
+"""Commands that show: recipes, their differences, masks, blocks, and pages about runs."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from rich.markup import escape
 
-from clozelab.cli.console import out, read_recipe
+from clozelab.cli.console import err, out, read_recipe
 from clozelab.contracts import UserError
 
 
@@ -80,3 +81,18 @@ def blocks(arguments: argparse.Namespace) -> None:
     out.print()
     chosen = plan.blocks(np.arange(arguments.number, last))
     out.print(views.listed(chosen, recipe, corpus.tokenizer), soft_wrap=not out.is_terminal)
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Write a page about some runs."""
+    from clozelab.records import write_text
+    from clozelab.report.gathering import gather
+    from clozelab.report.page import html, markdown
+
+    place = Path(arguments.out)
+    forms = {".html": html, ".md": markdown}
+    if place.suffix not in forms:
+        raise UserError(f"--out {place}: a page is .html or .md; name it so")
+    runs, tunings = gather(Path(one) for one in arguments.runs)
+    write_text(place, forms[place.suffix](runs, tunings, title=arguments.title))
+    err.print(escape(f"{place}: {len(runs)} runs, {len(tunings)} fine-tunings"))

@@ -1,0 +1,160 @@
+"""Figures as SVG inside a page: curves, and dots with intervals. Colours are the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import floor, log10
+from typing import NamedTuple
+
+WIDTH, HEIGHT = 640, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
+SERIES = 8  # colours that tell apart for every kind of sight
+
+
+class Line(NamedTuple):
+    """A curve; `faint` is drawn behind the others."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: int
+    faint: bool = False
+
+
+class Row(NamedTuple):
+    """A line of dots: one for each run, and the interval of their mean."""
+
+    name: str
+    values: Sequence[float]
+    low: float | None
+    high: float | None
+    colour: int
+
+
+def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
+    """Lines over a common axis, with a legend."""
+    every = [point for line in lines for point in line.points]
+    if not every:
+        return ""
+    right = max(x for x, _ in every) or 1.0
+    # The first steps are far above the rest, and would press all of it flat.
+    firm = sorted(y for line in lines for x, y in line.points if x >= 0.05 * right)
+    low, high = firm[0], firm[-1]
+    bottom, top = low - 0.06 * (high - low or 1.0), high + 0.06 * (high - low or 1.0)
+
+    def place(point: tuple[float, float]) -> str:
+        x = LEFT + point[0] / right * (WIDTH - LEFT - RIGHT)
+        y = TOP + (top - min(point[1], top)) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
+        return f"{x:.1f},{y:.1f}"
+
+    parts = [_frame(0.0, right, bottom, top, across=across, up=up)]
+    for line in sorted(lines, key=lambda one: not one.faint):
+        kind = "faint" if line.faint else "line"
+        path = " ".join(place(point) for point in _thinned(line.points))
+        parts.append(f'<polyline class="{kind} c{line.colour % SERIES}" points="{path}"/>')
+        if not line.faint:
+            x, y = place(line.points[-1]).split(",")
+            parts.append(f'<circle class="dot c{line.colour % SERIES}" cx="{x}" cy="{y}" r="3"/>')
+    return _svg("".join(parts), HEIGHT) + legend([(x.name, x.colour) for x in lines if not x.faint])
+
+
+def dots(rows: Sequence[Row], *, across: str) -> str:
+    """Rows of dots, one below another, each with its mean's interval as a bar."""
+    left, step = 190, 26
+    height = TOP + step * len(rows) + BOTTOM
+    ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
+    low, high = min(ends), max(ends)
+    margin = 0.06 * (high - low or 1.0)
+    low, high = low - margin, high + margin
+
+    def x_of(value: float) -> float:
+        return left + (value - low) / (high - low) * (WIDTH - left - RIGHT)
+
+    parts = []
+    for tick in _ticks(low, high):
+        parts.append(
+            f'<line class="grid" x1="{x_of(tick):.1f}" x2="{x_of(tick):.1f}" y1="{TOP}"'
+            f' y2="{height - BOTTOM}"/><text class="tick" text-anchor="middle"'
+            f' x="{x_of(tick):.1f}" y="{height - BOTTOM + 15}">{tick:g}</text>'
+        )
+    for number, row in enumerate(rows):
+        y = TOP + step * number + step / 2
+        parts.append(
+            f'<text class="name" text-anchor="end" x="{left - 10}" y="{y + 4}">'
+            f"{escape(row.name)}</text>"
+        )
+        if row.low is not None and row.high is not None:
+            parts.append(
+                f'<line class="bar c{row.colour % SERIES}" x1="{x_of(row.low):.1f}"'
+                f' x2="{x_of(row.high):.1f}" y1="{y}" y2="{y}"/>'
+            )
+        parts += [
+            f'<circle class="dot c{row.colour % SERIES}" cx="{x_of(v):.1f}" cy="{y}" r="4">'
+            f"<title>{v:.2f}</title></circle>"
+            for v in row.values
+        ]
+    parts.append(
+        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2}"'
+        f' y="{height - 6}">{escape(across)}</text>'
+    )
+    return _svg("".join(parts), height)
+
+
+def legend(names: Sequence[tuple[str, int]]) -> str:
+    """Names with their colours."""
+    items = (
+        f'<span><i class="c{colour % SERIES}"></i>{escape(name)}</span>' for name, colour in names
+    )
+    return f'<p class="legend">{"".join(items)}</p>'
+
+
+def _frame(left: float, right: float, bottom: float, top: float, *, across: str, up: str) -> str:
+    """Grid, ticks and what the axes are."""
+    parts = []
+    for tick in _ticks(bottom, top):
+        y = TOP + (top - tick) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">{tick:g}</text>'
+        )
+    for tick in _ticks(left, right):
+        x = LEFT + (tick - left) / (right - left) * (WIDTH - LEFT - RIGHT)
+        parts.append(
+            f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}">'
+            f"{_short(tick)}</text>"
+        )
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(
+        f'<text class="tick" text-anchor="middle" x="{middle}" y="{HEIGHT - 6}">'
+        f'{escape(across)}</text><text class="tick" text-anchor="middle"'
+        f' transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{escape(up)}</text>'
+    )
+    return "".join(parts)
+
+
+def _svg(inside: str, height: float) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{inside}</svg>'
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """A few round numbers between two."""
+    rough = (high - low) / 5
+    size = 10 ** floor(log10(rough))
+    step = next(size * one for one in (1, 2, 5, 10) if size * one >= rough)
+    first = floor(low / step) + (low % step > 0)
+    return [round(number * step, 10) for number in range(first, floor(high / step) + 1)]
+
+
+def _short(value: float) -> str:
+    """A large number in few characters."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """At most 300 of them, the last among them."""
+    every = max(1, len(points) // 300)
+    kept = list(points[::every])
+    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
