@@ -16,7 +16,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-demo: setup  ## from text to two encoders and into transformers, on the embedded corpus
+demo: setup  ## from text to two encoders, a task and transformers, on embedded data
 	$(BIN)/clozelab demo
 
 test: setup  ## the whole suite

@@ -1,8 +1,9 @@
 """clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders.
 
 The public names, each imported when it is first used, so that `import clozelab` is quick:
-`Recipe` and `read` (recipes), `Corpus` (a store), `pretrain` (a run), `load` (a trained model),
-`UserError` (what every mistake raises).
+`Recipe` and `read` (recipes), `Corpus` (a store), `pretrain` (a run), `finetune` (runs on a task),
+`load` (a trained model; `load(run).predict([...])` applies a fine-tuned one), `UserError` (what
+every mistake raises).
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clozelab.contracts import UserError
     from clozelab.recipe import Recipe, read
+    from clozelab.runs.finetune import finetune
     from clozelab.runs.load import load
     from clozelab.runs.pretrain import pretrain
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
-__all__ = ["Corpus", "Recipe", "UserError", "load", "pretrain", "read"]
+__all__ = ["Corpus", "Recipe", "UserError", "finetune", "load", "pretrain", "read"]
 
 _HOMES = {
     "Corpus": "clozelab.text.store",
     "Recipe": "clozelab.recipe",
     "UserError": "clozelab.contracts",
+    "finetune": "clozelab.runs.finetune",
     "load": "clozelab.runs.load",
     "pretrain": "clozelab.runs.pretrain",
     "read": "clozelab.recipe",

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     verb.add_argument("runs", nargs="+", help="folders of runs and fine-tunings, or of such")
     verb.add_argument("--out", required=True, help="PAGE.html, which needs nothing else, or .md")
     verb.add_argument("--title", default="Runs", help="(Runs)")
-    verb = _verb(verbs, "demo", "the embedded text, from raw to two trained encoders")
+    verb = _verb(verbs, "demo", "the embedded text, from raw to two encoders and a task")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
     verb.add_argument("--budget", default="800steps", help="for each of them (800steps)")
     return words
@@ -140,23 +140,28 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         help="a known task (see clozelab tasks), or for one's own files: classify, regress,"
         " pairs, tag, answer, choose, coreference",
     )
-    _add_task_data(verb)
-    verb.add_argument("--train", metavar="FILE", help=".tsv .csv .jsonl .parquet … or hf:NAME")
-    verb.add_argument("--dev", metavar="FILE", help="by which the best model is chosen")
-    verb.add_argument("--out", help="the folder to make (MODEL-TASK)")
-    verb.add_argument("--protocol", help="a name or a TOML file (that of the model's recipe)")
-    verb.add_argument(
+    verb.add_argument("--out", metavar="DIR", help="the folder to make (MODEL-TASK)")
+    group = verb.add_argument_group("data")
+    _add_task_data(group)
+    group.add_argument("--train", metavar="FILE", help=".tsv .csv .jsonl .parquet … or hf:NAME")
+    group.add_argument("--dev", metavar="FILE", help="by which the best model is chosen")
+    group = verb.add_argument_group("how it learns")
+    group.add_argument(
+        "--protocol", metavar="NAME", help="or a TOML file (that of the model's recipe)"
+    )
+    group.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the protocol once"
     )
-    verb.add_argument("--seeds", type=_count, default=1, help="how many runs (1)")
-    verb.add_argument("--seed", type=_count, default=0, help="the first one's (0)")
-    verb.add_argument(
+    group.add_argument("--after", metavar="TASK", help="fit it to this task first")
+    group.add_argument("--teacher", metavar="RUN", help="learn from this fine-tuned model as well")
+    group.add_argument("--fresh", action="store_true", help="random weights in the model's place")
+    group = verb.add_argument_group("several runs, of which the best on dev is taken")
+    group.add_argument("--seeds", type=_count, default=1, metavar="N", help="how many runs (1)")
+    group.add_argument("--seed", type=_count, default=0, metavar="N", help="the first one's (0)")
+    group.add_argument(
         "--grid", nargs="*", metavar="KEY=A,B", help="every combination; none given: the protocol's"
     )
-    verb.add_argument("--after", metavar="TASK", help="fit it to this task first")
-    verb.add_argument("--teacher", metavar="RUN", help="learn from this fine-tuned model as well")
-    verb.add_argument("--fresh", action="store_true", help="random weights in the model's place")
-    verb.add_argument("--at-once", type=_count, default=1, help="runs side by side (1)")
+    group.add_argument("--at-once", type=_count, default=1, metavar="N", help="side by side (1)")
     group = _add_machine(verb)
     group.add_argument(
         "--graphs", action=argparse.BooleanOptionalAction, help="CUDA graphs of what is compiled"
@@ -164,9 +169,11 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb = _verb(verbs, "predict", "what a fine-tuned model says of texts")
     verb.add_argument("model", help="a fine-tuned run")
     verb.add_argument("--text", action="append", default=[], help="a text; twice for a pair")
-    verb.add_argument("--file", help="a text a line (a tab between two), or a table")
+    verb.add_argument(
+        "--file", help=".txt with a text a line (a tab between two), or a table (standard input)"
+    )
     verb.add_argument("--task", help="a known task, for a submission")
-    verb.add_argument("--split", default="test", help="of the task (test)")
+    verb.add_argument("--split", help="of the task (test)")
     verb.add_argument("--out", help="a file, or with --task the folder of the submission")
     verb.add_argument("--json", action="store_true", help="JSON lines with every probability")
     _add_task_data(verb)
@@ -179,7 +186,7 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--device", choices=("cpu", "cuda"))
 
 
-def _add_task_data(verb: argparse.ArgumentParser) -> None:
+def _add_task_data(verb: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     verb.add_argument("--task-data", metavar="DIR", help="where known tasks lie (CLOZELAB_DATA)")
     verb.add_argument(
         "--columns",
@@ -251,9 +258,11 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
 def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = verb.add_argument_group("machine: changes the speed, not the result")
     group.add_argument("--device", choices=("cpu", "cuda"))
-    group.add_argument("--precision", help="fp32, bf16 or fp16 (bf16 on a GPU)")
+    group.add_argument("--precision", metavar="TYPE", help="fp32, bf16 or fp16 (bf16 on a GPU)")
     group.add_argument("--micro-batch", type=_count, metavar="N", help="full sequences at a time")
-    group.add_argument("--workers", type=_count, default=1, help="threads that prepare steps (1)")
+    group.add_argument(
+        "--workers", type=_count, default=1, metavar="N", help="threads that prepare steps (1)"
+    )
     group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(on a GPU)")
     group.add_argument("--recompute", action="store_true", help="less memory, more time")
     return group

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from referring import stories
 
 from clozelab import data
 
@@ -24,6 +25,18 @@ PAGES = [
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+# Runs the commands it is given, a line each, in one process: a dozen of them load torch once.
+COMMANDS = """
+import shlex, sys
+from glob import glob
+from clozelab.cli import main
+for line in sys.stdin:
+    words = [found for word in shlex.split(line) for found in sorted(glob(word)) or [word]]
+    print(line, end="", file=sys.stderr)
+    if main(words[1:]):
+        sys.exit(line)
+"""
+
 
 def blocks(page: Path) -> list[tuple[str, str]]:
     return FENCE.findall(page.read_text(encoding="utf-8"))
@@ -31,7 +44,7 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Path:
-    """A folder with what the examples read: books, a Chinese file and a list of names."""
+    """A folder with what the examples read: books, Chinese, a list of names, labelled files."""
     folder = tmp_path
     (folder / "books").mkdir()
     with gzip.open(data.corpus(), "rt", encoding="utf-8") as lines:
@@ -41,11 +54,47 @@ def desk(tmp_path: Path) -> Path:
         (folder / "books" / f"{number}.txt").write_text(text, encoding="utf-8")
     shutil.copy(data.chinese(), folder / "chinese.jsonl.gz")
     shutil.copy(data.chinese_entities(), folder / "names.txt")
-    command = folder / "bin" / "clozelab"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m clozelab "$@"\n')
-    command.chmod(0o755)
+    for split in ("train", "dev"):
+        label(folder, split)
+    (folder / "new.txt").write_text("a small wild cat\na loaf of dark bread\n", encoding="utf-8")
     return folder
+
+
+def label(folder: Path, split: str) -> None:
+    """A split of every kind of task, cut from the embedded ones, and of two tasks of GLUE."""
+    files = {name: data.task(name, split).read_text(encoding="utf-8") for name in data.TASKS}
+    many = 96 if split == "train" else 24
+    rows = [line.split("\t") for line in files["pairs"].splitlines()[1 : many + 1]]
+    spans = json.loads(files["spans"])["data"][0]["paragraphs"][:many]
+    # Of train for both: so few sentences of dev would have tags that as few of train lack.
+    tags = data.task("tags", "train").read_text(encoding="utf-8").split("\n\n")
+    told = [document._asdict() for document in stories()[:: 1 if split == "train" else 4]]
+    made = {
+        f"reviews-{split}.tsv": files["definitions"].splitlines()[: many + 1],
+        f"pairs-{split}.tsv": files["pairs"].splitlines()[: many + 1],
+        f"near-{split}.tsv": table("sentence1\tsentence2\tscore", rows, {"yes": "5", "no": "0"}),
+        f"people-{split}.conll": "\n\n".join(tags[:many]).splitlines(),
+        f"questions-{split}.json": [json.dumps({"data": [{"paragraphs": spans}]})],
+        f"choices-{split}.jsonl": files["choices"].splitlines()[:many],
+        f"stories-{split}.jsonl": [json.dumps(document) for document in told],
+        f"tasks/SST-2/{split}.tsv": table(
+            "sentence\tlabel", [row[1:] for row in rows], {"yes": "1", "no": "0"}
+        ),
+        f"tasks/RTE/{split}.tsv": table(
+            "sentence1\tsentence2\tlabel", rows, {"yes": "entailment", "no": "not_entailment"}
+        ),
+        f"tasks/MNLI/{split.replace('dev', 'dev_matched')}.tsv": table(
+            "sentence1\tsentence2\tgold_label", rows, {"yes": "entailment", "no": "neutral"}
+        ),
+        "tasks/SST-2/test.tsv": table("index\tsentence", [["0", "a bread"], ["1", "a cat"]], {}),
+    }
+    for name, lines in made.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def table(header: str, rows: list[list[str]], labels: dict[str, str]) -> list[str]:
+    return [header, *("\t".join(labels.get(cell, cell) for cell in row) for row in rows)]
 
 
 def shortened(words: str) -> str:
@@ -54,30 +103,45 @@ def shortened(words: str) -> str:
     words = re.sub(r"^torchrun\b", launcher, words)
     if "--budget" in words:
         words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.sequences=4", words)
+    if words.startswith("clozelab finetune"):
+        words = re.sub(r"--set (epochs|steps)=\S+", "", words) + " --set steps=2"
     return words
 
 
 def run(lines: str, folder: Path) -> None:
-    path = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    setting = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    commands: list[str] = []
     for line in lines.replace("\\\n", " ").splitlines():
         words = shortened(line.split("#")[0].strip())
-        if words.startswith(("clozelab", sys.executable)):
-            done = subprocess.run(
-                words, shell=True, cwd=folder, env=setting, capture_output=True, text=True
-            )
-            assert done.returncode == 0, f"{words}\n{done.stderr}"
+        if words.startswith("clozelab"):
+            commands.append(words)
+        elif words.startswith(sys.executable):
+            finish([sys.executable, "-c", COMMANDS], folder, commands)
+            finish(words.split(), folder, [])
+            commands = []
         else:
             assert re.match(r"(make|git|python benchmarks|PYTHONPATH=src)\b|$", words), words
+    finish([sys.executable, "-c", COMMANDS], folder, commands)
+
+
+def finish(words: list[str], folder: Path, lines: list[str]) -> None:
+    setting = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        words, cwd=folder, env=setting, input="\n".join(lines), capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{words}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_examples_run(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(desk)
-    for language, text in blocks(page):
+    commands = ""
+    for language, text in [*blocks(page), ("end", "")]:
         if language == "sh":
-            run(text, desk)
-        elif language == "python":
+            commands += text
+        elif language in ("python", "end"):  # which see what the commands before them made
+            run(commands, desk)
+            commands = ""
+        if language == "python":
             example = ModuleType("example")
             monkeypatch.setitem(sys.modules, "example", example)  # dataclasses look their module up
             exec(compile(text, str(page), "exec"), example.__dict__)

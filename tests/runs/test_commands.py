@@ -166,12 +166,15 @@ def test_demo_runs(
 ) -> None:
     file = write(tmp_path / "a.jsonl", texts(200))
     monkeypatch.setattr("clozelab.data.corpus", lambda: Path(file))
-    for first, more in (("clozelab corpus build", 7), ("clozelab corpus show", 4)):
+    monkeypatch.setattr("clozelab.cli.demo._TUNING", ("--set", "steps=2"))
+    for first, more in (("clozelab corpus build", 11), ("clozelab corpus show", 5)):
         shown = said(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
         assert shown.startswith(first)
         assert shown.count("\nclozelab ") == more  # finished stages are not gone through again
         assert shown.count("nats for a hidden token") == 2
         assert shown.count("most common kinds of bug.\n") == 4  # our answer, and the pipeline's
+        assert shown.count("  the same architecture from random weights") == 1
+        assert shown.count("a bird that swims and cannot fly\n") == 2  # predict's, the pipeline's
 
 
 @pytest.mark.parametrize(

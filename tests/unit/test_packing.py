@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from learning import doubled, task
 
@@ -36,14 +39,30 @@ def share_of(blocks: list[tuple[int, int]]) -> Share:
     )
 
 
+def grouped(groups: list[list[tuple[int, int]]]) -> Share:
+    """The same in groups of blocks; numbers to predict that are not whole, some read backwards."""
+    share = share_of([block for group in groups for block in group])
+    blocks = np.arange(len(share))
+    value = Targets(np.arange(len(share) + 1), {"at": blocks * 0, "labels": blocks / 7 - 0.3})
+    targets = {**share.targets, "value": value}
+    sizes = [len(group) for group in groups]
+    return replace(share, targets=targets, reverse=blocks % 3 == 1, groups=offsets(sizes))
+
+
 shares = st.lists(
     st.tuples(st.integers(1, LONGEST), st.integers(0, LONGEST)), min_size=1, max_size=20
 ).map(share_of)
+groups = st.lists(
+    st.lists(st.tuples(st.integers(1, LONGEST), st.integers(0, LONGEST)), min_size=1, max_size=4),
+    min_size=1,
+    max_size=9,
+).map(grouped)
+slots = {"words": st.integers(1, 30), "pair": st.integers(1, 8), "value": st.integers(1, 8)}
 rooms = st.builds(
     Room,
     tokens=st.integers(LONGEST, 60),
     blocks=st.integers(1, 12),
-    slots=st.fixed_dictionaries({"words": st.integers(1, 30), "pair": st.integers(1, 8)}),
+    slots=st.fixed_dictionaries(slots),
     longest=st.just(LONGEST),
     constant=st.booleans(),
 )
@@ -97,10 +116,11 @@ def test_no_micro_batch_of_several_blocks_overflows_its_room(share: Share, room:
         found = sizes(batch)
         if part.stop - part.start > 1:
             assert found["tokens"] <= room.tokens and found["blocks"] <= room.blocks
-            assert all(found[name] <= most for name, most in room.slots.items())
+            most = {name: room.slots[name] for name in share.targets}
+            assert all(found[name] <= size for name, size in most.items())
             if room.constant:
                 limits = {"tokens": room.tokens, "blocks": room.blocks}
-                assert found == {**limits, **room.slots}
+                assert found == {**limits, **most}
         if not room.constant:
             assert real(batch) == found["tokens"]
 
@@ -145,6 +165,124 @@ def test_shares_join_end_to_end_and_rows_of_one_size_stay_even() -> None:
     even = joined([share_of([(5, 2), (7, 2)]), share_of([(8, 4)])])
     assert even.targets["words"].starts.tolist() == [0, 4, 8, 12]
     assert even.counts()["words"] == 8
+
+
+def content(share: Share) -> dict[str, list[float]]:
+    """All of a share, by name."""
+    found = {name: values.tolist() for name, values in share.columns.items()}
+    for name, targets in share.targets.items():
+        found[f"{name} starts"] = targets.starts.tolist()
+        found |= {f"{name} {column}": v.tolist() for column, v in targets.columns.items()}
+    found["reverse"] = [] if share.reverse is None else share.reverse.tolist()
+    return {**found, "starts": share.starts.tolist(), "units": share.units.tolist()}
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups, st.randoms(use_true_random=False))
+def test_groups_picked_in_another_order_and_back_are_what_they_were(
+    share: Share, chance: Random
+) -> None:
+    order = list(range(len(share.units) - 1))
+    chance.shuffle(order)
+    turned = share.picked(np.array(order))
+    assert content(turned.picked(np.argsort(order))) == content(share)
+    for place, number in enumerate(order):
+        one, other = share.picked(np.array([number])), turned.picked(np.array([place]))
+        assert content(one) == content(other)
+        first, stop = share.units[number], share.units[number + 1]
+        assert len(one) == stop - first and one.units.tolist() == [0, stop - first]
+        assert one.columns["ids"].tolist() == list(
+            range(share.starts[first] + 1, share.starts[stop] + 1)
+        )
+    none = share.picked(np.zeros(0, dtype=np.int64))
+    assert len(none) == none.tokens == 0 and none.units.tolist() == [0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(groups, rooms)
+def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
+    share: Share, room: Room
+) -> None:
+    assert share.groups is not None
+    edges = {*share.groups.tolist()}
+    parts = room.divide(share)
+    assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+    assert parts[-1].stop == len(share)
+    assert all(part.start in edges and part.stop in edges for part in parts)
+    for part, batch in zip(parts, room.batches(share), strict=True):
+        found = sizes(batch)
+        alone = sum(part.start <= edge < part.stop for edge in edges) == 1
+        for name, targets in share.targets.items():
+            mine = slice(targets.starts[part.start], targets.starts[part.stop])
+            there = batch.targets[name]["labels"] != Targets.IGNORED
+            labels = targets.columns["labels"][mine]
+            assert batch.targets[name]["labels"][there].tolist() == labels.tolist()
+            assert bool(there[: len(labels)].all()), "behind them is nothing but filler"
+            assert alone or found[name] <= room.slots[name]
+        assert alone or (found["tokens"] <= room.tokens and found["blocks"] <= room.blocks)
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups, st.integers(LONGEST, 120), st.integers(1, 40))
+@example(grouped([[(LONGEST, LONGEST)] * 4, *[[(LONGEST, 0)]] * 30]), LONGEST, 1)
+@example(grouped([[(1, 0)] * 20, *[[(11, 0)]] * 30]), LONGEST, 1)
+@example(grouped([[(11, 0)] * 8, *[[(3, 0)]] * 30]), LONGEST, 1)
+def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
+    share: Share, tokens: int, blocks: int
+) -> None:
+    room = room_for(share, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
+    found = [sizes(batch) for batch in [*room.batches(share), room.lay(share, slice(0, 0))]]
+    assert all(one == found[0] for one in found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups, rooms)
+def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
+    share: Share, room: Room
+) -> None:
+    full, free = (replace(room, constant=constant) for constant in (True, False))
+    assert full.divide(share) == free.divide(share)
+    for part, one, other in zip(
+        free.divide(share), full.batches(share), free.batches(share), strict=True
+    ):
+        tokens, blocks = real(other), part.stop - part.start
+        assert real(one) == tokens == len(other.input.ids)
+        for name in ("ids", "places", "segments"):
+            mine, theirs = (getattr(batch.input, name) for batch in (one, other))
+            assert torch.equal(mine[:tokens], theirs)
+        assert torch.equal(one.input.starts[: blocks + 1], other.input.starts)
+        assert one.input.reverse is not None and other.input.reverse is not None
+        assert torch.equal(one.input.reverse[:blocks], other.input.reverse)
+        for name, targets in share.targets.items():
+            many = int(targets.starts[part.stop] - targets.starts[part.start])
+            for column, values in other.targets[name].items():
+                filled = one.targets[name][column]
+                assert filled.dtype == values.dtype
+                assert torch.equal(filled[:many], values[:many])
+                fill = Targets.IGNORED if column == "labels" else 0
+                assert (filled[many:] == fill).all() and (values[many:] == fill).all()
+
+
+def test_numbers_that_are_not_whole_stay_as_they_are() -> None:
+    share = grouped([[(5, 2)], [(7, 3), (3, 1)]])
+    room = Room(24, 6, {"words": 8, "pair": 4, "value": 4}, LONGEST, constant=True)
+    (batch,) = room.batches(share)
+    assert batch.targets["value"]["labels"].dtype == torch.float64
+    wanted = [*share.targets["value"].columns["labels"].tolist(), Targets.IGNORED]
+    assert batch.targets["value"]["labels"].tolist() == wanted
+    assert share.counts() == {"words": 6, "pair": 3, "value": 3}
+
+
+def test_shares_that_join_keep_their_groups() -> None:
+    first, second = grouped([[(5, 2), (7, 2)], [(3, 2)]]), grouped([[(4, 1), (6, 1), (2, 1)]])
+    whole = joined([first, second])
+    assert whole.groups is not None and whole.groups.tolist() == [0, 2, 3, 6]
+    assert whole.targets["words"].starts.tolist() == [0, 2, 4, 6, 7, 8, 9]
+    for numbers, part in (([0, 1], first), ([2], second)):
+        assert content(whole.picked(np.array(numbers))) == content(part)
+    plain = replace(grouped([[(5, 2)], [(7, 2)]]), groups=None)
+    alone = joined([first, plain])
+    assert alone.groups is not None and alone.groups.tolist() == [0, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "spanbert", "gpt", "distilbert", "elmo"])

@@ -16,10 +16,13 @@ _TEXT = (
     " unbelievably hard since Wednesday."
 )
 _BLANK = "It is one of {} most common kinds of bug."
+_DEFINITIONS = ("a sweet cake made with fruit", "a bird that swims and cannot fly")
+_TUNING = ("--set", "rate=1e-3", "--set", "epochs=3")
+_CLEAR = 5.0  # points; between two accuracies on 600 examples less may well be chance
 
 
 def demo(arguments: argparse.Namespace) -> None:
-    """From the embedded text to two encoders, and into transformers; finished stages are kept."""
+    """The embedded text to two encoders, a task and a page; finished stages are kept."""
     place = Path(arguments.out)
     corpus, models = place / "corpus", (place / "roberta", place / "bert")
     _corpus(corpus)
@@ -32,7 +35,10 @@ def demo(arguments: argparse.Namespace) -> None:
     _say("fill", str(models[0]), _BLANK.format("[MASK]"), "--top", "3")
     if not (place / "hf").exists():
         _say("export", str(models[1]), str(place / "hf"))
-    _transformers(place / "hf")
+    _fill_mask(place / "hf")
+    _task(place, models[0])
+    shown = (*models, place / "definitions", place / "definitions-fresh")
+    _say("report", *map(str, shown), "--out", str(place / "page.html"), "--title", "The demo")
 
 
 def _corpus(place: Path) -> None:
@@ -74,19 +80,79 @@ def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     out.print()
 
 
-def _transformers(place: Path) -> None:
-    """The exported model as anyone opens it."""
-    out.rule("[bold]transformers.pipeline", align="left")
-    if find_spec("transformers") is None:
-        warn("transformers is not installed, so the exported model is not opened here")
+def _task(place: Path, model: Path) -> None:
+    """Definitions of words by what they define: the model, and its like without pretraining."""
+    tuned, fresh = place / "definitions", place / "definitions-fresh"
+    _finetune(model, tuned)
+    _finetune(model, fresh, "--fresh")
+    _gain(tuned, fresh)
+    texts = [word for text in _DEFINITIONS for word in ("--text", text)]
+    _say("predict", str(tuned), *texts)
+    if not (place / "hf-definitions").exists():
+        _say("export", str(tuned), str(place / "hf-definitions"))
+    _classification(place / "hf-definitions")
+
+
+def _finetune(model: Path, place: Path, *more: str) -> None:
+    """Fit the model to the embedded definitions, unless that is done."""
+    from clozelab import data
+
+    if (place / "result.json").exists():
+        return
+    files = [str(data.task("definitions", split)) for split in ("train", "dev")]
+    words = ("--out", str(place), *more, *_TUNING, "--train", files[0], "--dev", files[1])
+    _say("finetune", str(model), "classify", *words)
+
+
+def _gain(tuned: Path, fresh: Path) -> None:
+    """The two accuracies side by side, and what may be said of them."""
+    from clozelab.records import Run
+
+    scores = [(Run(one).result() or {})["selected"] for one in (tuned, fresh)]
+    out.print(f"[bold]{scores[0]:.1f}[/]  of 100 right (ten classes), pretrained")
+    out.print(f"[bold]{scores[1]:.1f}[/]  the same architecture from random weights")
+    gain = scores[0] - scores[1]
+    if gain > _CLEAR:
+        out.print(f"Pretraining gained {gain:.1f} points.\n")
+    else:
+        out.print("No clear gain: so short a pretraining is too little for this task.\n")
+
+
+def _fill_mask(place: Path) -> None:
+    """The exported encoder as anyone opens it."""
+    if not _opens("fill-mask"):
         return
     from transformers import AutoTokenizer, pipeline
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     mask = AutoTokenizer.from_pretrained(str(place)).mask_token
     for guess in pipeline("fill-mask", str(place))(_BLANK.format(mask), top_k=3):
         out.print(escape(f"{guess['score']:.1%}  {guess['sequence']}"))
+    out.print()
+
+
+def _classification(place: Path) -> None:
+    """The exported classifier as anyone opens it."""
+    if not _opens("text-classification"):
+        return
+    from transformers import pipeline
+
+    found = pipeline("text-classification", str(place))(list(_DEFINITIONS))
+    for guess, text in zip(found, _DEFINITIONS, strict=True):
+        out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
+    out.print()
+
+
+def _opens(what: str) -> bool:
+    """Whether transformers is there to open a model; says which pipeline does."""
+    out.rule(f'[bold]transformers.pipeline("{what}")', align="left")
+    if find_spec("transformers") is None:
+        warn("transformers is not installed, so the exported model is not opened here")
+        return False
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    return True
 
 
 def _say(*words: str) -> None:

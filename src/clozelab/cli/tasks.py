@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clozelab.runs.finetune import Happened, Plan
     from clozelab.runs.lessons import Order
     from clozelab.runs.load import Loaded
+    from clozelab.tasks.files.found import Found
 
 
 def listing(arguments: argparse.Namespace) -> None:
@@ -32,7 +33,7 @@ def listing(arguments: argparse.Namespace) -> None:
     if arguments.name is None:
         out.print(table(NAMED))
     else:
-        out.print(described(arguments.name), highlight=False)
+        out.print(described(arguments.name))
 
 
 def finetune(arguments: argparse.Namespace) -> None:
@@ -133,14 +134,23 @@ def evaluate(arguments: argparse.Namespace) -> None:
         return
     from clozelab.report.scores import scores
     from clozelab.runs.predict import score
+    from clozelab.tasks.files.named import NAMED
 
-    found = score(
-        loaded(arguments.model),
-        arguments.task,
-        root=arguments.task_data,
-        columns=arguments.columns,
-        device=arguments.device,
-    )
+    what = arguments.task
+    if what not in NAMED and not Path(what).exists():
+        raise UserError(
+            f"{what}: is neither a file here nor a known task; check the path, or see clozelab"
+            " tasks"
+        )
+    given = loaded(arguments.model)
+    with err.status("scoring"):
+        found = score(
+            given,
+            what,
+            root=arguments.task_data,
+            columns=arguments.columns,
+            device=arguments.device,
+        )
     out.print(scores(found))
 
 
@@ -161,63 +171,72 @@ def _losses(arguments: argparse.Namespace) -> None:
 
 def predict(arguments: argparse.Namespace) -> None:
     """Say what a fine-tuned model says of texts."""
-    from clozelab.report.predictions import lines
+    from clozelab.cli.texts import examples as examples_of
+    from clozelab.report.predictions import lines, shown
 
-    given = loaded(arguments.model)
     if arguments.task is not None:
-        _submit(arguments, given)
+        _submit(arguments)
         return
-    examples = _examples(arguments, given)
+    if arguments.split is not None:
+        raise UserError("--split is one of a known task's: name that by --task, or leave it out")
+    _check_place(arguments.out)
+    given = loaded(arguments.model)
+    examples = examples_of(arguments, given)
     found = _followed(arguments, given, examples)
+    if out.is_terminal and arguments.out is None and not arguments.json:
+        out.print(shown(examples, found))
+        return
     with _written(arguments.out) as file:
         for line in lines(examples, found, as_json=arguments.json):
             print(line, file=file)
 
 
-def _submit(arguments: argparse.Namespace, given: Loaded) -> None:
+def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
     from clozelab.runs.lessons import Data
+    from clozelab.runs.predict import fine_tuned
     from clozelab.tasks.files.submission import write_submission
 
     if arguments.out is None:
         raise UserError("--task writes a submission: name its folder by --out DIR")
+    if arguments.text or arguments.file is not None or arguments.json:
+        raise UserError("--task brings its own texts and format: leave the others out")
+    given = loaded(arguments.model)
+    task, _ = fine_tuned(given)
     found = Data(arguments.task, root=arguments.task_data).found()
-    examples = found.read(arguments.split)
-    said = _followed(arguments, given, examples)
+    _check_alike(arguments, task.kind, found)
+    split = arguments.split or "test"
+    said = _followed(arguments, given, found.read(split))
     folder = Path(arguments.out)
-    written = write_submission(found, arguments.split, predictions=said, folder=folder)
+    written = write_submission(found, split, predictions=said, folder=folder)
     err.print(escape(f"{written}: {len(said):,} predictions"))
 
 
-def _examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
-    """The texts of the command, of a table, or one a line of a file or of standard input."""
-    from clozelab.runs.predict import example, fine_tuned, tabled
-
-    task, _ = fine_tuned(given)
-    if arguments.text:
-        if arguments.file is not None:
-            raise UserError("--file brings its own texts: leave --text out")
-        pair = getattr(task.kind, "pair", False)
-        texts: Sequence[Any] = [tuple(arguments.text)] if pair else arguments.text
-        if pair and len(arguments.text) != 2:
-            raise UserError(
-                "the model takes pairs: give --text twice, for the first and the second"
-            )
-        return [example(task.kind, one, number) for number, one in enumerate(texts)]
-    if arguments.file is not None and not arguments.file.endswith(".txt"):
-        return tabled(given, arguments.file, columns=arguments.columns)
-    text = sys.stdin.read() if arguments.file in (None, "-") else _text(arguments.file)
-    # Not splitlines: U+2028 and its like stand inside a text.
-    lines = text.removesuffix("\n").split("\n") if text else []
-    pairs = [tuple(line.split("\t")) if "\t" in line else line for line in lines]
-    return [example(task.kind, one, number) for number, one in enumerate(pairs)]
+def _check_alike(arguments: argparse.Namespace, kind: Any, found: Found) -> None:
+    """Refuse a model whose answers are none to the task's questions."""
+    theirs = found.settings.get("labels", found.settings.get("tags"))
+    mine = getattr(kind, "labels", getattr(kind, "tags", ()))
+    if found.kind != kind.name:
+        raise UserError(
+            f"--task {arguments.task}: is to {found.kind}, and {arguments.model} was tuned to"
+            f" {kind.name}; name a model that was tuned on it"
+        )
+    if isinstance(theirs, tuple) and {*theirs} != {*mine}:
+        raise UserError(
+            f"--task {arguments.task}: has the labels {', '.join(theirs)}, which are not those of"
+            f" {arguments.model}; name a model that was tuned on it"
+        )
 
 
-def _text(file: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: is not UTF-8 text; convert it to UTF-8") from None
+def _check_place(place: str | None) -> None:
+    """Refuse, before anything is done, a file that cannot be written."""
+    if place is None:
+        return
+    path = Path(place)
+    if path.is_dir():
+        raise UserError(f"--out {place}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise UserError(f"--out {place}: there is no folder {path.parent}; make it first")
 
 
 def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any]) -> list[Any]:
@@ -255,15 +274,21 @@ def _written(place: str | None) -> Iterator[TextIO]:
 
 def answer(arguments: argparse.Namespace) -> None:
     """Answer a question from a passage."""
+    from clozelab.cli.texts import read_stdin
     from clozelab.report.predictions import answered
     from clozelab.runs.predict import fine_tuned, predict
 
+    if arguments.top < 1:
+        raise UserError(f"--top {arguments.top}: at least 1")
+    passage = read_stdin() if arguments.passage == "-" else arguments.passage
+    for name, text in (("question", arguments.question), ("passage", passage)):
+        if not text.strip():
+            raise UserError(f"--{name}: is empty; give a text")
     given = loaded(arguments.model)
     task, _ = fine_tuned(given)
     if task.kind.name != "answer":
         raise UserError(
             f"{arguments.model}: was tuned to {task.kind.name}, not to answer; use clozelab predict"
         )
-    passage = sys.stdin.read() if arguments.passage == "-" else arguments.passage
     (found,) = predict(given, [(arguments.question, passage)], device=arguments.device)
     out.print(answered(found, passage, top=arguments.top), soft_wrap=not out.is_terminal)

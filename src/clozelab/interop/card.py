@@ -25,7 +25,9 @@ states = model(**tokenizer("Paris is the capital of France.", return_tensors="pt
 _JUDGE = """from transformers import pipeline
 
 judge = pipeline("{task}", "{name}")
-judge("The river was wide, and slow.")"""
+judge({given})"""
+_TEXT = '"The river was wide, and slow."'
+_PAIR = """{"text": "The river was wide, and slow.", "text_pair": "Nobody could cross it."}"""
 _CHOOSE = """import torch
 from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
@@ -37,7 +39,7 @@ with torch.no_grad():
     scores = model(**{{name: rows[None] for name, rows in given.items()}}).logits[0]
 print(seconds[scores.argmax()])"""
 _ANSWER = """import torch
-from transformers import AutoTokenizer, {kind}
+from transformers import {kind}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
 model = {kind}.from_pretrained("{name}")
@@ -48,13 +50,15 @@ with torch.no_grad():
 print(tokenizer.decode(given["input_ids"][0, first : last + 1]))"""
 _QUESTION, _PASSAGE = '"Where does it rise?"', '"The river rises in the hills, far from here."'
 _SPAN = """found = model(**given)
-first, last = found.start_logits.argmax(), found.end_logits.argmax()"""
+    scores = found.start_logits[0][:, None] + found.end_logits[0]  # by first and last token
+    legal = torch.ones_like(scores).triu() > 0  # which is not before the first
+    first, last = divmod(int(scores.where(legal, -1e9).argmax()), len(scores))"""
 _BEAM = """found = model(**given)
-first, last = found.start_top_index[0, 0], found.end_top_index[0, 0]"""
+    first, last = found.start_top_index[0, 0], found.end_top_index[0, 0]"""
 # What each kind of task is called on the hub, and in words.
 _TASKS = {
-    "classify": ("text-classification", "one of several classes for a text or a pair"),
-    "regress": ("text-classification", "a number for a text or a pair"),
+    "classify": ("text-classification", "one of several classes for {given}"),
+    "regress": ("text-classification", "a number for {given}"),
     "choose": ("multiple-choice", "which of several continuations is right"),
     "tag": ("token-classification", "a tag for each word, at its first token"),
     "answer": ("question-answering", "the stretch of a passage that answers a question"),
@@ -79,7 +83,11 @@ def card(
     settings; `metrics` are then its scores.
     """
     tag, use = _use(family, task, name)
-    made = "Pretrained" if task is None else "Fine-tuned"
+    made, recipe = "Pretrained", "The whole recipe"
+    if task is not None:
+        named = task.told.get("task", task.kind)
+        made = f"Fine-tuned {'to' if named == task.kind else 'on'} {named}"
+        recipe = "The recipe of the encoder"
     sections = [
         _front(tag, family),
         f"# {name.rstrip('/').rpartition('/')[2]}",
@@ -89,8 +97,8 @@ def card(
         f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
-        f"## Training\n\nThe whole recipe:\n\n```toml\n{recipe_toml.strip()}\n```",
-        *([f"The task:\n\n```toml\n{task_toml.strip()}\n```"] if task_toml else []),
+        f"## Training\n\n{recipe}:\n\n```toml\n{recipe_toml.strip()}\n```",
+        *([f"The task, and its tuning:\n\n```toml\n{task_toml.strip()}\n```"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
     ]
     return "\n\n".join(sections) + "\n"
@@ -114,21 +122,37 @@ def _use(family: str, task: TaskHead | None, name: str) -> tuple[str, str]:
             name=name,
             kind="XLNetForQuestionAnswering" if beam else "AutoModelForQuestionAnswering",
             texts=f"[{', '.join(texts)}]",
-            take=(_BEAM if beam else _SPAN).replace("\n", "\n    "),
+            take=_BEAM if beam else _SPAN,
         )
-    return tag, _JUDGE.format(name=name, task=tag)
+    given = _PAIR if task.told.get("pair") else _TEXT
+    return tag, _JUDGE.format(name=name, task=tag, given=given)
 
 
 def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     """What a fine-tuned model does, and where it came from."""
     tag, words = _TASKS[task.kind]
+    known = {None: "a text or a pair", True: "a pair of texts", False: "a text"}
+    words = words.format(given=known.get(task.told.get("pair"), known[None]))
     lines = [f"## Task\n\n{words[0].upper()}{words[1:]} ({tag})."]
     if task.labels:
         rows = {str(number): label for number, label in enumerate(task.labels)}
         lines.append(f"Labels:\n\n{_table('label', rows)}")
+    if task.told.get("impossible"):
+        lines.append(_withdrawn(task))
     if lineage:
         lines.append(f"Fine-tuned from: {' → '.join(lineage)}.")
     return lines
+
+
+def _withdrawn(task: TaskHead) -> str:
+    """When a question has no answer."""
+    over = f'`config.clozelab["threshold"]`, {task.told.get("threshold", 0.0):.4g}'
+    if task.head == "beam":
+        return f"A question may have no answer: it has none where `cls_logits` are over {over}."
+    return (
+        "A question may have no answer: it has none where the start and end logits of the class"
+        f" token, added, less those of the best answer are over {over}."
+    )
 
 
 def _front(task: str, family: str) -> str:

@@ -6,7 +6,9 @@ regress, choose, tag or answer.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from torch import Size
 
@@ -34,6 +36,9 @@ class TaskHead(NamedTuple):
     impossible: bool = False  # of a beam: whether it judges that there is an answer at all
     dropout: float = 0.1
     vectors: str = "last"  # what the head stands on; only the last layer's go anywhere
+    # What a config has no word for, as how texts are laid or when there is no answer: it lies in
+    # the config under a key of ours, which transformers keeps as it is.
+    told: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def outputs(self) -> int:

@@ -27,6 +27,7 @@ _ENDINGS = {
     "ForTokenClassification": "tag",
     "ForQuestionAnswering": "answer",
 }
+TOLD = "clozelab"  # the key of what a config has no word for
 EPSILON = 1e-12  # of the norm inside a beam's head; theirs has that of the encoder
 
 
@@ -48,7 +49,7 @@ def head_written(task: TaskHead, family: str) -> dict[str, Any]:
 
 
 def labelled(task: TaskHead) -> dict[str, Any]:
-    """The names of the labels, and what kind of numbers the logits are."""
+    """The names of the labels, what kind of numbers the logits are, and what else is told."""
     config: dict[str, Any] = {}
     names = {"classify": task.labels, "tag": task.labels, "regress": ("value",)}.get(task.kind)
     if names is not None:
@@ -56,6 +57,8 @@ def labelled(task: TaskHead) -> dict[str, Any]:
         config["label2id"] = {name: number for number, name in enumerate(names)}
     if task.kind in _PROBLEMS:
         config["problem_type"] = _PROBLEMS[task.kind]
+    if task.told:
+        config[TOLD] = dict(task.told)
     return config
 
 
@@ -79,7 +82,7 @@ def head_understood(
         summary = _xlnet_summary(config)
     if summary is None or unseeing(encoder, family, kind):
         return None
-    dropout = config.get(_dropout_key(family, kind))
+    dropout, told = config.get(_dropout_key(family, kind)), config.get(TOLD)
     return TaskHead(
         kind,
         labels=_labels(config, len(rows)) if kind in ("classify", "tag") else (),
@@ -88,6 +91,7 @@ def head_understood(
         beams=int(config.get("start_n_top", 5)),
         impossible=beam and _judges(tensors),
         dropout=float(encoder.dropout if dropout is None else dropout),
+        told=dict(told) if isinstance(told, Mapping) else {},
     )
 
 

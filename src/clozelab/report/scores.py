@@ -46,4 +46,4 @@ def scores(found: Mapping[str, Mapping[str, float]]) -> Table:
 def told(spread: Mapping[str, float]) -> str:
     """A mean, with half the width of its interval where there is one."""
     mean = f"{spread['mean']:.1f}"
-    return f"{mean} ± {spread['high'] - spread['mean']:.1f}" if "high" in spread else mean
+    return f"{mean} ± {spread['high'] - spread['mean']:>4.1f}" if "high" in spread else mean

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from clozelab.contracts import UserError
 from clozelab.recipe.tables import remedy
@@ -23,20 +25,23 @@ def table(named: Mapping[str, Named]) -> Table:
     return found
 
 
-def described(name: str) -> str:
+def described(name: str) -> Group:
     """One task: what it is, and where its files should lie."""
     if name not in NAMED:
         raise UserError(f"task {name}: there is no such; {remedy(name, NAMED)}")
     task = NAMED[name]
-    lines = [f"{name}: {task.title}", f"kind: {task.kind}", f"metrics: {_metrics(task)}"]
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("kind", task.kind)
+    facts.add_row("metrics", _metrics(task))
     labels = task.settings.get("labels", task.settings.get("tags", ()))
     if isinstance(labels, tuple) and labels:
-        lines.append(f"labels: {', '.join(labels)}")
-    lines.append(f"files, under --task-data DIR or CLOZELAB_DATA: {' or '.join(task.folders)}/")
+        facts.add_row("labels", ", ".join(labels))
+    facts.add_row("folder", " or ".join(f"DIR/{folder}/" for folder in task.folders))
     for split, files in task.splits.items():
-        lines.append(f"  {split}: {' or '.join(file.name for file in files)}")
-    lines += [task.note] if task.note else []
-    return "\n".join(lines)
+        facts.add_row(split, " or ".join(file.name for file in files))
+    notes = [task.note] if task.note else []
+    where = "DIR is what --task-data or CLOZELAB_DATA says; files may be packed as .xz or .gz."
+    return Group(Text(task.title, style="bold"), Text(""), facts, Text(""), *notes, where)
 
 
 def _metrics(task: Named) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import getpid
@@ -18,11 +18,18 @@ from clozelab.encoder import Relative, Transformer
 from clozelab.interop import families, huggingface
 from clozelab.interop.card import card
 from clozelab.interop.fitting import fitting
+from clozelab.interop.heads import TaskHead
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.tokenizer import dressed
-from clozelab.records import Run, machine_facts
+from clozelab.records import PLAN, Run, machine_facts, write_text
+from clozelab.runs import taskfile
+from clozelab.runs.history import data, lineage, metrics
 from clozelab.runs.load import Loaded, load
+from clozelab.runs.predict import reader_of
+from clozelab.runs.taskhead import outward
 from clozelab.training import checkpoint
+
+_MARKS = 3  # around two texts, with one between them
 
 
 @dataclass(frozen=True)
@@ -34,23 +41,35 @@ class Handed:
 
 
 def export(place: str, out: Path, *, family: str | None = None) -> Handed:
-    """Write a Hugging Face directory."""
+    """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
     given = load(place)
+    task = _head(given)
     found = families.export(
         given.recipe.encoder,
         _weights(given),
         vocabulary=given.vocabulary,
         length=_length(given),
         family=family,
+        task=task,
     )
     kind = found.config["model_type"]
+    if _doubled(given) and kind != "roberta":
+        raise UserError(
+            f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
+            f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
+        )
+    # How a model of another library was tuned is not known.
+    tuned = given.task if given.step else None
     text = card(
         name=str(out),
         title=given.recipe.title.rstrip("."),
         recipe_toml=recipes.to_toml(given.recipe),
-        data=_data(given),
-        metrics=_metrics(given),
+        data=data(given),
+        metrics=metrics(given),
         family=kind,
+        task=task,
+        lineage=lineage(given),
+        task_toml=taskfile.to_toml(tuned) if tuned else "",
     )
     huggingface.write(out, found, tokenizer=given.tokenizer, vocabulary=given.vocabulary, card=text)
     parts = sorted({".".join(name.split(".")[:2]) for name in found.left})
@@ -61,81 +80,73 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
 def export_graph(place: str, out: Path) -> Handed:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
     given = load(place)
-    encoder, heads = given.recipe.encoder, given.model.heads
+    shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
     # Of XLNet's head the states are no use: they have seen what they would predict.
-    names = () if isinstance(encoder, Relative) else ("masked_lm", "causal_lm")
+    names: tuple[str, ...] = () if isinstance(shape, Relative) else ("masked_lm", "causal_lm")
+    names = names if task is None else (task.kind,)
     head: Any = next((heads[name] for name in names if name in heads), None)
+    family = fitting(shape, frozenset(heads), given.vocabulary, task=task)
+    family = "roberta" if _doubled(given) else family  # by what stands between two texts
+    ready = dressed(given.tokenizer, family, given.vocabulary, tuned=task is not None)
     with _whole(out) as folder:
-        outputs = export_onnx(folder / "model.onnx", given.model.encoder, shape=encoder, head=head)
-        family = fitting(encoder, frozenset(heads), given.vocabulary)
-        dressed(given.tokenizer, family, given.vocabulary).save(str(folder / "tokenizer.json"))
+        outputs = export_onnx(
+            folder / "model.onnx", given.model.encoder, shape=shape, head=head, task=task
+        )
+        ready.save(str(folder / "tokenizer.json"))
     return Handed(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
 
 
 def bring(place: str, out: Path) -> Handed:
     """Make a run of a model of transformers, so that every command takes it."""
     path = Path(place)
-    if (path / "recipe.toml").exists():
+    if (path / "recipe.toml").exists() or (path / PLAN).exists():
         raise UserError(f"{place}: is a run of clozelab already; use it as it is")
     given = load(place)
     text = recipes.to_toml(given.recipe)
+    texts = {"recipe.toml": text, "tokenizer.json": given.tokenizer.to_str()}
     facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
+    if given.task is not None:
+        texts[taskfile.FILE] = taskfile.to_toml(given.task)
+        facts["task"] = given.task.name
     run = Run.create(out, recipe_toml=text, machine=facts)
+    if given.task is not None:
+        write_text(out / taskfile.FILE, texts[taskfile.FILE])
     checkpoint.save(
         run.checkpoints,
         0,
         weights=_weights(given),
         tensors={},
         state={},
-        texts={"recipe.toml": text, "tokenizer.json": given.tokenizer.to_str()},
+        texts=texts,
         keep=0,
     )
-    return Handed(f"a run of the recipe {given.recipe.name}, at step 0", given.notes)
+    tuned = f", tuned to {given.task.kind.name}" if given.task else ""
+    return Handed(f"a run of the recipe {given.recipe.name}, at step 0{tuned}", given.notes)
 
 
 def _weights(given: Loaded) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in given.model.named_parameters()}
 
 
+def _head(given: Loaded) -> TaskHead | None:
+    """The head of the task that a model was fine-tuned for."""
+    return outward(given.task, length=_length(given)) if given.task else None
+
+
+def _doubled(given: Loaded) -> bool:
+    """Whether the model was tuned on two texts with two separators between them."""
+    task = given.task
+    if task is None or task.kind.name == "tag" or not getattr(task.kind, "pair", True):
+        return False
+    return reader_of(given, task).marks(2) > _MARKS
+
+
 def _length(given: Loaded) -> int:
     """The most tokens a text may have."""
+    if given.task is not None:
+        return reader_of(given, given.task).length
     encoder = given.recipe.encoder
     return encoder.positions if isinstance(encoder, Transformer) else given.recipe.blocks.length
-
-
-def _run(given: Loaded) -> Run | None:
-    """The run that a checkpoint belongs to, if it lies in one."""
-    folder = Path(given.place)
-    inside = (folder / checkpoint.CHECKSUMS).is_file()
-    run = folder.parent.parent
-    return Run(run) if inside and (run / "machine.toml").is_file() else None
-
-
-def _data(given: Loaded) -> dict[str, object]:
-    """What the model learned from, as its run tells."""
-    run = _run(given)
-    facts = run.machine() if run else {}
-    told: dict[str, object] = {"corpora": ", ".join(map(str, facts.get("data") or []))}
-    told |= {"from": facts.get("from"), "teacher": facts.get("teacher"), "seed": facts.get("seed")}
-    return {name: fact for name, fact in told.items() if fact not in (None, "")}
-
-
-def _metrics(given: Loaded) -> dict[str, object]:
-    """What came out at the end of the run, if this is its end."""
-    run = _run(given)
-    result = (run.result() if run else None) or {}
-    if result.get("steps") != given.step:
-        return {"steps": given.step} if given.step else {}
-    return dict(_flat(result))
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, object]]:
-    """Tables inside tables as one, names joined."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name.replace('_', ' ')} ")
-        else:
-            yield f"{before}{name.replace('_', ' ')}", value
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import protocols
-from clozelab.records import Run, write_text
+from clozelab.records import PLAN, Run, write_text
 from clozelab.runs import taskfile
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.lessons import (
@@ -32,7 +32,6 @@ from clozelab.runs.lessons import (
     usual_protocol,
     with_settings,
 )
-from clozelab.runs.load import PLAN
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.trial import Lesson, Trial
@@ -105,18 +104,20 @@ def trial(
     for line in passed:
         yield Happened(name, Said(line))
     first, cursor = 0, work.start()
-    if world.leads and found is None:
-        run = Run.create(place, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
-        write_text(place / taskfile.FILE, taskfile.to_toml(given.task))
-    world.wait()
-    run = Run.open(place)
+    run, begun = Run(place), Run(place).recipe_file.exists()
+    if world.leads and not begun:
+        Run.create(place, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
     session = Session(work, run, habits, again=again)
     if found is not None:
         state = found.state()
         first, cursor = found.step, work.recall(found)
         session.tokens, session.seconds = state["tokens"], state["seconds"]
-        if world.leads:
+        session.last = work.chosen()
+    if world.leads:
+        write_text(place / taskfile.FILE, taskfile.to_toml(given.task))
+        if begun:
             run.resume(first)
+    world.wait()
     for event in session.go(first, cursor):
         yield Happened(name, event)
 
@@ -184,20 +185,21 @@ def _begin(plan: Plan, out: Path) -> None:
     told["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(told, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file = out / PLAN
-    if file.exists():
-        before = json.loads(file.read_text(encoding="utf-8"))
-        if before != json.loads(text):
-            changed = sorted(
-                k for k in {*before, *told} if before.get(k) != json.loads(text).get(k)
-            )
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out}: is a file; name a new or empty folder")
+    begun = [one for one in out.iterdir() if one != file] if out.exists() else []
+    if begun and not file.exists():
+        raise UserError(f"{out}: has other files in it; name a new or empty folder")
+    if begun:
+        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+        changed = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
+        if changed:
             raise UserError(
                 f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
             )
         return
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out}: has other files in it; name a new or empty folder")
     out.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)
+    write_text(file, text)  # over a plan of which nothing was begun
 
 
 def _side_by_side(

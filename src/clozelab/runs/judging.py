@@ -15,7 +15,11 @@ from clozelab.contracts import Array, Batch, Ints
 from clozelab.runs.events import drained
 from clozelab.runs.tuned import Tuned
 from clozelab.tasks import Kind
+from clozelab.tasks.checks import check_known
+from clozelab.tasks.coreference import judged
+from clozelab.tasks.files.gap import Pronoun
 from clozelab.tasks.laying import Laid, Reader
+from clozelab.tasks.metrics.pronouns import Row, gap
 from clozelab.training.loop import moved
 from clozelab.training.packing import Room, Share
 
@@ -29,11 +33,19 @@ class Judge:
     kind: Kind
     examples: Sequence[Any]
     laid: Laid
+    pronouns: Sequence[Pronoun] = ()  # of GAP: what is asked of each document
 
     @classmethod
-    def of(cls, kind: Kind, examples: Sequence[Any], reader: Reader) -> Judge:
+    def of(
+        cls,
+        kind: Kind,
+        examples: Sequence[Any],
+        reader: Reader,
+        *,
+        pronouns: Sequence[Pronoun] = (),
+    ) -> Judge:
         """The examples as that reader reads them."""
-        return cls(kind, examples, kind.lay(examples, reader))
+        return cls(kind, examples, kind.lay(examples, reader), pronouns)
 
     @cached_property
     def share(self) -> Share:
@@ -63,6 +75,36 @@ class Judge:
             yield len(outputs)
         ordered = [outputs[number] for number in range(len(outputs))]
         return list(self.kind.decode(self.laid, ordered, self.examples))
+
+    def selects(self, scores: dict[str, float]) -> float:
+        """The number that chooses the best model: larger is better."""
+        return scores["f1"] if self.pronouns else self.kind.selects(scores)
+
+
+def scored(
+    kind: Kind,
+    predictions: Sequence[Any],
+    examples: Sequence[Any],
+    *,
+    pronouns: Sequence[Pronoun] = (),
+) -> dict[str, float]:
+    """The task's official scores, which for GAP go by its pronouns alone."""
+    if pronouns:
+        return gap(_answers(predictions, pronouns))
+    any_kind: Any = kind
+    scores: dict[str, float] = any_kind.score(predictions, examples)
+    return scores
+
+
+def _answers(predictions: Sequence[Any], pronouns: Sequence[Pronoun]) -> list[Row]:
+    """What was predicted of each pronoun whose name is known."""
+    found = []
+    for said, asked in zip(predictions, pronouns, strict=True):
+        if asked.is_a is not None and asked.is_b is not None:
+            is_a, is_b = judged(said, asked.pronoun, [asked.a, asked.b])
+            found.append(Row(asked.word, (asked.is_a, asked.is_b), (is_a, is_b)))
+    check_known(found)
+    return found
 
 
 def shared(laid: Laid, name: str) -> Share:

@@ -13,20 +13,24 @@ from torch import Tensor
 from clozelab.contracts import Counts, UserError
 from clozelab.encoder import Lstm, Transformer
 from clozelab.interop.fitting import fitting, summary
-from clozelab.recipe import protocols
-from clozelab.runs.judging import Judge
+from clozelab.recipe import protocols, slots
+from clozelab.runs.judging import Judge, shared
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
 from clozelab.runs.trial import Lesson, with_language_model
 from clozelab.runs.tuned import Tuned
-from clozelab.tasks import KINDS, Kind
+from clozelab.tasks import KINDS, Coreference, Kind
 from clozelab.tasks.files.found import Found, find
+from clozelab.tasks.files.gap import Pronoun
 from clozelab.tasks.files.own import own
+from clozelab.tasks.laying import Laid
+from clozelab.training.packing import Share
 from clozelab.training.tuning import Tuning
 
 _SMALL = 768  # below this width an encoder is tuned by our own protocol
 _POOLERS = ("next_sentence", "sentence_order")
+_PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Data:
         """The files, each known to be there."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         if not any(files.values()):
+            if self.task in KINDS or self.task == "pairs":
+                raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
             return find(self.task, Path(self.root) if self.root else None)
         return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
 
@@ -68,7 +74,7 @@ class Read:
     """The examples of a task for one encoder."""
 
     kind: Kind
-    train: Judge
+    train: Share
     dev: dict[str, Judge]
     notes: tuple[str, ...]
 
@@ -78,9 +84,7 @@ def lesson(order: Order) -> Lesson:
     given = opened(order.model)
     tuning = tuning_of(order, given)
     read = _read(order.model, order.data, tuning)
-    share = read.train.share
-    if tuning.lm_weight:
-        share = with_language_model(share)
+    share = with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
     return Lesson(
         task=Assignment(order.data.task, read.kind, tuning),
@@ -91,9 +95,10 @@ def lesson(order: Order) -> Lesson:
         start={} if order.fresh else _start(given, read.kind, tuning),
         seed=order.seed,
         origin=None if order.fresh else _absolute(order.model),
+        origin_task=None if order.fresh or given.task is None else given.task.name,
         teacher=teacher,
         teacher_origin=_absolute(order.teacher) if order.teacher else None,
-        notes=(*given.notes, *read.notes),
+        notes=(*given.notes, *read.notes, *([] if order.fresh else _chained(given, tuning))),
     )
 
 
@@ -113,7 +118,7 @@ def tuning_of(order: Order, given: Loaded) -> Tuning:
 
 def protocol_task(task: str, kind: str) -> str:
     """What protocols know a task by: its name, that of which it is a part, or its kind."""
-    known = (task, task.partition("_")[0])
+    known = (task, task.partition("_")[0], _PARTS.get(task))
     return next((name for name in known if name in protocols.TASKS), kind)
 
 
@@ -142,10 +147,25 @@ def _read(model: str, data: Data, tuning: Tuning) -> Read:
         )
     dev = {name: found.read(name) for name in splits}
     kind = kind_for(given, found, tuning, examples=[*train, *dev[splits[0]]])
-    laid = Judge.of(kind, train, reader)
-    judges = {name: Judge.of(kind, examples, reader) for name, examples in dev.items()}
-    told = [*found.notes, *notes, *_counted(found.counts), *_counted(laid.laid.counts)]
-    return Read(kind, laid, judges, tuple(told))
+    laid = _laid(kind, train, reader)
+    judges = {
+        name: Judge.of(kind, examples, reader, pronouns=pronouns_of(found, name))
+        for name, examples in dev.items()
+    }
+    told = [*found.notes, *notes, *_counted(found.counts), *_counted(laid.counts)]
+    return Read(kind, shared(laid, kind.name), judges, tuple(told))
+
+
+def _laid(kind: Kind, examples: Sequence[Any], reader: TaskReader) -> Laid:
+    """Examples to learn from, which of a long document are its stretches."""
+    if isinstance(kind, Coreference):
+        return kind.lay(examples, reader, training=True)
+    return kind.lay(examples, reader)
+
+
+def pronouns_of(found: Found, split: str) -> list[Pronoun]:
+    """What GAP asks of each document; of other tasks nothing."""
+    return found.pronouns(split) if found.name == "gap" else []
 
 
 def kind_for(given: Loaded, found: Found, tuning: Tuning, *, examples: Sequence[Any]) -> Kind:
@@ -160,6 +180,8 @@ def kind_for(given: Loaded, found: Found, tuning: Tuning, *, examples: Sequence[
         settings["choices"] = max(len(example.seconds) for example in examples)
     if found.kind == "answer":
         settings["head"] = tuning.head
+    if found.kind == "coreference":
+        settings["segment"] = tuning.length
     return part(**settings)
 
 
@@ -167,7 +189,9 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
     encoder = given.recipe.encoder
     if isinstance(encoder, Lstm):  # none of its vectors has read everything
         return {"pool": "mean", "summary": "none"}
-    family = fitting(encoder, frozenset(given.model.heads), given.vocabulary)
+    # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
+    heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
+    family = fitting(encoder, heads, given.vocabulary)
     usual = summary(family, kind)
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
@@ -212,11 +236,21 @@ def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
         )
     if teacher.tokenizer.get_vocab() != given.tokenizer.get_vocab():
         raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
-    alike = ("labels", "tags", "head", "choices")
+    alike = ("name", "labels", "tags", "head", "choices")
     theirs = [getattr(teacher.task.kind, name, None) for name in alike]
     if theirs != [getattr(kind, name, None) for name in alike]:
         raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
     return teacher.model
+
+
+def _chained(given: Loaded, tuning: Tuning) -> list[str]:
+    """What to say where the protocol goes on from another task's model and this is none."""
+    if tuning.after is None or (given.task is not None and given.task.name == tuning.after):
+        return []
+    return [
+        f"the protocol begins from a model tuned on {tuning.after}, which this one is not: use"
+        f" --after {tuning.after}, or name such a model"
+    ]
 
 
 def _counted(counts: Counts) -> list[str]:

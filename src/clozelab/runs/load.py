@@ -5,6 +5,7 @@ Of a folder with several fine-tunings it is the one that did best on the dev set
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,19 +19,19 @@ from clozelab.encoder import Transformer
 from clozelab.interop.families import bring
 from clozelab.interop.huggingface import read
 from clozelab.recipe import Recipe, slots
-from clozelab.records import Run
+from clozelab.records import PLAN, Run
 from clozelab.runs import taskfile
 from clozelab.runs.model import Model, build
 from clozelab.runs.saving import set_weights
 from clozelab.runs.taskfile import Assignment
+from clozelab.runs.taskhead import inward
 from clozelab.runs.tuned import Tuned
 from clozelab.runs.tuned import build as tuned_model
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
 
-PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
-
+_LENGTH = 512  # of blocks, where nothing sets an end to them
 # Whose recipe a model of another library is taken for.
 _RECIPES = {"distilbert": "bert", "openai-gpt": "gpt", "gpt2": "gpt"}
 
@@ -51,6 +52,19 @@ class Loaded:
     def vocabulary(self) -> Vocabulary:
         """The ids the model deals in."""
         return describe(self.tokenizer)
+
+    def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+        """What a fine-tuned model says of each input, as `clozelab predict` does.
+
+        An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
+        question and its passage (answer), a text and its continuations (choose), or a document in
+        sentences of words (coreference).
+        """
+        from clozelab.runs.predict import predict  # which opens models itself
+
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: put the text into one, as [text]")
+        return predict(self, inputs, device=device)
 
 
 def load(place: str) -> Loaded:
@@ -120,13 +134,21 @@ def _foreign(place: str) -> Loaded:
         # A bare encoder came without a head: it gets fresh ones.
         objectives=tuple(parts) or known.objectives,
     )
-    model = build(recipe, size, seed=0)
+    task: Assignment | None = None
+    model: Model | Tuned
+    if found.task is None:
+        model = build(recipe, size, seed=0)
+    else:
+        most = found.encoder.positions if isinstance(found.encoder, Transformer) else _LENGTH
+        task = inward(found.task, place=place, length=most)
+        model = tuned_model(recipe, task.kind, task.tuning, seed=0)
     fresh = {name: value.detach() for name, value in model.named_parameters()}
     missing = sorted({name.rsplit(".", 2)[0] for name in fresh.keys() - found.weights.keys()})
     notes = [f"{place}: {', '.join(missing)} is not in it and begins fresh"] if missing else []
-    notes += [f"{place}: {', '.join(found.left)} left behind"] if found.left else []
+    left = sorted({*found.left, *(found.weights.keys() - fresh.keys())})
+    notes += [f"{place}: {', '.join(left)} left behind"] if left else []
     set_weights(model, {**fresh, **{n: w for n, w in found.weights.items() if n in fresh}})
-    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes))
+    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task)
 
 
 def _recipe(family: str, encoder: Any) -> str:

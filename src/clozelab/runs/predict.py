@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
 from clozelab.runs.events import drained
-from clozelab.runs.judging import Judge
-from clozelab.runs.lessons import Data
+from clozelab.runs.judging import Judge, scored
+from clozelab.runs.lessons import Data, pronouns_of
 from clozelab.runs.load import Loaded
 from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
+from clozelab.runs.taskhead import IMPORTED
 from clozelab.runs.tuned import Tuned
-from clozelab.tasks import Kind
+from clozelab.tasks import Choose, Classify, Kind, Regress
 from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
+from clozelab.tasks.files.columns import Asked
+from clozelab.tasks.files.sentences import has_pair
 from clozelab.training.world import join
 
 _TOKENS = 16_384  # at a time
@@ -39,7 +43,8 @@ def follow(
 ) -> Generator[tuple[int, int], None, list[Any]]:
     """As `predict`, of examples, yielding how much is done out of how much."""
     task, model = fine_tuned(given)
-    judge = Judge.of(task.kind, examples, reader_of(given, task))
+    kind = suited(task, examples)
+    judge = Judge.of(kind, examples, reader_of(given, task))
     many = len(judge.laid.groups) - 1
     with join(device) as world:
         model = model.to(world.device)
@@ -65,7 +70,8 @@ def score(
     if Path(what).exists():
         kind: Any = task.kind
         labels = getattr(kind, "labels", getattr(kind, "tags", ()))
-        data = Data(_word(kind), dev=what, columns=tuple(columns), labels=labels)
+        word = _word(task, what, columns)
+        data = Data(word, dev=what, columns=tuple(columns), labels=labels)
     else:
         data = Data(what, root=root)
     found = data.found()
@@ -73,24 +79,36 @@ def score(
         raise UserError(
             f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
         )
+    splits = [name for name in found.splits if name.startswith("dev")]
+    if not splits:
+        raise UserError(
+            f"{what}: has no labels to score by; clozelab predict {given.place} --task {what} --out"
+            " DIR writes its submission"
+        )
     scores: dict[str, dict[str, float]] = {}
-    judged: Any = task.kind
-    for split in (name for name in found.splits if name.startswith("dev")):
+    for split in splits:
         examples = found.read(split)
         predictions = drained(follow(given, examples, device=device))
-        scores[split] = judged.score(predictions, examples)
+        asked = pronouns_of(found, split)
+        scores[split] = scored(task.kind, predictions, examples, pronouns=asked)
     return scores
 
 
 def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
     """The examples of a table, whose labels need not be there."""
     task, _ = fine_tuned(given)
-    return Data(_word(task.kind), test=file, columns=tuple(columns)).found().read("test")
+    word = _word(task, file, columns)
+    return Data(word, test=file, columns=tuple(columns)).found().read("test")
 
 
-def _word(kind: Any) -> str:
+def _word(task: Assignment, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
-    return "pairs" if kind.name == "classify" and kind.pair else str(kind.name)
+    kind = task.kind
+    pair = isinstance(kind, Classify) and kind.pair
+    if task.name == IMPORTED and isinstance(kind, Classify):  # then the file tells
+        named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
+        pair = has_pair(Path(file), Asked(columns=named))
+    return "pairs" if pair else kind.name
 
 
 def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
@@ -101,6 +119,19 @@ def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
             f" clozelab finetune {given.place} TASK --out DIR first"
         )
     return given.task, given.model
+
+
+def suited(task: Assignment, examples: Sequence[Any]) -> Kind:
+    """The kind for these examples: any number of choices, and of an imported model pairs or not.
+
+    No weight depends on either.
+    """
+    kind = task.kind
+    if isinstance(kind, Choose):
+        return replace(kind, choices=max([kind.choices, *(len(one.seconds) for one in examples)]))
+    if task.name == IMPORTED and isinstance(kind, Classify | Regress):
+        return replace(kind, pair=any(one.second is not None for one in examples))
+    return kind
 
 
 def reader_of(given: Loaded, task: Assignment) -> TaskReader:

@@ -49,7 +49,9 @@ class TaskReader:
         encoded = self._encoder.encode(list(texts), characters=True)
         assert encoded.firsts is not None
         assert encoded.stops is not None
-        spans = np.stack([encoded.firsts, encoded.stops], axis=1)
+        # A token of white space alone stands for nothing before the character behind it.
+        stops = np.maximum(encoded.firsts, encoded.stops)
+        spans = np.stack([encoded.firsts, stops], axis=1)
         begins = (encoded.marks & Mark.WORD) != 0
         if isinstance(self.recipe.encoder, Lstm):
             return self._spelled(encoded, spans, begins)
@@ -59,15 +61,12 @@ class TaskReader:
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         """Sentences in words as tokens, a space between any two."""
         found = self.pieces([" ".join(words) for words in sentences])
-        sizes = np.array([len(word) for words in sentences for word in words], dtype=np.int64)
         first = offsets([len(words) for words in sentences])
-        begins = np.concatenate([offsets(sizes[a:b] + 1)[:-1] for a, b in _pairs(first)])
-        # Sentences are told apart by a stride no sentence reaches.
-        stride = int(begins.max(initial=0) + sizes.max(initial=0)) + 2
-        base = np.repeat(np.arange(len(sentences)), np.diff(first)) * stride
+        begins = offsets([len(word) + 1 for words in sentences for word in words])
+        # The sentences one after another, so that words ascend over all of them.
         owner = np.repeat(np.arange(len(sentences)), np.diff(found.starts))
-        place = found.spans[:, 0] + owner * stride
-        word = np.searchsorted(begins + base, place, side="right") - 1
+        place = found.spans[:, 0] + begins[first[owner]]
+        word = np.searchsorted(begins[:-1], place, side="right") - 1
         fresh = np.ones(len(word), dtype=bool)
         fresh[1:] = word[1:] != word[:-1]
         return found._replace(begins=fresh, words=word - first[owner])
@@ -78,17 +77,15 @@ class TaskReader:
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
         """Texts with the marks of the encoder's kind around them."""
-        encoder, size = self.recipe.encoder, len(first["ids"])
-        more = 0 if second is None else len(second["ids"])
-        between = 2 if self._doubled else 1
-        begin = 0 if isinstance(encoder, Relative) else 1
-        a = slice(begin, begin + size)
-        b = slice(a.stop + between, a.stop + between + more) if second is not None else slice(0, 0)
-        opens, middle, last = self._marks
-        parts = [*opens, first]
+        encoder = self.recipe.encoder
+        opens, middle, closes = self._marks
+        between = [middle] * (2 if self._doubled else 1)
+        a = slice(len(opens), len(opens) + len(first["ids"]))
+        b, parts = slice(0, 0), [*opens, first]
         if second is not None:
-            parts += [*[middle] * between, second]
-        parts += last
+            begin = a.stop + len(between)
+            b, parts = slice(begin, begin + len(second["ids"])), [*parts, *between, second]
+        parts += closes
         columns: dict[str, Array] = {
             name: np.concatenate([part[name] for part in parts]) for name in first
         }
@@ -123,7 +120,8 @@ class TaskReader:
         """What stands before, between and after the texts."""
         encoder, role = self.recipe.encoder, self.vocabulary.role
         if isinstance(encoder, Lstm):
-            rows = self._spell(np.array([role("cls"), role("sep")], np.int32), fixed=True)
+            ids = np.array([role("cls"), role("sep")], np.int32)
+            rows = self._spell(ids, np.ones(2, dtype=bool), starts=np.array([0, 2]), fixed=True)
             opening, closing = ({name: rows[name][n : n + 1] for name in rows} for n in (0, 1))
             return [opening], closing, [closing]
         if self._causal:
@@ -141,20 +139,15 @@ class TaskReader:
         """What the ids spell; the numbers of words are for pretraining alone."""
         return Spelling(*letters(self.tokenizer), np.zeros(0, np.uint64), np.zeros(0, np.int32))
 
-    def _spell(
-        self, ids: Ids, *, fixed: bool, begins: Bools | None = None, starts: Ints | None = None
-    ) -> dict[str, Array]:
+    def _spell(self, ids: Ids, begins: Bools, *, starts: Ints, fixed: bool) -> dict[str, Array]:
         """Tokens as words by their characters."""
-        marks = np.full(len(ids), Mark.ALL, dtype=np.uint8)
-        if begins is not None:
-            marks = np.where(begins, Mark.ALL, 0).astype(np.uint8)
         blocks = Blocks(
-            ids=ids,
-            starts=np.array([0, len(ids)]) if starts is None else starts,
-            marks=marks,
+            ids=ids.astype(np.int32),
+            starts=starts,
+            marks=np.where(begins, Mark.ALL, 0).astype(np.uint8),
             segments=np.zeros(len(ids), dtype=np.uint8),
             fixed=np.full(len(ids), fixed),
-            numbers=np.zeros(1, dtype=np.int64),
+            numbers=np.arange(len(starts) - 1),
         )
         form: Any = self.recipe.blocks
         words = spell(blocks, self._spelling, length=form.characters)
@@ -164,9 +157,7 @@ class TaskReader:
         """The words of the texts."""
         first = np.flatnonzero(begins)
         last = np.append(first, len(begins))[1:] - 1
-        columns = self._spell(
-            encoded.ids.astype(np.int32), fixed=False, begins=begins, starts=encoded.starts
-        )
+        columns = self._spell(encoded.ids, begins, starts=encoded.starts, fixed=False)
         starts = np.searchsorted(first, encoded.starts)
         covered = np.stack([spans[first, 0], spans[last, 1]], axis=1)
         every = np.ones(len(first), dtype=bool)
@@ -181,7 +172,3 @@ def _counted(begins: Bools, starts: Ints) -> Ints:
     """The number of each token's word in its own text."""
     running = offsets(begins)
     return np.asarray(running[1:] - 1 - np.repeat(running[starts[:-1]], np.diff(starts)))
-
-
-def _pairs(starts: Ints) -> zip[tuple[int, int]]:
-    return zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)

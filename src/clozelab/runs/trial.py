@@ -20,7 +20,7 @@ from torch import Tensor
 
 from clozelab import recipe as recipes
 from clozelab.contracts import Blocks, Ints, Targets, UserError
-from clozelab.encoder import Lstm
+from clozelab.encoder import Lstm, Transformer
 from clozelab.keys import key, mix
 from clozelab.objectives.targets import following
 from clozelab.packed import sums
@@ -29,7 +29,7 @@ from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs import taskfile
 from clozelab.runs.events import Began, Evaluated, Said, Scored
-from clozelab.runs.judging import Judge, laid_out
+from clozelab.runs.judging import Judge, laid_out, scored
 from clozelab.runs.machine import PRECISIONS, Machine
 from clozelab.runs.saving import bare, plainly, restore, save, set_weights
 from clozelab.runs.steps import Cursor
@@ -58,6 +58,7 @@ class Lesson:
     start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
     seed: int
     origin: str | None  # where they came from
+    origin_task: str | None = None  # what that model was tuned on, if on anything
     teacher: Tuned | None = None
     teacher_origin: str | None = None
     notes: tuple[str, ...] = ()
@@ -72,6 +73,11 @@ class Best:
     scores: Mapping[str, float]
     task: Assignment
     weights: Mapping[str, Tensor]
+
+    def told(self) -> dict[str, Any]:
+        """All but the weights, for a checkpoint's state."""
+        told = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
+        return {**told, "task": taskfile.to_toml(self.task)}
 
 
 class Trial:
@@ -190,10 +196,9 @@ class Trial:
                     task = replace(task, kind=task.kind.tune(found, judge.examples))
                 if isinstance(task.kind, Answer):
                     found = task.kind.judge(found)
-                kind: Any = task.kind
-                scored = kind.score(found, judge.examples)
-                value = value if place else task.kind.selects(scored)
-                scores |= {_called(what, name): one for what, one in scored.items()}
+                told = scored(task.kind, found, judge.examples, pronouns=judge.pronouns)
+                value = value if place else judge.selects(told)
+                scores |= {_called(what, name): one for what, one in told.items()}
         if self.best is None or value > self.best.value:
             self.best = Best(value, number, scores, task, self._weights())
         yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
@@ -203,6 +208,7 @@ class Trial:
     ) -> Path | None:
         """At the end the best weights alone; before, all that the run needs to go on."""
         best = self.best
+        state = {"seed": self.lesson.seed, "best": best.told() if best else None, **state}
         if ends:
             assert best is not None
             if not self.world.leads:
@@ -212,21 +218,16 @@ class Trial:
                 step.number,
                 weights=best.weights,
                 tensors={},
-                state={},
+                state=state,
                 texts=self._texts(best.task),
                 keep=1,
             )
-        found = None
-        if best is not None:
-            told = taskfile.to_toml(best.task)
-            found = {"value": best.value, "step": best.step, "scores": dict(best.scores)}
-            found["task"] = told
         return save(
             folder,
             step,
             self.trainee,
             self.world,
-            state={"seed": self.lesson.seed, "best": found, **state},
+            state=state,
             texts=self._texts(self.lesson.task),
             keep=1,
             more={f"{_BEST}{name}": value for name, value in best.weights.items()} if best else {},
@@ -234,14 +235,22 @@ class Trial:
 
     def recall(self, found: Checkpoint) -> Cursor:
         """Go on from a checkpoint: the weights, the moments, and the best so far."""
-        cursor, state = restore(found, self.trainee, self.world), found.state()
-        if state["best"]:
+        told = found.state()["best"]
+        if told:
             tensors = found.tensors()
             kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
-            told = state["best"]
             task = taskfile.parse(told["task"], str(found.path))
             self.best = Best(told["value"], told["step"], told["scores"], task, kept)
-        return cursor
+        if found.step == self.total:  # the best weights alone: only their result is left to write
+            return self.start()
+        return restore(found, self.trainee, self.world)
+
+    def chosen(self) -> dict[str, Any]:
+        """What a result says of the best so far."""
+        if self.best is None:
+            return {}
+        told = {"step": self.best.step, **self.best.scores}
+        return {"dev": told, "selected": self.best.value}
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
@@ -256,6 +265,7 @@ class Trial:
             "seed": lesson.seed,
             "task": lesson.task.name,
             "from": lesson.origin,
+            "from_task": lesson.origin_task,
             "teacher": lesson.teacher_origin,
             "examples": len(self.numbers),
         }
@@ -304,23 +314,33 @@ class Trial:
             encoder.precision = PRECISIONS[self.precision]
         encoder = model.encoder
         encoder.recompute = self.machine.recompute
+        # A step is so short that launching its kernels takes longer than running them.
+        replays = self.compiled and device.type == "cuda" and self.machine.graphs is not False
         if self.compiled:
             torch._dynamo.config.recompile_limit = 64
-            # A step is so short that launching its kernels takes longer than running them.
-            graphs = device.type == "cuda" and self.machine.graphs is not False
-            mode = "reduce-overhead" if graphs else None
+            mode = "reduce-overhead" if replays else None
             model.compile(fullgraph=True, dynamic=False, mode=mode)
         wrapped = self.world.wrap(model, shard=False)
-        shape: Any = self.lesson.recipe.encoder
-        shared = getattr(shape, "sharing", "none") != "none"
-
-        def scale(name: str) -> float:
-            return self.tuning.scale(name, shape.layers, shared=shared)
-
         part = self.tuning.optimiser_part()
-        optimisers = part.build(model.named_parameters(), scale=scale)
+        optimisers = part.build(model.named_parameters(), scale=self._scale)
         scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
-        return Trainee(wrapped, optimisers, self.tuning.clip, self.lesson.seed, scaler)
+        return Trainee(
+            wrapped,
+            optimisers,
+            self.tuning.clip,
+            self.lesson.seed,
+            scaler=scaler,
+            replays=replays,
+        )
+
+    def _scale(self, name: str) -> float:
+        """A parameter's rate, by whether layers share that half of a layer."""
+        shape = self.lesson.recipe.encoder
+        half: Any = name.split(".")[1]
+        shared = False
+        if isinstance(shape, Transformer) and half in ("attention", "ffn"):
+            shared = shape.copies(half) < shape.layers
+        return self.tuning.scale(name, shape.layers, shared=shared)
 
     def _room(self) -> Room:
         """Micro-batches of one shape, by a sample of the examples, the same for every seed."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clozelab.contracts import Batch, Encoded, Input, Sums
+from clozelab.contracts import Batch, Encoded, Input, Sums, UserError
 from clozelab.keys import root
 from clozelab.recipe import Recipe
 from clozelab.tasks import Kind
@@ -101,8 +101,7 @@ def build(recipe: Recipe, kind: Kind, tuning: Tuning, *, seed: int) -> Tuned:
         features, width = _features(encoder, tuning)
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})
         if tuning.lm_weight:
-            part: Any = next(part for part in recipe.objectives if _causal(part))
-            model.heads["causal_lm"] = part.build(encoder, size)
+            model.heads["causal_lm"] = _language_model(recipe, tuning).build(encoder, size)
     model.features.update(features)
     model.frozen = tuning.features != "tuned"
     if model.frozen:
@@ -140,7 +139,14 @@ def vector_width(encoder: Any) -> int:
     return int(encoder.width) * (2 if isinstance(encoder, Lstm) else 1)
 
 
-def _causal(part: Any) -> bool:
+def _language_model(recipe: Recipe, tuning: Tuning) -> Any:
+    """The objective that stays beside the task."""
     from clozelab.objectives import CausalLm
 
-    return isinstance(part, CausalLm)
+    for part in recipe.objectives:
+        if isinstance(part, CausalLm):
+            return part
+    raise UserError(
+        f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"
+        " beside the task; use --set lm_weight=0, or another --protocol"
+    )

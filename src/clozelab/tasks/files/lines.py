@@ -20,7 +20,7 @@ _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 def found(path: Path) -> Path | None:
     """The file of that name, or the packed one; None where there is neither."""
-    candidates = (path, *(path.with_name(path.name + packing) for packing in PACKINGS))
+    candidates = (path, *(path.parent / f"{path.name}{packing}" for packing in PACKINGS))
     return next((candidate for candidate in candidates if candidate.exists()), None)
 
 

@@ -1,0 +1,149 @@
+"""Packed examples of every kind of task are judged as each is alone, with dummies and without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from learning import HERE, shrunk
+from referring import stories
+from texts import tokenizer
+from torch import Tensor
+
+from clozelab import data
+from clozelab.contracts import Batch
+from clozelab.runs.judging import Judge, batched, laid_out
+from clozelab.runs.reader import TaskReader
+from clozelab.runs.tuned import Tuned, build
+from clozelab.tasks.answer import Answer
+from clozelab.tasks.choose import Choose
+from clozelab.tasks.classify import Classify
+from clozelab.tasks.coreference import Coreference
+from clozelab.tasks.examples import Sentences
+from clozelab.tasks.files.own import own
+from clozelab.tasks.regress import Regress
+from clozelab.tasks.tag import Tag
+from clozelab.training.packing import Share, room_for
+from clozelab.training.tuning import Tuning
+
+torch.set_num_threads(1)
+
+TOKENIZERS = {"roberta": "byte_bpe", "albert": "unigram", "xlnet": "unigram", "gpt": "char_bpe"}
+MEAN = {"pool": "mean", "summary": "none"}
+CASES = [
+    *[(recipe, "classify") for recipe in ("bert", "roberta", "albert", "xlnet", "gpt", "elmo")],
+    *[("bert", "regress"), ("bert", "choose"), ("xlnet", "choose"), ("bert", "tag")],
+    *[("elmo", "tag"), ("bert", "answer"), ("xlnet", "beam"), ("bert", "coreference")],
+]
+
+
+def posed(kind: str, recipe: str) -> tuple[Any, Sequence[Any]]:
+    """A kind of task, and ragged examples of it."""
+    if kind == "coreference":
+        return Coreference(segment=16, widest=4, hidden=16, feature=4), stories()[:3]
+    file = {"classify": "definitions", "regress": "pairs", "choose": "choices", "tag": "tags"}
+    word = {"regress": "pairs", "beam": "answer"}.get(kind, kind)
+    found = own(word, dev=data.task(file.get(kind, "spans"), "dev"))
+    some: list[Any] = found.read("dev")[:9]
+    if kind == "classify":
+        labels = tuple(sorted({one.label for one in some}))
+        return Classify(labels, **MEAN if recipe == "elmo" else {}), some
+    if kind == "regress":
+        return Regress(pair=True), [
+            Sentences(one.id, one.first, one.second, float(number))
+            for number, one in enumerate(some)
+        ]
+    if kind == "choose":
+        shorter = [one._replace(seconds=one.seconds[: 2 + n % 3]) for n, one in enumerate(some)]
+        return Choose(choices=4), [one._replace(label=0) for one in shorter]
+    if kind == "tag":
+        return Tag(tuple(sorted({tag for one in some for tag in one.tags}))), some
+    if kind == "beam":
+        return Answer(impossible=True, head="beam", beams=2, stride=4), some
+    return Answer(stride=4), some  # so that a passage has several windows
+
+
+def set_up(recipe: str, kind: str) -> tuple[Judge, Tuned, TaskReader]:
+    part, examples = posed(kind, recipe)
+    known = tokenizer(TOKENIZERS.get(recipe, "wordpiece"))
+    shape = shrunk(recipe, f"tokenizer.vocabulary={known.get_vocab_size()}")
+    reader = TaskReader(shape, known, 32)
+    tuning = Tuning(rate=1e-3, sequences=4, length=32, epochs=1.0)
+    model = build(shape, part, tuning, seed=1).double().eval()
+    with torch.no_grad():
+        for parameter in model.heads.parameters():  # fresh heads say nearly the same of all
+            parameter.normal_(0.0, 0.5, generator=torch.Generator().manual_seed(len(parameter)))
+    return Judge.of(part, examples, reader), model, reader
+
+
+@torch.no_grad()
+def rows(model: Tuned, batch: Batch, share: Share) -> list[Tensor]:
+    """What the head says of each group."""
+    found, name = model.predict(batch), model.task
+    if model.head.rows == "group":
+        return [found]
+    by = share.targets[name].starts if model.head.rows == "slots" else share.starts
+    return [found[first:stop] for first, stop in pairwise(by[share.units].tolist())]
+
+
+@pytest.mark.parametrize(("recipe", "kind"), CASES)
+def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
+    recipe: str, kind: str
+) -> None:
+    judge, model, _ = set_up(recipe, kind)
+    share = judge.share
+    lengths = np.diff(share.starts)
+    assert lengths.min() < lengths.max(), "ragged"
+    singles = [share.picked(np.array([number])) for number in range(len(share.units) - 1)]
+    alone = [rows(model, laid_out(one, slice(0, len(one))), one)[0] for one in singles]
+    met = 0
+    for numbers in batched(share, 96, alone=model.head.rows == "group"):
+        some = share.picked(numbers)
+        found = rows(model, laid_out(some, slice(0, len(some))), some)
+        for number, mine in zip(numbers.tolist(), found, strict=True):
+            torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
+        met += len(found)
+    assert met == len(alone)
+    if model.head.rows == "group":  # never among dummies
+        return
+    room = room_for(share, tokens=200, blocks=len(share), longest=32, constant=True)
+    parts = room.divide(share)
+    many = np.searchsorted(share.units, [0, *(part.stop for part in parts)])
+    for part, first, stop in zip(parts, many[:-1], many[1:], strict=True):
+        batch = room.lay(share, part)
+        assert batch.input.real is not None and int(batch.input.real) < len(batch.input.ids)
+        found = rows(model, batch, share.picked(np.arange(first, stop)))
+        for number, mine in zip(range(first, stop), found, strict=True):
+            torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
+
+
+def flat(value: Any) -> list[Any]:
+    """A prediction's words and numbers."""
+    if isinstance(value, dict):
+        return [part for pair in value.items() for part in flat(pair)]
+    if isinstance(value, tuple):
+        return [part for one in value for part in flat(one)]
+    return [value]
+
+
+def same(some: list[Any], others: list[Any]) -> bool:
+    """Whether words are the same, and numbers up to single precision."""
+    close = [pytest.approx(one, abs=1e-5) if isinstance(one, float) else one for one in others]
+    return some == close
+
+
+@pytest.mark.parametrize(("recipe", "kind"), CASES)
+def test_predictions_for_many_are_those_for_each(recipe: str, kind: str) -> None:
+    judge, model, reader = set_up(recipe, kind)
+    together = judge.predictions(model, HERE.device, tokens=96)
+    assert len(together) == len(judge.examples)
+    for example, said in zip(judge.examples, together, strict=True):
+        (alone,) = Judge.of(judge.kind, [example], reader).predictions(
+            model, HERE.device, tokens=10_000
+        )
+        assert same(flat(alone), flat(said))
+    assert not all(same(flat(one), flat(together[0])) for one in together)

@@ -1,0 +1,533 @@
+"""Fine-tuning from end to end: every kind learns, the best is kept, what was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finetuning import (
+    QUICK,
+    SHORT,
+    STILL,
+    base,
+    doubled,
+    equal,
+    events,
+    lesson_of,
+    named,
+    order,
+    sample,
+    steps_of,
+    tuned,
+    weights,
+)
+from labelled import jsonl, write
+from learning import HERE, MACHINE, shrunk
+from referring import stories
+
+from clozelab import data
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs import trial as trials
+from clozelab.runs.events import Said, Scored, drained
+from clozelab.runs.finetune import planned, spread
+from clozelab.runs.judging import scored
+from clozelab.runs.lessons import Data, lesson, opened, protocol_task
+from clozelab.runs.load import load
+from clozelab.runs.predict import follow, predict, score
+from clozelab.runs.session import Habits, Session
+from clozelab.runs.trial import Trial
+from clozelab.tasks import Answer, Choose, Classify, Coreference, Regress, Tag
+from clozelab.tasks.examples import Answer as Gold
+from clozelab.tasks.examples import Choice, Question, Sentences, Tagged
+from clozelab.tasks.files.gap import gap as read_gap
+from clozelab.tasks.predictions import Class, Clusters, Number, Picked, Span, Tags
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+
+PRONOUNS = (
+    "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL\n"
+    "1\tAnna met Ellen and she wept.\tshe\t19\tAnna\t0\tTRUE\tEllen\t9\tFALSE\tx\n"
+    "2\tPaul met Henry and he wept.\the\t19\tPaul\t0\tFALSE\tHenry\t9\tTRUE\tx\n"
+    "3\tPaul met Henry and he slept.\the\t19\tPaul\t0\tFALSE\tHenry\t9\tFALSE\tx\n"
+)
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of tasks that go by name, with a few examples each."""
+    root = tmp_path_factory.mktemp("glue")
+    truth = ("entailment", "neutral", "contradiction")
+    pairs = [(f"word {n} is here", f"number {n}", truth[n % 3]) for n in range(12)]
+    rows = "".join(f"{a}\t{b}\t{label}\n" for a, b, label in pairs)
+    for name in ("train", "dev_matched"):
+        write(root / "MNLI" / f"{name}.tsv", "sentence1\tsentence2\tgold_label\n" + rows)
+    other = rows.replace("entailment", "neutral")  # so that its score is another
+    write(root / "MNLI" / "dev_mismatched.tsv", "sentence1\tsentence2\tgold_label\n" + other)
+    rows = "".join(f"{n}\t{a}\t{b}\n" for n, (a, b, _) in enumerate(pairs))
+    write(root / "diagnostic" / "diagnostic.tsv", "index\tsentence1\tsentence2\n" + rows)
+    rows = "".join(
+        f"{n}\t{a}\t{b}\t{'entailment' if n % 2 else 'not_entailment'}\n"
+        for n, (a, b, _) in enumerate(pairs)
+    )
+    for name in ("train", "dev"):
+        write(root / "RTE" / f"{name}.tsv", "index\tsentence1\tsentence2\tlabel\n" + rows)
+    for name in ("development", "validation"):
+        write(root / "gap" / f"gap-{name}.tsv", PRONOUNS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that knows some pairs by heart."""
+    out = tmp_path_factory.mktemp("pairs") / "tuned"
+    tuned(order("pairs", sample("pairs", 32)), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Definitions, and how many words each has."""
+    file = data.task("definitions", "train")
+    texts = [line.split("\t")[0] for line in file.read_text("utf-8").splitlines()[1:25]]
+    rows = "".join(f"{text}\t{len(text.split()) / 5}\n" for text in texts)
+    return str(write(tmp_path_factory.mktemp("numbers") / "a.tsv", "sentence\tscore\n" + rows))
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Our own stories, their mentions marked."""
+    records = [one._asdict() for one in stories()[:6]]
+    return str(write(tmp_path_factory.mktemp("stories") / "a.jsonl", jsonl(*records)))
+
+
+# Every kind learns
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "count", "metric", "chance"),
+    [
+        ("classify", "definitions", 32, "accuracy", 30),
+        ("pairs", "pairs", 32, "accuracy", 60),
+        ("tag", "tags", 32, "f1", 20),
+        ("answer", "spans", 32, "exact", 20),
+        ("choose", "choices", 16, "accuracy", 40),
+    ],
+)
+def test_every_kind_learns_a_small_real_sample(
+    tmp_path: Path, kind: str, name: str, count: int, metric: str, chance: float
+) -> None:
+    happened = tuned(order(kind, sample(name, count)), tmp_path / "out")
+    found = events(Scored, happened)
+    assert len(found) == 12  # one an epoch
+    assert found[-1].at_best[metric] > max(85, chance + 30)
+
+
+def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
+    given = order("answer", sample("spans", 32), *QUICK, "head=beam")
+    (*_, last) = events(Scored, tuned(given, tmp_path / "out"))
+    assert last.at_best["exact"] > 85
+    kind = load(str(tmp_path / "out")).task.kind  # type: ignore[union-attr]
+    assert isinstance(kind, Answer) and kind.head == "beam"
+
+
+def test_numbers_are_learned(tmp_path: Path, numbers: str) -> None:
+    settings = ("sequences=8", "rate=5e-3", "length=64", "epochs=16", *STILL)
+    happened = tuned(order("regress", numbers, *settings), tmp_path / "out")
+    assert events(Scored, happened)[-1].at_best["pearson"] > 85
+
+
+def test_coreference_is_learned_from_stories(told: str) -> None:
+    settings = ("length=64", "sequences=1", "rate=2e-3", "epochs=32", "shape=constant", *STILL)
+    made = lesson(order("coreference", told, *settings))
+    # Smaller than the usual head, and with as many mentions as our stories have.
+    kind: Any = replace(
+        made.task.kind,
+        hidden=32,
+        feature=8,
+        widest=4,
+        ratio=0.7,  # type: ignore[call-arg]
+    )
+    judges = {name: replace(judge, kind=kind) for name, judge in made.dev.items()}
+    given = replace(made, task=replace(made.task, kind=kind), dev=judges)
+    work = Trial(given, MACHINE, HERE)
+    (before,) = work.evaluate(0, blocks=0)
+    steps_of(work)
+    (after,) = work.evaluate(work.total, blocks=0)
+    assert isinstance(before, Scored) and isinstance(after, Scored)
+    assert after.scores["conll"] > 60 > before.scores["conll"] + 30
+
+
+def test_a_model_that_is_tuned_says_what_it_learned(pairs: Path) -> None:
+    given = load(str(pairs))
+    rows = [line.split("\t") for line in Path(sample("pairs", 32)).read_text("utf-8").split("\n")]
+    said = predict(given, [(a, b) for a, b, _ in rows[1:33]])
+    assert sum(one.label == row[2] for one, row in zip(said, rows[1:33], strict=True)) > 27
+    result = Run(pairs / "seed-0").result()
+    assert result is not None
+    found = score(given, sample("pairs", 32))
+    assert found["dev"]["accuracy"] == result["dev"]["accuracy"]
+
+
+# Perfect predictions and constants
+
+
+def test_perfect_predictions_score_a_hundred_and_constants_what_theory_says() -> None:
+    labels = ["a"] * 6 + ["b"] * 2
+    texts = [Sentences(str(n), "x", None, label) for n, label in enumerate(labels)]
+    kind = Classify(("a", "b"), metrics=("accuracy", "f1", "matthews"), positive="a")
+    perfect = kind.score([Class(label, {}) for label in labels], texts)
+    assert perfect == pytest.approx({"accuracy": 100, "f1": 100, "matthews": 100})
+    constant = kind.score([Class("a", {})] * 8, texts)
+    assert constant == pytest.approx({"accuracy": 75, "f1": 100 * 2 * 0.75 / 1.75, "matthews": 0})
+
+    values = [Sentences(str(n), "x", None, float(n)) for n in range(5)]
+    numbers = Regress()
+    assert numbers.score([Number(3 * n + 1.0) for n in range(5)], values) == pytest.approx(
+        {"pearson": 100, "spearman": 100}
+    )
+    assert numbers.score([Number(2.0)] * 5, values) == {"pearson": 0, "spearman": 0}
+
+    choices = [Choice(str(n), "x", ("a", "b", "c", "d"), n % 4) for n in range(8)]
+    choose = Choose(choices=4)
+    right = [Picked(n % 4, ()) for n in range(8)]
+    assert choose.score(right, choices) == {"accuracy": 100}
+    assert choose.score([Picked(2, ())] * 8, choices) == {"accuracy": 25}
+
+
+def test_the_same_of_tags_answers_and_clusters() -> None:
+    tags = ("B-X", "I-X", "O", "O", "B-Y", "O", "O", "O")
+    sentence = [Tagged("0", tuple("abcdefgh"), tags)]
+    tag = Tag(("O", "B-X", "I-X", "B-Y", "I-Y"), metrics=("f1", "accuracy"))
+    assert tag.score([Tags(tags, ())], sentence) == {"f1": 100, "accuracy": 100}
+    outside = [Tags(("O",) * 8, ())]
+    assert tag.score(outside, sentence) == {"f1": 0, "accuracy": 62.5}
+
+    asked = [Question(str(n), "q", "one two", (Gold("two", 4),)) for n in range(3)]
+    spans = [Span("two", 0.0, None, ())] * 3
+    assert Answer().score(spans, asked)["exact"] == Answer().score(spans, asked)["f1"] == 100
+    none = [Span("", 0.0, 1.0, ())] * 4
+    found = Answer(impossible=True).score(none, [*asked, Question("3", "q", "one two", ())])
+    assert found["exact"] == found["f1"] == 25
+
+    documents, kind = stories(), Coreference()
+    right = [Clusters(one.clusters or ()) for one in documents]
+    assert kind.score(right, documents)["conll"] == pytest.approx(100)
+    assert kind.score([Clusters(())] * len(documents), documents)["conll"] == 0
+
+
+# The encoder as it is
+
+
+@pytest.mark.parametrize("settings", [("features=last",), ("features=weighted_all",)])
+@pytest.mark.parametrize("reader", ["linear", "bilstm"])
+def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
+    tmp_path: Path, settings: tuple[str, ...], reader: str
+) -> None:
+    words = (*QUICK, *settings, f"reader={reader}", "hidden=32")
+    words = tuple(word for word in words if not word.startswith(("epochs", "rate")))
+    given = order("tag", sample("tags", 16), *words, "epochs=8", "rate=1e-2")
+    happened = tuned(given, tmp_path / "out")
+    before, after = opened(base()).model.state_dict(), weights(tmp_path / "out" / "seed-0")
+    kept = [name for name in after if name.startswith("encoder.")]
+    assert kept and all(torch.equal(before[name], after[name]) for name in kept)
+    losses = [one.sums["tag"]["loss"] / one.sums["tag"]["count"] for one in events(Step, happened)]
+    assert losses[-1] < 0.6 * losses[0]
+    if settings == ("features=weighted_all",):
+        assert after["features.mix.weights"].abs().max() > 0
+    assert ("features.recurrent.lstm.weight_ih_l0" in after) == (reader == "bilstm")
+    assert load(str(tmp_path / "out")).model.frozen  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
+def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
+    file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
+    words = ("hidden=32", "length=64", "rate=1e-2", "epochs=10", "sequences=8", "head_dropout=0")
+    given = order(kind, file, *words, model=base("elmo"))
+    plan = planned(given)
+    assert plan.order.protocol == "elmo"
+    happened = tuned(plan, tmp_path / "out")
+    before, after = opened(base("elmo")).model.state_dict(), weights(tmp_path / "out" / "seed-0")
+    assert all(torch.equal(before[n], after[n]) for n in after if n.startswith("encoder."))
+    assert {"features.mix.weights", "features.recurrent.lstm.weight_ih_l0"} <= after.keys()
+    first, *_, last = events(Step, happened)
+    # What an encoder after four steps tells apart is little, but words.
+    share = 0.6 if kind == "tag" else 1
+    assert last.sums[_kind(kind)]["loss"] < share * first.sums[_kind(kind)]["loss"]
+    if kind == "pairs":
+        assert load(str(tmp_path / "out")).task.kind.pool == "mean"  # type: ignore[union-attr]
+
+
+def _kind(word: str) -> str:
+    return "classify" if word == "pairs" else word
+
+
+# Teachers, chains, other protocols
+
+
+def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
+    pairs: Path,
+) -> None:
+    given = order("pairs", sample("pairs", 32), *SHORT)
+    taught = replace(given, teacher=str(pairs))
+    plain = Trial(lesson_of(given), MACHINE, HERE)
+    losses = [step.sums["classify"]["loss"] for step in steps_of(plain)]
+    none = Trial(lesson_of(taught, alpha=1.0), MACHINE, HERE)
+    found = steps_of(none)
+    assert [step.sums["classify"]["loss"] for step in found] == losses
+    assert equal(dict(plain.model.named_parameters()), dict(none.model.named_parameters()))
+    half = Trial(lesson_of(taught, alpha=0.5), MACHINE, HERE)
+    first, *_ = (step.sums["classify"] for step in steps_of(half))
+    assert first["soft"] > 0
+    assert first["loss"] == pytest.approx(0.5 * losses[0] + 0.5 * first["soft"])
+    assert not equal(dict(plain.model.named_parameters()), dict(half.model.named_parameters()))
+    assert half.facts()["teacher"] == str(pairs)
+    assert "seed-0" not in half.model.state_dict() and len(half.model.teacher) == 1
+    assert equal(dict(half.model.teacher[0].named_parameters()), weights(pairs / "seed-0"))
+
+
+def test_a_student_nears_its_teacher(pairs: Path) -> None:
+    given = order("pairs", sample("pairs", 32), *QUICK, teacher=str(pairs))
+    work = Trial(lesson_of(given, alpha=0.0), MACHINE, HERE)
+    found = [step.sums["classify"]["soft"] for step in steps_of(work)]
+    assert sum(found[-4:]) < 0.3 * sum(found[:4])
+
+
+def test_a_chain_goes_on_from_the_earlier_task_and_says_so(tmp_path: Path, glue: Path) -> None:
+    first, second = tmp_path / "mnli", tmp_path / "rte"
+    tuned(named("mnli", glue), first)
+    given = named("rte", glue, protocol="roberta", model=str(first))
+    made = lesson(given)
+    parent = weights(first / "seed-0")
+    assert made.start.keys() == {name for name in parent if name.startswith("encoder.")}
+    assert all(torch.equal(made.start[name], parent[name]) for name in made.start)
+    happened = tuned(given, second)
+    facts = Run(second / "seed-0").machine()
+    assert facts["from"] == str(first) and facts["from_task"] == "mnli"
+    assert not [one for one in events(Said, happened) if "--after" in one.text]
+
+
+def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue: Path) -> None:
+    happened = tuned(named("rte", glue, protocol="roberta"), tmp_path / "out")
+    (said,) = [one.text for one in events(Said, happened) if "--after" in one.text]
+    assert "--after mnli" in said
+    assert "from_task" not in Run(tmp_path / "out" / "seed-0").machine()
+    assert not [one for one in lesson(named("rte", glue)).notes if "--after" in one]
+    fresh = named("rte", glue, protocol="roberta", fresh=True)
+    assert not [one for one in lesson(fresh).notes if "--after" in one]
+    assert lesson(fresh).start == {} and lesson(fresh).origin is None
+
+
+def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
+    given = order("pairs", sample("pairs", 16), "steps=3", "sequences=4", "length=64")
+    happened = tuned(replace(given, model=base("gpt"), protocol="gpt"), tmp_path / "out")
+    step = events(Step, happened)[0]
+    assert step.sums["causal_lm"]["count"] > step.sums["classify"]["count"] == 4
+    mine = weights(tmp_path / "out" / "seed-0")
+    theirs = opened(base("gpt")).model.state_dict()
+    heads = [name for name in theirs if name.startswith("heads.causal_lm.")]
+    assert all(name in mine for name in heads)
+    assert predict(load(str(tmp_path / "out")), [("a", "b")])[0].label in ("yes", "no")
+
+
+def test_a_model_without_a_causal_language_model_cannot_go_on_with_one() -> None:
+    with pytest.raises(UserError, match=r"lm_weight = 0\.5.*--set lm_weight=0"):
+        Trial(lesson_of(order("pairs", sample("pairs", 16), *SHORT), lm_weight=0.5), MACHINE, HERE)
+
+
+def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
+    given = lesson_of(order("pairs", sample("pairs", 16), *SHORT), layer_decay=0.5)
+    recipe = shrunk("albert", "encoder.layers=4", "encoder.sharing=attention")
+    work = Trial(given, MACHINE, HERE)
+    assert [work._scale(f"encoder.{half}.0.x") for half in ("attention", "ffn")] == [0.5, 0.5]
+    work.lesson = replace(given, recipe=recipe)
+    assert work._scale("encoder.attention.0.query.weight") == 1
+    assert [work._scale(f"encoder.ffn.{n}.inner.weight") for n in range(4)] == [
+        1 / 8,
+        1 / 4,
+        0.5,
+        1,
+    ]
+    assert work._scale("encoder.embeddings.words.weight") == 1 / 16
+    assert work._scale("heads.classify.dense.weight") == 1
+
+
+def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_by(
+    told: str,
+) -> None:
+    made = lesson(order("coreference", told, "length=8", "steps=1", "sequences=1"))
+    kind = made.task.kind
+    assert isinstance(kind, Coreference) and kind.segment == 8
+    (judge,) = made.dev.values()
+    assert len(judge.laid.groups) - 1 == 6 < len(made.share.units) - 1
+    units = made.share.units
+    assert (units[1:] - units[:-1]).max() == kind.train_segments
+    assert judge.laid.groups[-1] == units[-1]  # blocks, all in all
+
+
+# What is scored
+
+
+def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
+    file = glue / "gap" / "gap-validation.tsv"
+    documents, asked = read_gap(file)
+    right = [Clusters(one.clusters or ()) for one in documents]
+    found = scored(Coreference(), right, documents, pronouns=asked)
+    assert (
+        found["f1"] == found["masculine_f1"] == found["feminine_f1"] == 100 and found["bias"] == 1
+    )
+    none = scored(Coreference(), [Clusters(())] * 3, documents, pronouns=asked)
+    assert none["f1"] == 0 and "conll" not in none
+    # One of three names is right, of two that are to be found.
+    wrong = [right[0], *(Clusters(((one.pronoun, one.a),)) for one in asked[1:])]
+    found = scored(Coreference(), wrong, documents, pronouns=asked)
+    assert (found["precision"], found["recall"]) == pytest.approx((100 / 3, 50))
+    out = tmp_path / "out"
+    tuned(named("gap", glue), out)
+    result = Run(out / "seed-0").result()
+    assert result is not None and {"f1", "masculine_f1"} <= result["dev"].keys()
+    assert result["selected"] == result["dev"]["f1"]
+    (shown,) = score(load(str(out)), "gap", root=str(glue)).values()
+    assert shown == {name: value for name, value in result["dev"].items() if name != "step"}
+
+
+def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue: Path) -> None:
+    tuned(named("mnli", glue, *QUICK), tmp_path / "out")
+    result = Run(tmp_path / "out").result()
+    assert result is not None
+    scores = result["cells"][0]["seeds"]["0"]
+    assert scores.keys() == {"accuracy", "accuracy_mismatched"}
+    assert result["selected"] == scores["accuracy"] > scores["accuracy_mismatched"]
+    assert protocol_task("ax", "classify") == "mnli" == protocol_task("mnli", "classify")
+    assert protocol_task("race_high", "choose") == "race"
+
+
+def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -> None:
+    whole = json.loads(Path(sample("spans", 32)).read_text(encoding="utf-8"))
+    for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
+        if number % 2:
+            paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
+    file = write(tmp_path / "spans.json", json.dumps(whole))
+    tuned(order("answer", str(file), *QUICK, "head=span"), tmp_path / "out")
+    given = load(str(tmp_path / "out"))
+    assert given.task is not None and isinstance(given.task.kind, Answer)
+    kind = given.task.kind
+    assert kind.impossible and kind.threshold != 0
+    examples = Data("answer", dev=str(file)).found().read("dev")
+    said = drained(follow(given, examples))
+    assert kind.tune(said, examples).threshold == kind.threshold
+    result = Run(tmp_path / "out" / "seed-0").result()
+    assert result is not None
+    assert kind.score(said, examples)["f1"] == result["dev"]["f1"] == result["selected"]
+    assert result["dev"]["f1"] >= kind.tuned(0.0).score(kind.tuned(0.0).judge(said), examples)["f1"]
+    assert {one.text == "" for one in said} == {True, False}
+
+
+def test_the_best_epoch_is_kept_and_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = iter([50.0, 90.0, 10.0, 90.0])
+    monkeypatch.setattr(trials, "scored", lambda *_, **__: {"accuracy": next(planted)})
+    words = tuple(word for word in QUICK if not word.startswith("epochs"))
+    given = lesson(order("pairs", sample("pairs", 16), *words, "epochs=4"))
+    work = Trial(given, MACHINE, HERE)
+    run = Run.create(tmp_path / "run", recipe_toml="", machine={})
+    seen: list[dict[str, torch.Tensor]] = []
+    for event in Session(work, run, Habits(save_every=0, evaluate_every=work.epoch), again="").go(
+        0, work.start()
+    ):
+        if isinstance(event, Scored):
+            seen.append({n: p.detach().clone() for n, p in work.model.named_parameters()})
+    kept = weights(tmp_path / "run")
+    assert [equal(kept, one) for one in seen] == [False, True, False, False]
+    result = run.result()
+    assert result is not None and result["dev"] == {"step": 2 * work.epoch, "accuracy": 90.0}
+
+
+# Seeds and grids
+
+
+def test_a_spread_is_best_median_mean_and_students_interval() -> None:
+    found = spread([1.0, 2.0, 4.0])
+    assert (found["best"], found["median"], found["runs"]) == (4, 2, 3)
+    assert found["mean"] == pytest.approx(7 / 3)
+    # The standard deviation is √(7/3); t with two degrees of freedom is 4.303.
+    half = 4.303 * (7 / 3) ** 0.5 / 3**0.5
+    assert (found["low"], found["high"]) == pytest.approx((7 / 3 - half, 7 / 3 + half))
+    assert spread([5.0]) == {"best": 5, "median": 5, "mean": 5, "runs": 1}
+
+
+def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: Path) -> None:
+    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
+    plan = planned(given, grid=["rate=1e-3,1e-2"], seeds=2)
+    out = tmp_path / "out"
+    tuned(plan, out)
+    result = Run(out).result()
+    assert result is not None and len(result["cells"]) == 2
+    chosen = {}
+    for cell in result["cells"]:
+        mine = {}
+        for seed in (0, 1):
+            one = Run(out / cell["name"] / f"seed-{seed}").result()
+            assert one is not None
+            mine[str(seed)] = {"accuracy": one["dev"]["accuracy"]}
+            chosen[f"{cell['name']}/seed-{seed}"] = one["selected"]
+        assert cell["seeds"] == mine
+        assert cell["scores"]["accuracy"] == spread([one["accuracy"] for one in mine.values()])
+        assert cell["settings"] == {"rate": float(cell["name"].removeprefix("rate-"))}
+    assert result["selected"] == chosen[result["best"]] == max(chosen.values())
+    assert load(str(out)).place.startswith(str(out / result["best"]))
+
+
+def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(planned(given), out)
+    files = [path for path in (out / "seed-0").rglob("*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in files}
+    happened = tuned(planned(given, seeds=3), out)
+    assert {one.trial for one in happened} == {"out/seed-1", "out/seed-2"}
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    result = Run(out).result()
+    assert result is not None and result["cells"][0]["selected"]["runs"] == 3
+    assert tuned(planned(given, seeds=3), out) == []
+    mine, other = (weights(out / f"seed-{seed}") for seed in (1, 2))
+    assert not equal(mine, other)
+    with pytest.raises(UserError, match=r"was begun with another settings, tuning; name another"):
+        tuned(planned(replace(given, settings=(*SHORT, "clip=0.5"))), out)
+    with pytest.raises(UserError, match="another protocol"):
+        tuned(planned(replace(given, protocol="bert")), out)
+
+
+def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
+    given = lesson(order("pairs", sample("pairs", 16), *SHORT))
+    one, two = (Trial(replace(given, seed=seed), MACHINE, HERE) for seed in (0, 1))
+    orders = [work._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
+    assert all(sorted(each) == list(range(16)) for each in orders)
+    assert len({tuple(each) for each in orders}) == 4
+    assert orders[0] == Trial(given, MACHINE, HERE)._order(0).tolist()
+    labels = [step.counts["classify"] for step in map(one.prepare, range(2))]
+    assert labels == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("pairs", "pairs"), ("choose", "choices"), ("answer", "spans"), ("tag", "tags")],
+)
+def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -> None:
+    given = lesson(order(kind, sample(name, 16), *SHORT))
+    whole = doubled(given)
+    parts = doubled(given, replace(MACHINE, micro_batch=1))
+    assert len(whole.prepare(0).batches) == 1 < len(parts.prepare(0).batches)
+    for mine, other in zip(steps_of(whole), steps_of(parts), strict=True):
+        (a,), (b,) = mine.sums.values(), other.sums.values()
+        assert a == pytest.approx(b, rel=1e-12) and mine.norm == pytest.approx(other.norm, rel=1e-9)
+    for (n, a), (_, b) in zip(
+        whole.model.named_parameters(), parts.model.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-9, msg=n)

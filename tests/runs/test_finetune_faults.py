@@ -1,0 +1,158 @@
+"""Commands on tasks given what they cannot use: one sentence, exit code 2, nothing half done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from finetuning import SHORT, base, order, sample, tuned
+from labelled import write
+
+from clozelab.cli import main
+from clozelab.contracts import UserError
+from clozelab.runs.finetune import planned
+
+torch.set_num_threads(1)
+
+HEADER = "sentence1\tsentence2\tlabel\n"
+ROWS = "".join(f"text {n}\tother {n}\t{'yes' if n % 2 else 'no'}\n" for n in range(8))
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of fine-tunings on pairs."""
+    out = tmp_path_factory.mktemp("known") / "pairs"
+    tuned(order("pairs", sample("pairs", 16), *SHORT), out)
+    return out
+
+
+Says = Callable[..., str]
+
+
+@pytest.fixture
+def says(capsys: pytest.CaptureFixture[str]) -> Says:
+    def refused(*words: object) -> str:
+        """The one sentence a mistake is answered with."""
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == 2
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.startswith("clozelab: ") and "Traceback" not in told.err
+        return " ".join(told.err.split())
+
+    return refused
+
+
+def tuning(out: Path, *words: object) -> list[object]:
+    settings = [part for one in SHORT for part in ("--set", one)]
+    return ["finetune", base(), *words, "--out", out, "--device", "cpu", *settings]
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "problem"),
+    [
+        (HEADER + ROWS, HEADER, "dev.tsv"),  # empty
+        (HEADER + ROWS, "", "dev.tsv"),
+        (HEADER, HEADER + ROWS, "train.tsv"),
+        (HEADER + ROWS, HEADER + "a\tb\tmaybe\n", "dev.tsv:2"),  # an unknown label
+        (HEADER + ROWS, HEADER + "a\tb\t\n", "dev.tsv:2"),  # none
+        (HEADER + ROWS, "sentence1\tsentence2\na\tb\n", "dev.tsv"),  # no such column
+        (HEADER + ROWS, HEADER + "a\tb\n", "dev.tsv:2"),  # ragged
+        ("sentence1\tsentence2\na\tb\n", HEADER + ROWS, "train.tsv"),
+    ],
+)
+def test_files_that_cannot_be_learned_from_are_named_before_anything_is_made(
+    tmp_path: Path, says: Says, train: str, dev: str, problem: str
+) -> None:
+    a, b = write(tmp_path / "train.tsv", train), write(tmp_path / "dev.tsv", dev)
+    assert problem in says(*tuning(tmp_path / "out", "pairs", "--train", a, "--dev", b))
+    assert not (tmp_path / "out" / "seed-0").exists()
+
+
+def test_a_task_without_files_or_dev_set_or_name_is_refused(tmp_path: Path, says: Says) -> None:
+    out, file = tmp_path / "out", write(tmp_path / "a.tsv", HEADER + ROWS)
+    assert "no dev set" in says(*tuning(out, "pairs", "--train", file))
+    assert "no train split" in says(*tuning(out, "pairs", "--dev", file))
+    assert "--train FILE --dev FILE" in says(*tuning(out, "classify"))
+    assert "did you mean sst2?" in says(*tuning(out, "sst3", "--task-data", tmp_path))
+    assert "has no data of sst2" in says(*tuning(out, "sst2", "--task-data", tmp_path))
+    assert "b.tsv" in says(*tuning(out, "pairs", "--train", tmp_path / "b.tsv", "--dev", file))
+    words = ("--train", file, "--dev", file)
+    assert "--columns x" in says(*tuning(out, "pairs", *words, "--columns", "x"))
+    assert main([str(word) for word in tuning(out, "pairs", *words)]) == 0  # nothing is in its way
+
+
+def test_what_was_never_tuned_says_nothing_of_a_text(tmp_path: Path, says: Says) -> None:
+    file = write(tmp_path / "a.tsv", HEADER + ROWS)
+    for words in (["evaluate", base(), file], ["predict", base(), "--text", "a"]):
+        assert "was not fine-tuned" in says(*words)
+    assert "was not fine-tuned" in says("answer", base(), "--question", "a", "--passage", "b")
+    assert "a teacher is a model fine-tuned on pairs" in says(
+        *tuning(tmp_path / "out", "pairs", "--train", file, "--dev", file, "--teacher", base())
+    )
+
+
+def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says: Says) -> None:
+    file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
+    words = ("--train", file, "--dev", file, "--teacher", known)
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *words))
+
+
+def test_a_model_is_scored_only_on_what_it_was_tuned_for(
+    tmp_path: Path, known: Path, says: Says
+) -> None:
+    file = write(tmp_path / "MNLI" / "dev_matched.tsv", "sentence1\tsentence2\tgold_label\n")
+    write(file, "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
+    assert "neutral" in says("evaluate", known, "mnli", "--task-data", tmp_path)
+    write(tmp_path / "STS-B" / "dev.tsv", "index\tsentence1\tsentence2\tscore\n0\ta\tb\t1\n")
+    told = says("evaluate", known, "stsb", "--task-data", tmp_path)
+    assert "is a task to regress" in told and "was tuned to classify" in told
+
+
+def test_a_diagnostic_set_has_no_labels_but_a_submission(
+    tmp_path: Path, says: Says, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = ("entailment", "neutral", "contradiction")
+    rows = "".join(f"a {n}\tb {n}\t{labels[n % 3]}\n" for n in range(6))
+    file = write(tmp_path / "a.tsv", HEADER + rows)
+    out = tmp_path / "out"
+    assert main([str(w) for w in tuning(out, "pairs", "--train", file, "--dev", file)]) == 0
+    text = "index\tsentence1\tsentence2\n0\ta 0\tb 0\n1\ta 1\tb 1\n"
+    write(tmp_path / "diagnostic" / "diagnostic.tsv", text)
+    told = says("evaluate", out, "ax", "--task-data", tmp_path)
+    assert "no labels" in told and "--task ax --out DIR writes its submission" in told
+    sent = tmp_path / "sent"
+    words = ["predict", out, "--task", "ax", "--task-data", tmp_path, "--out", sent]
+    assert main([str(word) for word in words]) == 0
+    first, *lines = (sent / "AX.tsv").read_text(encoding="utf-8").splitlines()
+    assert first == "index\tprediction" and len(lines) == 2
+    assert all(line.split("\t")[1] in labels for line in lines)
+
+
+def test_a_folder_with_other_files_or_another_plan_is_left_alone(
+    tmp_path: Path, known: Path, says: Says
+) -> None:
+    file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
+    words = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(tmp_path / "full", *words))
+    assert "was begun with another data" in says(*tuning(known, *words))
+
+
+def test_counts_below_one_are_refused(tmp_path: Path) -> None:
+    given = order("pairs", sample("pairs", 16), *SHORT)
+    with pytest.raises(UserError, match="--seeds 0"):
+        planned(given, seeds=0)
+    with pytest.raises(UserError, match="--at-once 0"):
+        tuned(given, tmp_path / "out", at_once=0)
+
+
+def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: Says) -> None:
+    result = known / "result.json"
+    kept = result.read_text(encoding="utf-8")
+    result.unlink()
+    try:
+        assert "not all done" in says("predict", known, "--text", "a", "--text", "b")
+    finally:
+        result.write_text(kept, encoding="utf-8")

@@ -1,0 +1,134 @@
+"""Fine-tunings that are stopped, killed or side by side: they go on to the same weights."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from corpora import ENVIRONMENT
+from finetuning import SHORT, base, equal, events, order, sample, tuned, weights
+from learning import MACHINE
+
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs.events import Ended
+from clozelab.runs.finetune import finetune, planned
+from clozelab.runs.session import Habits
+from clozelab.training.checkpoint import newest
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+
+LONG = ("sequences=4", "rate=1e-3", "length=64", "epochs=2")
+
+
+def command(out: Path, *words: str) -> list[str]:
+    """A fine-tuning of two epochs as a command, and its settings."""
+    settings = [word for one in LONG for word in ("--set", one)]
+    files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
+    start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
+    return [*start, *files, *settings, *words]
+
+
+def steps_done(place: Path) -> int:
+    return len(Run(place).entries("step")) if place.exists() else 0
+
+
+def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
+    """What a command says that is told to stop when its trials have taken some steps."""
+    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for _ in range(3000):
+        if all(steps_done(place) >= after for place in places) or process.poll() is not None:
+            break
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in said, said
+    return said
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds that nothing interrupted."""
+    out = tmp_path_factory.mktemp("straight") / "out"
+    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    tuned(planned(given, seeds=2), out)
+    return out
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
+    tmp_path: Path, straight: Path
+) -> None:
+    out = tmp_path / "out"
+    said = interrupted(command(out), [out / "seed-0"], after=70)
+    assert "saved" in said and "run the same command again" in said
+    found, _ = newest(out / "seed-0" / "checkpoints")
+    assert found is not None and 70 <= found.step < 128
+    assert found.state()["best"]["step"] == 64  # the first epoch's, which is kept as well
+    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    happened = tuned(given, out)
+    assert events(Step, happened)[0].number == found.step + 1
+    assert equal(weights(out / "seed-0"), weights(straight / "seed-0"))
+    mine, other = (Run(place / "seed-0").result() for place in (out, straight))
+    assert mine is not None and other is not None
+    assert mine["dev"] == other["dev"] and mine["tokens"] == other["tokens"]
+
+
+def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straight: Path) -> None:
+    out = tmp_path / "out"
+    places = [out / "seed-0", out / "seed-1"]
+    interrupted(command(out, "--seeds", "2", "--at-once", "2"), places, after=5)
+    assert all(newest(place / "checkpoints")[0] is not None for place in places)
+    given = order("pairs", sample("pairs", 256), *LONG, dev=sample("pairs", 16))
+    happened = tuned(planned(given, seeds=2), out, at_once=2)
+    assert {one.trial for one in happened} == {"seed-0", "seed-1"}
+    assert all(one.whole for one in events(Ended, happened)) and len(happened) == 2
+    for place in places:
+        assert equal(weights(place), weights(straight / place.name))
+
+
+def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(given, tmp_path / "straight")
+    running = finetune(planned(given), out, machine=MACHINE, habits=Habits())
+    for happened in running:
+        if isinstance(happened.event, Step) and happened.event.number == 2:
+            break
+    running.close()  # type: ignore[attr-defined]
+    assert steps_done(out / "seed-0") == 1 and not (out / "seed-0" / "result.json").exists()
+    assert events(Step, tuned(given, out))[0].number == 1
+    assert steps_done(out / "seed-0") == 2
+    assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
+
+
+def test_a_result_that_was_lost_is_written_from_the_last_checkpoint(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(given, out)
+    before = Run(out / "seed-0").result()
+    (out / "seed-0" / "result.json").unlink()
+    happened = tuned(given, out)
+    assert not events(Step, happened) and events(Ended, happened)[0].whole
+    after = Run(out / "seed-0").result()
+    assert before is not None and after is not None
+    assert after["dev"] == before["dev"] and after["selected"] == before["selected"]
+
+
+def test_trials_side_by_side_are_the_same_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
+    tuned(planned(given, grid=["rate=1e-3"]), tmp_path / "alone")
+    plan, out = planned(given, grid=["rate=1e-3,1e30"]), tmp_path / "out"
+    with pytest.raises(UserError, match="step"):
+        tuned(plan, out, at_once=2)
+    place = Path("rate-0.001") / "seed-0"
+    assert equal(weights(out / place), weights(tmp_path / "alone" / place))
+    assert Run(out / place).result() is not None and Run(out).result() is None
