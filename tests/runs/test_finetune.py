@@ -30,11 +30,12 @@ from learning import HERE, MACHINE, shrunk
 from referring import stories
 
 from clozelab import data
+from clozelab.cli import main
 from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs import trial as trials
 from clozelab.runs.events import Said, Scored, drained
-from clozelab.runs.finetune import planned, spread
+from clozelab.runs.finetune import planned, spread, summary
 from clozelab.runs.judging import scored
 from clozelab.runs.lessons import Data, lesson, opened, protocol_task
 from clozelab.runs.load import load
@@ -323,9 +324,21 @@ def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue:
     assert lesson(fresh).start == {} and lesson(fresh).origin is None
 
 
+def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
+    words = ["finetune", base(), "rte", "--after", "mnli", "--task-data", str(glue)]
+    words += ["--out", str(tmp_path / "out"), "--device", "cpu", "--set", "steps=1"]
+    assert main(words) == 0
+    facts = Run(tmp_path / "out" / "seed-0").machine()
+    assert facts["from"] == str(tmp_path / "out-after-mnli") and facts["from_task"] == "mnli"
+    assert Run(tmp_path / "out-after-mnli" / "seed-0").machine()["from"] == base()
+
+
 def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
     given = order("pairs", sample("pairs", 16), "steps=3", "sequences=4", "length=64")
-    happened = tuned(replace(given, model=base("gpt"), protocol="gpt"), tmp_path / "out")
+    given = replace(given, model=base("gpt"), protocol="gpt")
+    prepared = Trial(lesson(given), MACHINE, HERE).prepare(0)
+    assert prepared.weights == {"classify": 1, "causal_lm": 0.5}
+    happened = tuned(given, tmp_path / "out")
     step = events(Step, happened)[0]
     assert step.sums["causal_lm"]["count"] > step.sums["classify"]["count"] == 4
     mine = weights(tmp_path / "out" / "seed-0")
@@ -394,6 +407,19 @@ def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     assert result["selected"] == result["dev"]["f1"]
     (shown,) = score(load(str(out)), "gap", root=str(glue)).values()
     assert shown == {name: value for name, value in result["dev"].items() if name != "step"}
+
+
+def test_a_model_of_ones_own_files_is_scored_by_a_tasks_official_metrics(tmp_path: Path) -> None:
+    rows = [(f"a {n}", f"b {n}", n % 2) for n in range(8)]
+    own = "".join(f"{a}\t{b}\t{label}\n" for a, b, label in rows)
+    file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tlabel\n" + own)
+    tuned(order("pairs", str(file), *SHORT), tmp_path / "out")
+    lines = "".join(f"0\t1\t2\t{a}\t{b}\t{label}\n" for a, b, label in rows)
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    write(tmp_path / "QQP" / "dev.tsv", header + lines)
+    given = load(str(tmp_path / "out"))
+    assert score(given, str(file))["dev"].keys() == {"accuracy"}
+    assert score(given, "qqp", root=str(tmp_path))["dev"].keys() == {"accuracy", "f1"}
 
 
 def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue: Path) -> None:
@@ -483,6 +509,22 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
         assert cell["settings"] == {"rate": float(cell["name"].removeprefix("rate-"))}
     assert result["selected"] == chosen[result["best"]] == max(chosen.values())
     assert load(str(out)).place.startswith(str(out / result["best"]))
+
+
+def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
+    given = order("pairs", sample("pairs", 16), "epochs=1", "sequences=8")
+    plan = planned(given, grid=["rate=1e-3,1e-2"], seeds=2)
+    for one, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
+        (tmp_path / one.name).mkdir(parents=True)
+        dev = {"step": 2, "accuracy": value, "f1": value / 2}
+        Run(tmp_path / one.name).write_result({"dev": dev, "selected": value})
+    found = summary(plan, tmp_path)
+    assert found["best"] == "rate-0.01/seed-0" and found["selected"] == 70
+    first, second = found["cells"]
+    assert first["scores"]["f1"]["best"] == 30 and first["scores"]["f1"]["mean"] == 25
+    assert second["selected"]["median"] == 45 and second["selected"]["runs"] == 2
+    # t with one degree of freedom is 12.706; the deviation of 40 and 60 is √200.
+    assert first["selected"]["high"] == pytest.approx(50 + 12.706 * 10)
 
 
 def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from finetuning import SHORT, base, order, sample, tuned
-from labelled import write
+from labelled import jsonl, write
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
@@ -98,6 +98,11 @@ def test_a_teacher_of_another_task_is_refused(tmp_path: Path, known: Path, says:
     file = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\n" + "a\tb\t1\nc\td\t2\n")
     words = ("--train", file, "--dev", file, "--teacher", known)
     assert "tuned on another task" in says(*tuning(tmp_path / "out", "regress", *words))
+    tuned(order("regress", str(file), *SHORT), tmp_path / "numbers")
+    story = {"id": "0", "sentences": [["Anna", "is", "she"]], "clusters": [[[0, 0], [2, 2]]]}
+    file = write(tmp_path / "a.jsonl", jsonl(story))
+    words = ("--train", file, "--dev", file, "--teacher", tmp_path / "numbers")
+    assert "tuned on another task" in says(*tuning(tmp_path / "out", "coreference", *words))
 
 
 def test_a_model_is_scored_only_on_what_it_was_tuned_for(

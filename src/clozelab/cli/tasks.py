@@ -91,9 +91,9 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     """Draw the trials' events until all are done, then the table of their scores."""
     from clozelab.records import Run
     from clozelab.report.scores import table
-    from clozelab.runs.events import Began, Ended
+    from clozelab.runs.events import Began, Ended, Said
 
-    many = len(plan.orders())
+    many, heard = len(plan.orders()), set[str]()
     with progress() as bars:
         done = many - sum(1 for one in plan.orders() if Run(place / one.name).result() is None)
         trials = bars.add_task("runs", total=many, completed=done, told="") if many > 1 else None
@@ -111,7 +111,10 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
                 view = None
                 if trials is not None:
                     bars.advance(trials)
+            elif isinstance(event, Said) and event.text in heard:
+                continue  # what is so of the model or the data is so in every run
             elif speaks():
+                heard |= {event.text} if isinstance(event, Said) else set()
                 if isinstance(event, Began) and many > 1:
                     err.print(escape(happened.trial))
                 view = view or View(bars)

@@ -20,6 +20,7 @@ from clozelab.runs.tuned import Tuned
 from clozelab.tasks import Choose, Classify, Kind, Regress
 from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
 from clozelab.tasks.files.columns import Asked
+from clozelab.tasks.files.found import Found
 from clozelab.tasks.files.sentences import has_pair
 from clozelab.training.world import join
 
@@ -89,9 +90,16 @@ def score(
     for split in splits:
         examples = found.read(split)
         predictions = drained(follow(given, examples, device=device))
-        asked = pronouns_of(found, split)
-        scores[split] = scored(task.kind, predictions, examples, pronouns=asked)
+        kind, asked = _judging(task.kind, found), pronouns_of(found, split)
+        scores[split] = scored(kind, predictions, examples, pronouns=asked)
     return scores
+
+
+def _judging(kind: Any, found: Found) -> Kind:
+    """The kind with the official metrics of the task it is judged by."""
+    names = ("metrics", "positive")
+    judging: Kind = replace(kind, **{n: found.settings[n] for n in names if n in found.settings})
+    return judging
 
 
 def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:

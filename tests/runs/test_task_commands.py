@@ -1,0 +1,456 @@
+"""The commands on tasks: what they put out, and the sentence that every mistake is met with."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finetuning import SHORT, STILL, base, sample
+from labelled import jsonl, write
+from rich.console import Console
+from rich.text import Text
+
+from clozelab import cli
+from clozelab.report.predictions import answered, shown
+from clozelab.tasks.examples import Choice, Document, Mention, Sentences, Tagged
+from clozelab.tasks.files.named import NAMED
+from clozelab.tasks.predictions import Candidate, Class, Clusters, Number, Picked, Span, Tags
+
+HEART = ("sequences=8", "rate=2e-3", "length=64", "epochs=50")
+NLI = ("contradiction", "entailment", "neutral")
+TEXTS = ["a small furry animal", "a machine for printing books", "a bird that cannot fly"]
+
+
+def tune(task: str, out: Path, *words: str, settings: tuple[str, ...] = SHORT) -> str:
+    """Fine-tune by the command; the folder."""
+    changes = [word for setting in settings for word in ("--set", setting)]
+    given = ["finetune", base(), task, "--out", str(out), "--device", "cpu", *words, *changes]
+    assert cli.main(given) == 0
+    return str(out)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few tasks of GLUE in their usual layout, made up."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("glue")
+    lines = Path(sample("definitions", 60)).read_text(encoding="utf-8").splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    some = "".join(f"{text} \t{int(label > 'noun.b')}\n" for text, label in rows[:24])
+    for split in ("train", "dev"):
+        write(folder / "SST-2" / f"{split}.tsv", f"sentence\tlabel\n{some}")
+    tests = "".join(f"{number}\t{text}\n" for number, (text, _) in enumerate(rows[:7]))
+    write(folder / "SST-2" / "test.tsv", f"index\tsentence\n{tests}")
+    head = "index\tsentence1\tsentence2"
+    pairs = [f"{n}\t{rows[n][0]}\t{rows[n + 1][0]}" for n in range(12)]
+    gold = "".join(f"{pair}\t{NLI[n % 3]}\n" for n, pair in enumerate(pairs))
+    for split in ("train", "dev_matched", "dev_mismatched"):
+        write(folder / "MNLI" / f"{split}.tsv", f"{head}\tgold_label\n{gold}")
+    for split, first in (("test_matched", 0), ("test_mismatched", 5)):
+        write(folder / "MNLI" / f"{split}.tsv", "\n".join([head, *pairs[first:], ""]))
+    write(folder / "diagnostic" / "diagnostic.tsv", "\n".join([head, *pairs[:4], ""]))
+    numbers = "".join(f"{pair}\t{n % 6 * 0.9:.3f}\n" for n, pair in enumerate(pairs))
+    for split in ("train", "dev"):
+        write(folder / "STS-B" / f"{split}.tsv", f"{head}\tscore\n{numbers}")
+    write(folder / "STS-B" / "test.tsv", "\n".join([head, *pairs, ""]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def classifier(root: Path) -> str:
+    """A model that has learned its few reviews by heart."""
+    return tune("sst2", root / "m-sst2", "--task-data", str(root), settings=(*STILL, *HEART))
+
+
+@pytest.fixture(scope="module")
+def pairer(root: Path) -> str:
+    return tune("mnli", root / "m-mnli", "--task-data", str(root))
+
+
+@pytest.fixture(scope="module")
+def regressor(root: Path) -> str:
+    return tune("stsb", root / "m-stsb", "--task-data", str(root))
+
+
+@pytest.fixture(scope="module")
+def tagger(root: Path) -> str:
+    file = sample("tags", 12)
+    return tune("tag", root / "m-tag", "--train", file, "--dev", file)
+
+
+@pytest.fixture(scope="module")
+def answerer(root: Path) -> str:
+    """A model of questions, some of which have no answer."""
+    whole = json.loads(Path(sample("spans", 24)).read_text(encoding="utf-8"))
+    for number, paragraph in enumerate(whole["data"][0]["paragraphs"]):
+        if number % 2:
+            paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
+    file = str(write(root / "questions.json", json.dumps(whole)))
+    return tune("answer", root / "m-answer", "--train", file, "--dev", file)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    assert cli.main([*words]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The sentence a mistake is answered with; below it a layout, where data is missing."""
+    capsys.readouterr()
+    assert cli.main([*words]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "Traceback" not in told.err
+    first, *rest = told.err.splitlines()
+    assert first.startswith("clozelab: ") and all(line.startswith("  ") for line in rest), told.err
+    return first
+
+
+def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+
+
+# Tasks.
+
+
+def test_tasks_lists_every_task_with_kind_metrics_and_question(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    table = said(capsys, "tasks").splitlines()
+    assert [line.split()[0] for line in table[1:]] == list(NAMED)
+    assert "mrpc" in table[3] and "accuracy, f1" in table[3] and "classify" in table[3]
+
+
+def test_a_task_is_told_in_full_with_its_files(capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "tasks", "mnli")
+    assert told.startswith("MNLI: ") and "contradiction, entailment, neutral" in told
+    files = {line.split()[0]: line.split()[1] for line in told.splitlines() if ".tsv" in line}
+    assert files["dev"] == "dev_matched.tsv" and files["test_mismatched"] == "test_mismatched.tsv"
+    assert "DIR/MNLI/" in told and "--task-data" in told and "CLOZELAB_DATA" in told
+    assert "mnli" in refused(capsys, "tasks", "mnly")
+
+
+def test_finetune_help_names_every_option_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["finetune", "--help"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    for heading in ("data:", "how it learns:", "several runs", "machine:"):
+        assert heading in told
+    assert all(len(line) <= 80 for line in told.splitlines())
+
+
+def test_several_runs_are_told_in_one_table_and_their_notes_once(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = sample("definitions", 16)
+    capsys.readouterr()
+    tune("classify", root / "two", "--train", file, "--dev", file, "--seeds", "2", "--grid",
+         "layer_decay=0.9,1.0", settings=("sequences=8", "steps=2", "length=100"))  # fmt: skip
+    told = capsys.readouterr()
+    head, *rows = told.out.splitlines()
+    assert head.split() == ["cell", "accuracy", "median", "best", "runs"]
+    assert [row.split()[0] for row in rows] == ["layer_decay-0.9", "layer_decay-1"]
+    assert len({row.index("±") for row in rows}) == 1
+    assert told.err.count("blocks of 64 tokens") == 1
+    assert told.err.splitlines()[-1].startswith(f"{root / 'two'}: the best is layer_decay-")
+
+
+# Predict.
+
+
+def test_texts_are_predicted_a_line_each_wherever_they_come_from(
+    classifier: str,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = [word for text in TEXTS for word in ("--text", text)]
+    wanted = said(capsys, "predict", classifier, *words)
+    fields = [line.split("\t") for line in wanted.splitlines()]
+    assert [text for *_, text in fields] == TEXTS
+    assert all(label in "01" and 0.5 <= float(chance) <= 1 for label, chance, _ in fields)
+    file = write(root / "some.txt", "\n".join([*TEXTS, ""]))
+    assert said(capsys, "predict", classifier, "--file", str(file)) == wanted
+    for more in ([], ["--file", "-"]):
+        typed(monkeypatch, "\n".join(TEXTS))
+        assert said(capsys, "predict", classifier, *more) == wanted
+    table = write(root / "some.tsv", "\n".join(["sentence", *TEXTS, ""]))
+    assert said(capsys, "predict", classifier, "--file", str(table)) == wanted
+    odd = write(root / "odd.jsonl", jsonl(*({"wording": text, "label": "x"} for text in TEXTS)))
+    named = ["--file", str(odd), "--columns", "first=wording"]
+    assert said(capsys, "predict", classifier, *named) == wanted, "a label in the file is no matter"
+    out = root / "out.tsv"
+    assert said(capsys, "predict", classifier, *words, "--out", str(out)) == ""
+    assert out.read_text(encoding="utf-8") == wanted
+
+
+def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(
+    classifier: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = root / "SST-2" / "dev.tsv"
+    gold = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    told = said(capsys, "predict", classifier, "--file", str(file), "--json")
+    found = [json.loads(line) for line in told.splitlines()]
+    assert [one["id"] for one in found] == [str(number) for number in range(len(gold))]
+    right = sum(one["label"] == label for one, (_, label) in zip(found, gold, strict=True))
+    assert right >= 0.9 * len(gold)
+    for one in found:
+        assert sum(one["probabilities"].values()) == pytest.approx(1)
+        assert one["label"] == max(one["probabilities"], key=one["probabilities"].__getitem__)
+
+
+def test_a_text_never_breaks_a_line_of_the_output(
+    classifier: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said(capsys, "predict", classifier, "--text", "a\tb\nc\u2028d [red]e[/]", "--text", "")
+    assert [line.split("\t")[2] for line in told.splitlines()] == ["a b c d [red]e[/]", ""]
+
+
+def test_pairs_are_two_texts_or_parted_by_a_tab(
+    pairer: str, root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = said(capsys, "predict", pairer, "--text", "one", "--text", "two")
+    assert wanted.endswith("one | two\n") and wanted.split("\t")[0] in NLI
+    typed(monkeypatch, "one\ttwo\n")
+    assert said(capsys, "predict", pairer) == wanted
+    assert "--text: has 1 text, and the model takes two" in refused(
+        capsys, "predict", pairer, "--text", "one"
+    )
+    typed(monkeypatch, "one\ttwo\nthree\n")
+    assert "standard input:2: has 1 text" in refused(capsys, "predict", pairer)
+    typed(monkeypatch, "one\ttwo\tthree\n")
+    assert "standard input:1: has 3 texts" in refused(capsys, "predict", pairer)
+
+
+def test_words_are_tagged_and_questions_answered(
+    tagger: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = said(capsys, "predict", tagger, "--text", "He saw \u200b Anna")
+    assert [word.rpartition("/")[0] for word in told.split()] == ["He", "saw", "\u200b", "Anna"]
+    file = write(
+        root / "asked.jsonl", jsonl({"id": "q7", "question": "who", "context": "Anna came."})
+    )
+    (line,) = said(capsys, "predict", answerer, "--file", str(file)).splitlines()
+    assert line.startswith("q7\t") and line[3:] in "Anna came."
+    found = json.loads(said(capsys, "predict", answerer, "--file", str(file), "--json"))
+    assert {"text", "probability", "start"} == {*found["best"][0]} and found["null"] is not None
+    for one in found["best"]:
+        assert "Anna came."[one["start"] :].startswith(one["text"])
+
+
+def test_answer_shows_the_answer_and_its_rivals_or_says_that_there_is_none(
+    answerer: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passage = "Anna came home. " * 40
+    words = ["answer", answerer, "--question", "who came", "--top", "2"]
+    told = said(capsys, *words, "--passage", passage)
+    first, *_, one, two = told.splitlines()
+    assert first == "the passage does not say" or first in passage
+    assert all(line.split()[0].endswith("%") for line in (one, two))
+    typed(monkeypatch, passage)
+    assert said(capsys, *words, "--passage", "-") == told
+
+
+def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
+    passage = "before " * 100 + "Anna came. " + "after " * 100
+    begin = passage.index("Anna")
+    rivals = (Candidate("Anna", 0.7, begin), Candidate("Anna came", 0.2, begin))
+    console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard")
+    with console.capture() as caught:
+        console.print(answered(Span("Anna", 3.0, -1.0, rivals), passage, top=2))
+    told = caught.get()
+    assert told.count("Anna") == 4 and told.count("…") == 2 and len(told) < len(passage)
+    lines = [line.rstrip() for line in Text.from_ansi(told).plain.splitlines()]
+    assert lines[0] == "Anna" and lines[-2:] == [" 70.0%  Anna", " 20.0%  Anna came"]
+    with console.capture() as caught:
+        console.print(answered(Span("", 3.0, 9.0, rivals), "Anna came.", top=1))
+    assert "the passage does not say" in caught.get()
+
+
+@pytest.mark.parametrize("name", ["classify", "regress", "tag", "choose", "cluster"])
+def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
+    two = Sentences("0", "one [red]text[/] " * 8, None), Sentences("1", "x", "y")
+    shown_as: dict[str, tuple[list[Any], list[Any], str]] = {
+        "classify": ([*two], [Class("no", {"no": 0.9}), Class("maybe", {"maybe": 0.5})], "maybe"),
+        "regress": ([*two], [Number(1.5), Number(12.25)], "12.2500  x | y"),
+        "tag": ([Tagged("0", ("in", "Rome"))], [Tags(("O", "B-LOC"), (1.0, 1.0))], "in Rome/B-LOC"),
+        "choose": ([Choice("0", "a", ("b", "c"))], [Picked(1, (0.2, 0.8))], "1  0.8000  c"),
+        "cluster": (
+            [Document("0", (("Anna", "saw", "her", "dog"),))],
+            [Clusters(((Mention(0, 0), Mention(2, 2)),))],
+            "Anna = her",
+        ),
+    }
+    examples, found, wanted = shown_as[name]
+    console = Console(width=60, file=io.StringIO())
+    with console.capture() as caught:
+        console.print(shown(examples, found))
+    told = caught.get()
+    assert wanted in told and all(len(line) <= 60 for line in told.splitlines())
+    if len(examples) == 2:
+        assert "[red]text[/]" in told
+        first, last = told.splitlines()[0], told.splitlines()[-1]
+        assert first.index("one") == last.index("x"), "texts begin below one another"
+        assert name != "regress" or first.startswith(" 1.5000 "), "numbers end below one another"
+
+
+# Evaluate.
+
+
+def test_a_file_and_a_task_are_scored(
+    classifier: str, pairer: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_file = said(capsys, "evaluate", classifier, str(root / "SST-2" / "dev.tsv"))
+    by_task = said(capsys, "evaluate", classifier, "sst2", "--task-data", str(root))
+    assert by_file == by_task
+    head, row = by_file.splitlines()
+    assert head.split() == ["accuracy"] and row.split()[0] == "dev" and float(row.split()[1]) >= 90
+    lines = said(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["dev", "dev_mismatched"]
+    assert len({len(line.rstrip()) for line in lines}) == 1, "numbers end below one another"
+
+
+# Submissions.
+
+
+def test_submissions_are_the_files_that_glue_takes(
+    classifier: str,
+    pairer: str,
+    regressor: str,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = root / "sent"
+    given = ["--task-data", str(root), "--out", str(out)]
+    wanted = {"SST-2.tsv": 7, "MNLI-m.tsv": 12, "MNLI-mm.tsv": 7, "AX.tsv": 4, "STS-B.tsv": 12}
+    assert said(capsys, "predict", classifier, "--task", "sst2", *given) == ""
+    said(capsys, "predict", pairer, "--task", "mnli", *given)
+    said(capsys, "predict", pairer, "--task", "mnli", "--split", "test_mismatched", *given)
+    said(capsys, "predict", pairer, "--task", "ax", *given)
+    said(capsys, "predict", regressor, "--task", "stsb", *given)
+    assert {file.name for file in out.iterdir()} == {*wanted}
+    labels = {"SST-2.tsv": {"0", "1"}, "MNLI-m.tsv": {*NLI}, "MNLI-mm.tsv": {*NLI}}
+    for name, many in wanted.items():
+        head, *rows = (out / name).read_text(encoding="utf-8").splitlines()
+        cells = [row.split("\t") for row in rows]
+        assert head == "index\tprediction" and len(cells) == many
+        first = 5 if name == "MNLI-mm.tsv" else 0
+        assert [number for number, _ in cells] == [str(first + n) for n in range(many)]
+        if name in labels:
+            assert {label for _, label in cells} <= labels[name]
+    scores = [row.split("\t")[1] for row in (out / "STS-B.tsv").read_text().splitlines()[1:]]
+    assert all(0 <= float(score) <= 5 and len(score) == 5 for score in scores)
+
+
+def test_a_submission_is_refused_to_a_model_of_another_task(
+    classifier: str, pairer: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--task-data", str(root), "--out", str(root / "never")]
+    assert "was tuned to answer" in refused(capsys, "predict", answerer, "--task", "sst2", *given)
+    assert "has the labels 0, 1" in refused(capsys, "predict", pairer, "--task", "sst2", *given)
+    told = refused(capsys, "predict", classifier, "--task", "sst2", "--task-data", str(root))
+    assert "--out DIR" in told
+    told = refused(capsys, "predict", classifier, "--task", "sst2", "--text", "a", *given)
+    assert "leave the others out" in told
+    told = refused(capsys, "predict", classifier, "--task", "sst2", "--split", "final", *given)
+    assert "sst2 has no final split" in told
+    assert not (root / "never").exists()
+
+
+# Mistakes.
+
+BAD = {
+    "unknown.tsv": ("sentence\tlabel\nx\t1\ny\tfine\n", "unknown.tsv:3 has the label 'fine'"),
+    "column.tsv": ("wording\tlabel\nx\t1\n", "column.tsv has no column for the first"),
+    "unlabelled.tsv": ("sentence\nx\n", "unlabelled.tsv has no column for the label"),
+    "ragged.tsv": ("sentence\tlabel\nx\t1\ny\t1\tz\n", "ragged.tsv:3 has 3 columns"),
+    "empty.tsv": ("", "empty.tsv is empty"),
+    "bare.tsv": ("sentence\tlabel\n", "bare.tsv has a header line and nothing under it"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_refused_with_its_line(
+    classifier: str, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, wanted = BAD[name]
+    file = str(write(tmp_path / name, text))
+    assert wanted in refused(capsys, "evaluate", classifier, file)
+    train = ["finetune", base(), "classify", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    dev = str(write(tmp_path / "good.tsv", "sentence\tlabel\nx\t1\ny\t0\n"))
+    assert wanted in refused(capsys, *train, "--train", dev, "--dev", file)
+
+
+def test_mistakes_with_predict_are_answered_in_a_sentence(
+    classifier: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    predict = ["predict", classifier]
+    typed(monkeypatch, "")
+    assert "standard input: is empty" in refused(capsys, *predict)
+    nothing = str(write(tmp_path / "nothing.txt", "\n\n"))
+    assert "nothing.txt: is empty" in refused(capsys, *predict, "--file", nothing)
+    latin = str(write(tmp_path / "latin.txt", "caf\u00e9".encode("latin-1")))
+    assert "is not UTF-8" in refused(capsys, *predict, "--file", latin)
+    assert "leave --text out" in refused(capsys, *predict, "--text", "a", "--file", nothing)
+    for name in ("gone.txt", "gone.tsv"):
+        assert "gone" in refused(capsys, *predict, "--file", str(tmp_path / name))
+    assert "is a folder" in refused(capsys, *predict, "--file", str(tmp_path))
+    assert "is a folder" in refused(capsys, *predict, "--text", "a", "--out", str(tmp_path))
+    gone = str(tmp_path / "no" / "file.tsv")
+    assert "there is no folder" in refused(capsys, *predict, "--text", "a", "--out", gone)
+    assert "--columns" in refused(capsys, *predict, "--text", "a", "--columns", "first=x")
+    assert "--split" in refused(capsys, *predict, "--text", "a", "--split", "dev")
+    kept = write(tmp_path / "kept.tsv", "old")
+    ragged = str(write(tmp_path / "ragged.tsv", BAD["ragged.tsv"][0]))
+    refused(capsys, *predict, "--file", ragged, "--out", str(kept))
+    assert kept.read_text() == "old" and not list(tmp_path.glob("*.part"))
+    told = refused(capsys, "predict", base(), "--text", "a")
+    assert "was not fine-tuned" in told and "clozelab finetune" in told
+
+
+def test_mistakes_with_evaluate_and_answer_are_answered_in_a_sentence(
+    classifier: str,
+    answerer: str,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CLOZELAB_DATA", raising=False)
+    told = refused(capsys, "evaluate", classifier, "reviews.tsv")
+    assert "neither a file here nor a known task" in told
+    assert "--task-data DIR" in refused(capsys, "evaluate", classifier, "cola")
+    assert "evaluate needs" in refused(capsys, "evaluate", classifier)
+    assert "was not fine-tuned" in refused(capsys, "evaluate", base(), str(root / "SST-2/dev.tsv"))
+    told = refused(capsys, "evaluate", answerer, "sst2", "--task-data", str(root))
+    assert "is a task to classify" in told and "was tuned to answer" in told
+    ask = ["answer", answerer, "--question", "who"]
+    told = refused(capsys, "answer", classifier, "--question", "who", "--passage", "Anna")
+    assert "was tuned to classify, not to answer" in told
+    assert "--passage: is empty" in refused(capsys, *ask, "--passage", " ")
+    typed(monkeypatch, "")
+    assert "--passage: is empty" in refused(capsys, *ask, "--passage", "-")
+    assert "--top 0" in refused(capsys, *ask, "--passage", "Anna", "--top", "0")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_said_to_be_missing(
+    classifier: str, answerer: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu = ["--device", "cuda"]
+    file = str(root / "SST-2" / "dev.tsv")
+    for words in (
+        ["predict", classifier, "--text", "a"],
+        ["evaluate", classifier, file],
+        ["answer", answerer, "--question", "a", "--passage", "b"],
+        ["finetune", base(), "classify", "--train", file, "--dev", file, "--out", str(root / "g")],
+    ):
+        assert "no GPU was found here" in refused(capsys, *words, *gpu)
