@@ -24,8 +24,9 @@ from tokenizers import Tokenizer
 
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
-from clozelab.runs.lessons import Data, Order, lesson
+from clozelab.runs.lessons import lesson
 from clozelab.runs.machine import Machine
+from clozelab.runs.orders import Data, Order
 from clozelab.runs.trial import Trial
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.feed import ahead

@@ -167,7 +167,7 @@ def test_demo_runs(
     file = write(tmp_path / "a.jsonl", texts(200))
     monkeypatch.setattr("clozelab.data.corpus", lambda: Path(file))
     monkeypatch.setattr("clozelab.cli.demo._TUNING", ("--set", "steps=2"))
-    for first, more in (("clozelab corpus build", 11), ("clozelab corpus show", 5)):
+    for first, more in (("clozelab corpus build", 12), ("clozelab corpus show", 6)):
         shown = said(capsys, "demo", "--out", str(tmp_path / "demo"), "--budget", "2steps")
         assert shown.startswith(first)
         assert shown.count("\nclozelab ") == more  # finished stages are not gone through again

@@ -37,8 +37,9 @@ from clozelab.runs import trial as trials
 from clozelab.runs.events import Said, Scored, drained
 from clozelab.runs.finetune import planned, spread, summary
 from clozelab.runs.judging import scored
-from clozelab.runs.lessons import Data, lesson, opened, protocol_task
+from clozelab.runs.lessons import lesson, opened, protocol_task
 from clozelab.runs.load import load
+from clozelab.runs.orders import Data
 from clozelab.runs.predict import follow, predict, score
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.trial import Trial
@@ -464,15 +465,15 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     work = Trial(given, MACHINE, HERE)
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
-    for event in Session(work, run, Habits(save_every=0, evaluate_every=work.epoch), again="").go(
-        0, work.start()
-    ):
+    for event in Session(
+        work, run, Habits(save_every=0, evaluate_every=work.draws.epoch), again=""
+    ).go(0, work.start()):
         if isinstance(event, Scored):
             seen.append({n: p.detach().clone() for n, p in work.model.named_parameters()})
     kept = weights(tmp_path / "run")
     assert [equal(kept, one) for one in seen] == [False, True, False, False]
     result = run.result()
-    assert result is not None and result["dev"] == {"step": 2 * work.epoch, "accuracy": 90.0}
+    assert result is not None and result["dev"] == {"step": 2 * work.draws.epoch, "accuracy": 90.0}
 
 
 # Seeds and grids
@@ -549,10 +550,10 @@ def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path
 def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
     given = lesson(order("pairs", sample("pairs", 16), *SHORT))
     one, two = (Trial(replace(given, seed=seed), MACHINE, HERE) for seed in (0, 1))
-    orders = [work._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
+    orders = [work.draws._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
     assert all(sorted(each) == list(range(16)) for each in orders)
     assert len({tuple(each) for each in orders}) == 4
-    assert orders[0] == Trial(given, MACHINE, HERE)._order(0).tolist()
+    assert orders[0] == Trial(given, MACHINE, HERE).draws._order(0).tolist()
     labels = [step.counts["classify"] for step in map(one.prepare, range(2))]
     assert labels == [8, 8]
 

@@ -17,7 +17,7 @@ from learning import MACHINE
 
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs.events import Ended
+from clozelab.runs.events import Ended, Said
 from clozelab.runs.finetune import finetune, planned
 from clozelab.runs.session import Habits
 from clozelab.training.checkpoint import newest
@@ -122,13 +122,23 @@ def test_a_result_that_was_lost_is_written_from_the_last_checkpoint(tmp_path: Pa
     assert after["dev"] == before["dev"] and after["selected"] == before["selected"]
 
 
-def test_trials_side_by_side_are_the_same_and_one_that_fails_says_why(tmp_path: Path) -> None:
+def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
     settings = tuple(word for word in SHORT if not word.startswith("rate"))
     given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
     tuned(planned(given, grid=["rate=1e-3"]), tmp_path / "alone")
     plan, out = planned(given, grid=["rate=1e-3,1e30"]), tmp_path / "out"
-    with pytest.raises(UserError, match="step"):
-        tuned(plan, out, at_once=2)
+    happened = tuned(plan, out, at_once=2)
+    assert any("lower optimiser.rate" in said.text for said in events(Said, happened))
     place = Path("rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
-    assert Run(out / place).result() is not None and Run(out).result() is None
+    result = Run(out).result()
+    assert result is not None and result["best"] == str(place) and len(result["cells"]) == 1
+    assert "diverged" in (Run(out / "rate-1e+30" / "seed-0").result() or {})
+    assert not events(Step, tuned(plan, out))  # nor is it tried again
+
+
+def test_a_task_on_which_every_run_diverges_has_no_best(tmp_path: Path) -> None:
+    settings = [word for word in SHORT if not word.startswith("rate")]
+    given = order("pairs", sample("pairs", 16), *settings, "warmup=0", "rate=1e30")
+    with pytest.raises(UserError, match="every run diverged"):
+        tuned(planned(given), tmp_path / "out")

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from clozelab import cli
+from clozelab.cli.console import out
 from clozelab.report.predictions import answered, shown
 from clozelab.tasks.examples import Choice, Document, Mention, Sentences, Tagged
 from clozelab.tasks.files.named import NAMED
@@ -120,7 +121,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_tasks_lists_every_task_with_kind_metrics_and_question(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(out, "width", 200)
     table = said(capsys, "tasks").splitlines()
     assert [line.split()[0] for line in table[1:]] == list(NAMED)
     assert "mrpc" in table[3] and "accuracy, f1" in table[3] and "classify" in table[3]

@@ -20,8 +20,8 @@ from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
     from clozelab.runs.finetune import Happened, Plan
-    from clozelab.runs.lessons import Order
     from clozelab.runs.load import Loaded
+    from clozelab.runs.orders import Order
     from clozelab.tasks.files.found import Found
 
 
@@ -54,7 +54,7 @@ def finetune(arguments: argparse.Namespace) -> None:
 def _first(arguments: argparse.Namespace, place: Path) -> str:
     """Fit the model to an earlier task, once; where it then is."""
     from clozelab.runs.finetune import finetune, planned
-    from clozelab.runs.lessons import Data
+    from clozelab.runs.orders import Data
     from clozelab.runs.session import Habits
 
     before = place.with_name(f"{place.name}-after-{arguments.after}")
@@ -67,7 +67,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
 
 
 def _order(arguments: argparse.Namespace, model: str) -> Order:
-    from clozelab.runs.lessons import Data, Order
+    from clozelab.runs.orders import Data, Order
 
     data = Data(
         arguments.task,
@@ -196,7 +196,7 @@ def predict(arguments: argparse.Namespace) -> None:
 
 def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
-    from clozelab.runs.lessons import Data
+    from clozelab.runs.orders import Data
     from clozelab.runs.predict import fine_tuned
     from clozelab.tasks.files.submission import write_submission
 

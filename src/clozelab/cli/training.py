@@ -237,4 +237,5 @@ def _habits(arguments: argparse.Namespace) -> Habits:
         keep=arguments.keep,
         evaluate_every=arguments.evaluate_every,
         tensorboard=arguments.tensorboard,
+        patience=600 if arguments.save_every is None else None,
     )

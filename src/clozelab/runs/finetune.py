@@ -24,18 +24,20 @@ from clozelab.records import PLAN, Run, write_text
 from clozelab.runs import taskfile
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.lessons import (
-    Order,
+    Lesson,
+    forget,
     lesson,
     opened,
     protocol_task,
     tuning_of,
     usual_protocol,
-    with_settings,
 )
 from clozelab.runs.machine import Machine
+from clozelab.runs.orders import Order, with_settings
 from clozelab.runs.session import Habits, Session
-from clozelab.runs.trial import Lesson, Trial
+from clozelab.runs.trial import Trial
 from clozelab.training.checkpoint import newest
+from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, join
 
 # Two-sided 95 % of Student's t, by degrees of freedom.
@@ -80,14 +82,16 @@ def finetune(
         raise UserError(f"--at-once {at_once}: at least 1")
     _begin(plan, out)
     left = [order for order in plan.orders() if Run(out / order.name).result() is None]
-    if at_once > 1 and len(left) > 1:
-        yield from _side_by_side(left, out, machine, habits, at_once)
-    else:
-        with join(machine.device) as world:
-            for order in left:
-                yield from trial(lesson(order), out / order.name, machine, habits, world)
-    whole = all(Run(out / order.name).result() is not None for order in plan.orders())
-    if whole:
+    try:
+        if at_once > 1 and len(left) > 1:
+            yield from _side_by_side(left, out, machine, habits, at_once)
+        else:
+            with join(machine.device) as world:
+                for order in left:
+                    yield from trial(lesson(order), out / order.name, machine, habits, world)
+    finally:
+        forget()
+    if all(Run(out / order.name).result() is not None for order in plan.orders()):
         Run(out).write_result(summary(plan, out))
 
 
@@ -98,7 +102,7 @@ def trial(
     work = Trial(given, machine, world)
     name = f"{place.parent.name}/{place.name}"
     again = "the same finetune command"
-    often = work.epoch if habits.evaluate_every is None else habits.evaluate_every
+    often = work.draws.epoch if habits.evaluate_every is None else habits.evaluate_every
     habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
     found, passed = newest(place / "checkpoints") if place.exists() else (None, [])
     for line in passed:
@@ -118,34 +122,52 @@ def trial(
         if begun:
             run.resume(first)
     world.wait()
-    for event in session.go(first, cursor):
-        yield Happened(name, event)
+    try:
+        for event in session.go(first, cursor):
+            yield Happened(name, event)
+    except DivergedError as error:  # one cell of a grid may, and the others go on
+        if world.leads:
+            run.write_result({"diverged": str(error)})
+        yield Happened(name, Said(str(error)))
+        yield Happened(name, Ended(work.total, True, {}))
 
 
 def summary(plan: Plan, out: Path) -> dict[str, Any]:
-    """Every score of every trial, the spread over seeds, and the best trial."""
+    """Every score of every trial in the folder, the spread over seeds, and the best trial."""
+    before = (Run(out).result() or {}).get("cells", [])
+    settings = {one["name"]: one["settings"] for one in before}
+    settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in plan.cells}
     cells: list[dict[str, Any]] = []
     best, value = "", -math.inf
-    for cell in plan.cells:
-        name = protocols.named(cell) if cell else ""
-        orders = [o for o in plan.orders() if o.name.rpartition("/")[0] == name]
-        results = {order.seed: Run(out / order.name).result() or {} for order in orders}
-        scores = {seed: _scores(result) for seed, result in results.items()}
-        chosen = [results[order.seed]["selected"] for order in orders]
-        for order, mine in zip(orders, chosen, strict=True):
-            if mine > value:
-                best, value = order.name, mine
+    for name, cell in settings.items():
+        found = {
+            int(file.parent.name.removeprefix("seed-")): Run(file.parent).result() or {}
+            for file in (out / name).glob("seed-*/result.json")
+        }
+        done = {seed: found[seed] for seed in sorted(found) if "dev" in found[seed]}
+        if not done:
+            continue
+        for seed, result in done.items():
+            if result["selected"] > value:
+                best, value = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
+        scores = {seed: _scores(result) for seed, result in done.items()}
         cells.append(
             {
                 "name": name,
-                "settings": dict(cell),
-                "selected": spread(chosen),
+                "settings": cell,
+                "selected": spread([result["selected"] for result in done.values()]),
                 "scores": {
                     metric: spread([one[metric] for one in scores.values()])
                     for metric in next(iter(scores.values()))
                 },
                 "seeds": {str(seed): one for seed, one in scores.items()},
+                "diverged": len(found) - len(done),
             }
+        )
+    if not cells:
+        raise UserError(
+            f"{out}: every run diverged; lower the rate (--set rate=…) or lengthen the warm-up, in"
+            " a folder of its own"
         )
     return {"task": plan.order.data.task, "best": best, "selected": value, "cells": cells}
 
@@ -213,18 +235,18 @@ def _side_by_side(
         }
         try:
             for done in as_completed(waiting):
-                yield Happened(waiting[done], done.result())
+                for event in done.result():
+                    yield Happened(waiting[done], event)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> Ended:
-    """One trial in a process of its own; only how it ended is told."""
+def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:
+    """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
-        *_, last = trial(lesson(order), place, machine, habits, world)
-    assert isinstance(last.event, Ended)
-    return last.event
+        happened = trial(lesson(order), place, machine, habits, world)
+        return [one.event for one in happened if isinstance(one.event, Said | Ended)]
 
 
 def _scores(result: Mapping[str, Any]) -> dict[str, float]:

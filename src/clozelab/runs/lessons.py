@@ -8,22 +8,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from tokenizers import Tokenizer
 from torch import Tensor
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Blocks, Counts, UserError
 from clozelab.encoder import Lstm, Transformer
 from clozelab.interop.fitting import fitting, summary
-from clozelab.recipe import protocols, slots
+from clozelab.objectives.targets import following
+from clozelab.recipe import Recipe, protocols, slots
 from clozelab.runs.judging import Judge, shared
 from clozelab.runs.load import Loaded, load
+from clozelab.runs.orders import Data, Order
 from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
-from clozelab.runs.trial import Lesson, with_language_model
 from clozelab.runs.tuned import Tuned
 from clozelab.tasks import KINDS, Coreference, Kind
-from clozelab.tasks.files.found import Found, find
+from clozelab.tasks.files.found import Found
 from clozelab.tasks.files.gap import Pronoun
-from clozelab.tasks.files.own import own
 from clozelab.tasks.laying import Laid
 from clozelab.training.packing import Share
 from clozelab.training.tuning import Tuning
@@ -34,39 +36,21 @@ _PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
 
 
 @dataclass(frozen=True)
-class Data:
-    """Where a task's examples are: in the usual layout of a known task, or in one's own files."""
+class Lesson:
+    """What to fine-tune, and on what."""
 
-    task: str  # a known task, or classify, regress, pairs, tag, answer, choose, coreference
-    root: str | None = None
-    train: str | None = None
-    dev: str | None = None
-    test: str | None = None
-    columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
-    labels: tuple[str, ...] = ()  # those there are; none: those of the training file
-
-    def found(self) -> Found:
-        """The files, each known to be there."""
-        files = {"train": self.train, "dev": self.dev, "test": self.test}
-        if not any(files.values()):
-            if self.task in KINDS or self.task == "pairs":
-                raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
-            return find(self.task, Path(self.root) if self.root else None)
-        return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
-
-
-@dataclass(frozen=True)
-class Order:
-    """One fine-tuning, in words: what a process needs to know to do it."""
-
-    model: str
-    data: Data
-    protocol: str | None = None  # None: that of the model's recipe
-    settings: tuple[str, ...] = ()  # key=value over the protocol's
-    seed: int = 0
-    fresh: bool = False  # random weights in the model's place
-    teacher: str | None = None
-    name: str = "seed-0"  # of its folder
+    task: Assignment
+    recipe: Recipe
+    tokenizer: Tokenizer
+    share: Share  # the training examples
+    dev: Mapping[str, Judge]  # the first selects
+    start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
+    seed: int
+    origin: str | None  # where they came from
+    origin_task: str | None = None  # what that model was tuned on, if on anything
+    teacher: Tuned | None = None
+    teacher_origin: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +68,7 @@ def lesson(order: Order) -> Lesson:
     given = opened(order.model)
     tuning = tuning_of(order, given)
     read = _read(order.model, order.data, tuning)
-    share = with_language_model(read.train) if tuning.lm_weight else read.train
+    share = _with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
     return Lesson(
         task=Assignment(order.data.task, read.kind, tuning),
@@ -106,6 +90,12 @@ def lesson(order: Order) -> Lesson:
 def opened(place: str) -> Loaded:
     """The model at a place, which several orders begin from."""
     return load(place)
+
+
+def forget() -> None:
+    """Let go of the models and examples that were kept: their files may change."""
+    for kept in (opened, _found, _read):
+        kept.cache_clear()
 
 
 def tuning_of(order: Order, given: Loaded) -> Tuning:
@@ -261,20 +251,19 @@ def _counted(counts: Counts) -> list[str]:
     ]
 
 
-def _columns(words: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for word in words:
-        role, sign, column = word.partition("=")
-        if not (role and sign and column):
-            raise UserError(f"--columns {word}: write ROLE=COLUMN, as in label=sentiment")
-        found[role] = column
-    return found
-
-
 def _absolute(place: str) -> str:
     return str(Path(place).resolve()) if Path(place).exists() else place
 
 
-def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:
-    """The order with a grid's cell over its settings."""
-    return replace(order, settings=(*order.settings, *protocols.changes(cell)))
+def _with_language_model(share: Share) -> Share:
+    """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
+    some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
+    blocks = Blocks(
+        ids=share.columns["ids"].astype(np.int32),
+        starts=share.starts,
+        marks=some,
+        segments=some,
+        fixed=some.astype(bool),
+        numbers=np.arange(len(share)),
+    )
+    return replace(share, targets={**share.targets, "causal_lm": following(blocks)})

@@ -11,8 +11,9 @@ from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
 from clozelab.runs.events import drained
 from clozelab.runs.judging import Judge, scored
-from clozelab.runs.lessons import Data, pronouns_of
+from clozelab.runs.lessons import pronouns_of
 from clozelab.runs.load import Loaded
+from clozelab.runs.orders import Data
 from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
 from clozelab.runs.taskhead import IMPORTED

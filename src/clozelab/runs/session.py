@@ -27,14 +27,12 @@ from clozelab.training.feed import ahead
 from clozelab.training.loop import DivergedError, Prepared, Step, Trainee, train
 from clozelab.training.world import World
 
-_PATIENCE = 600  # seconds
-
 
 @dataclass(frozen=True)
 class Habits:
     """How often a run looks at itself, in steps; 0 is only at the end, None ten times.
 
-    Unless it is told how often to save, it does so at least every ten minutes.
+    However often it saves, it does not wait longer than `patience`, in seconds, if there is one.
     """
 
     save_every: int | None = None
@@ -42,6 +40,7 @@ class Habits:
     evaluate_every: int | None = None
     evaluate_blocks: int = 1024
     tensorboard: bool = False
+    patience: float | None = 600
 
     def due(self, every: int | None, number: int, total: int) -> bool:
         """Whether something that happens every so often, and at the end, happens now."""
@@ -147,11 +146,12 @@ class Session:
                     place = (
                         f"the last good checkpoint is {found.path}" if found else "none is saved"
                     )
-                    raise UserError(f"{error}; {place}") from None
+                    raise DivergedError(f"{error}; {place}") from None
             yield Said(self.work.shrink())
 
     def _unsaved_long(self) -> bool:
-        return self.habits.save_every is None and time.monotonic() - self._saved > _PATIENCE
+        patience = self.habits.patience
+        return patience is not None and time.monotonic() - self._saved > patience
 
     def _count(self, step: Step) -> None:
         self.tokens += step.tokens

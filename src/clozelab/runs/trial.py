@@ -1,35 +1,29 @@
 """One fine-tuning in one process: the model on its device, the feed, the best weights so far.
 
-Examples are drawn anew for every epoch by (seed, epoch); which make a step does not depend on
-devices, processes or where a run was resumed. The model that is kept is the one whose score on the
-dev set was best (by the task's official metrics).
+The model that is kept is the one whose score on the dev set was best, by the task's official
+metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from clozelab import recipe as recipes
-from clozelab.contracts import Blocks, Ints, Targets, UserError
+from clozelab.contracts import UserError
 from clozelab.encoder import Lstm, Transformer
-from clozelab.keys import key, mix
-from clozelab.objectives.targets import following
-from clozelab.packed import sums
-from clozelab.recipe import Recipe
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs import taskfile
+from clozelab.runs.drawing import Draws
 from clozelab.runs.events import Began, Evaluated, Said, Scored
-from clozelab.runs.judging import Judge, laid_out, scored
+from clozelab.runs.judging import laid_out, scored
+from clozelab.runs.lessons import Lesson
 from clozelab.runs.machine import PRECISIONS, Machine
 from clozelab.runs.saving import bare, plainly, restore, save, set_weights
 from clozelab.runs.steps import Cursor
@@ -39,29 +33,11 @@ from clozelab.tasks import Answer
 from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.loop import Prepared, Step, Trainee
-from clozelab.training.packing import Room, Share, pinned, room_for
+from clozelab.training.packing import pinned
 from clozelab.training.world import World, whole
 
 _PAYS = 4000  # steps from which compiling is worth its half minute
 _BEST = "best/"
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What to fine-tune, and on what."""
-
-    task: Assignment
-    recipe: Recipe
-    tokenizer: Tokenizer
-    share: Share  # the training examples
-    dev: Mapping[str, Judge]  # the first selects
-    start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
-    seed: int
-    origin: str | None  # where they came from
-    origin_task: str | None = None  # what that model was tuned on, if on anything
-    teacher: Tuned | None = None
-    teacher_origin: str | None = None
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,18 +64,20 @@ class Trial:
         self.tuning, self.kind = lesson.task.tuning, lesson.task.kind
         self.precision = machine.precision_on(world.device)
         self.tokens = machine.tokens(world.device, lesson.recipe)
-        # What has no label (an answer that cannot be found) is nothing to learn from.
-        labels = lesson.share.targets[self.kind.name]
-        there = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
-        self.numbers = np.flatnonzero(sums(there, lesson.share.units))
-        if not len(self.numbers):
-            raise UserError(f"{lesson.task.name}: no training example has a label; give some")
-        self.schedule = self.tuning.schedule(len(self.numbers))
-        self.epoch = -(-len(self.numbers) // self.tuning.sequences)  # steps
-        self.compiled = self._compiles()
         self.model = self._model()
+        self.draws = Draws(
+            lesson.share,
+            self.kind.name,
+            sequences=self.tuning.sequences,
+            seed=lesson.seed,
+            alone=self.model.head.rows == "group",
+            rank=world.rank,
+            ranks=world.size,
+        )
+        self.schedule = self.tuning.schedule(len(self.draws.numbers))
+        self.compiled = self._compiles()
         self.trainee = self._trainee()
-        self.room: Room | None = self._room() if self.compiled else None
+        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
         self.best: Best | None = None
 
     @property
@@ -140,22 +118,13 @@ class Trial:
             yield _job(self, step)
 
     def prepare(self, step: int) -> Prepared:
-        """One process's part of a step, its blocks sorted by length."""
-        epoch, index = divmod(step, self.epoch)
-        size = self.tuning.sequences
-        drawn = self._order(epoch)[index * size : (index + 1) * size]
-        many = len(drawn)
-        rank, ranks = self.world.rank, self.world.size
-        mine = drawn[many * rank // ranks : many * (rank + 1) // ranks]
-        share = self.lesson.share.picked(mine)
-        blank = laid_out(self.lesson.share, slice(0, 0))
+        """One process's part of a step."""
+        share = self.draws.take(step)
         if self.room is not None:
             batches, blank = self.room.batches(share), self.room.lay(share, slice(0, 0))
         else:
-            lengths = sums(np.diff(share.starts), share.units)
-            share = share.picked(np.argsort(-lengths, kind="stable"))
-            batches = [laid_out(share, part) for part in self._parts(share)]
-        after = Cursor(0, ((epoch, index + 1),) if index + 1 < self.epoch else ((epoch + 1, 0),))
+            batches = self.draws.batches(share, tokens=self.tokens)
+            blank = laid_out(share, slice(0, 0))
         gpu = self.world.device.type == "cuda"
         return Prepared(
             number=step,
@@ -165,13 +134,12 @@ class Trial:
             tokens=share.tokens,
             factor=self.schedule.factor(step),
             weights={self.kind.name: 1.0, "causal_lm": self.tuning.lm_weight},
-            after=after,
+            after=Cursor(0, (divmod(step + 1, self.draws.epoch),)),
         )
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
-        longest = int(np.diff(self.lesson.share.starts).max())
-        if self.tokens < 2 * longest or self.world.size > 1:
+        if self.tokens < 2 * self.draws.longest or self.world.size > 1:
             raise UserError(
                 f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
@@ -180,7 +148,7 @@ class Trial:
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
         self.tokens //= 2
-        self.room = self._room() if self.compiled else None
+        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
@@ -267,26 +235,8 @@ class Trial:
             "from": lesson.origin,
             "from_task": lesson.origin_task,
             "teacher": lesson.teacher_origin,
-            "examples": len(self.numbers),
+            "examples": len(self.draws.numbers),
         }
-
-    def _order(self, epoch: int) -> Ints:
-        drawn = mix(key(self.lesson.seed, "order", epoch), self.numbers)
-        ordered: Ints = self.numbers[np.argsort(drawn, kind="stable")]
-        return ordered
-
-    def _parts(self, share: Share) -> list[slice]:
-        """Micro-batches that hold no more tokens than there is room for, padding included."""
-        alone = self.model.head.rows == "group"
-        units = share.units.tolist()
-        lengths = np.diff(share.starts)
-        parts, first, longest = [], 0, 0
-        for begin, end in pairwise(units):
-            longest = max(longest, int(lengths[begin:end].max()))
-            if begin > first and (alone or (end - first) * longest > self.tokens):
-                parts.append(slice(first, begin))
-                first, longest = begin, int(lengths[begin:end].max())
-        return [*parts, slice(first, units[-1])] if units[-1] > first else parts
 
     def _compiles(self) -> bool:
         """As told, or on a GPU where a run is long enough and its model makes one graph."""
@@ -342,14 +292,6 @@ class Trial:
             shared = shape.copies(half) < shape.layers
         return self.tuning.scale(name, shape.layers, shared=shared)
 
-    def _room(self) -> Room:
-        """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
-        sample = self.lesson.share.picked(self.numbers[:: -(-len(self.numbers) // 512)])
-        many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
-        blocks = -(-int(self.tuning.sequences * many) // self.world.size)
-        longest = int(np.diff(self.lesson.share.starts).max())
-        return room_for(sample, tokens=self.tokens, blocks=blocks, longest=longest, constant=True)
-
     def _weights(self) -> dict[str, Tensor]:
         parameters = bare(self.trainee.model).named_parameters()
         return {name: whole(value.detach()).cpu().clone() for name, value in parameters}
@@ -360,20 +302,6 @@ class Trial:
             "tokenizer.json": self.lesson.tokenizer.to_str(),
             taskfile.FILE: taskfile.to_toml(task),
         }
-
-
-def with_language_model(share: Share) -> Share:
-    """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
-    some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
-    blocks = Blocks(
-        ids=share.columns["ids"].astype(np.int32),
-        starts=share.starts,
-        marks=some,
-        segments=some,
-        fixed=some.astype(bool),
-        numbers=np.arange(len(share)),
-    )
-    return replace(share, targets={**share.targets, "causal_lm": following(blocks)})
 
 
 def _job(trial: Trial, step: int) -> Callable[[], Prepared]:

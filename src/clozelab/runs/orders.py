@@ -1,0 +1,64 @@
+"""A fine-tuning in words: the model, where the task's examples are, the protocol, the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clozelab.contracts import UserError
+from clozelab.recipe import protocols
+from clozelab.tasks.files.found import Found, find
+from clozelab.tasks.files.own import KINDS, own
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where a task's examples are: in the usual layout of a known task, or in one's own files."""
+
+    task: str  # a known task, or classify, regress, pairs, tag, answer, choose, coreference
+    root: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
+    labels: tuple[str, ...] = ()  # those there are; none: those of the training file
+
+    def found(self) -> Found:
+        """The files, each known to be there."""
+        files = {"train": self.train, "dev": self.dev, "test": self.test}
+        if not any(files.values()):
+            if self.task in KINDS:
+                raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
+            return find(self.task, Path(self.root) if self.root else None)
+        return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One fine-tuning, in words: what a process needs to know to do it."""
+
+    model: str
+    data: Data
+    protocol: str | None = None  # None: that of the model's recipe
+    settings: tuple[str, ...] = ()  # key=value over the protocol's
+    seed: int = 0
+    fresh: bool = False  # random weights in the model's place
+    teacher: str | None = None
+    name: str = "seed-0"  # of its folder
+
+
+def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:
+    """The order with a grid's cell over its settings."""
+    return replace(order, settings=(*order.settings, *protocols.changes(cell)))
+
+
+def _columns(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        role, sign, column = word.partition("=")
+        if not (role and sign and column):
+            raise UserError(f"--columns {word}: write ROLE=COLUMN, as in label=sentiment")
+        found[role] = column
+    return found
