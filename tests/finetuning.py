@@ -19,7 +19,7 @@ import torch
 from learning import HERE, MACHINE, of, task, went
 
 from clozelab import data
-from clozelab.runs.finetune import Happened, Plan, finetune, planned
+from clozelab.runs.finetune import Happened, Plan, follow, planned
 from clozelab.runs.lessons import Lesson, lesson
 from clozelab.runs.machine import Machine
 from clozelab.runs.orders import Data, Order
@@ -91,7 +91,7 @@ def tuned(
 ) -> list[Happened]:
     """Everything that happens in a fine-tuning."""
     plan = given if isinstance(given, Plan) else planned(given)
-    return list(finetune(plan, out, machine=machine, habits=Habits(), at_once=at_once))
+    return list(follow(plan, out, machine=machine, habits=Habits(), at_once=at_once))
 
 
 def events(kind: type, happened: Sequence[Happened]) -> list[Any]:

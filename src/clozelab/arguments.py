@@ -119,6 +119,7 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verb = _verb(verbs, "evaluate", "a fine-tuned model's scores, or losses on held-out text")
     verb.add_argument("model", help="a run, a Hugging Face directory or a hub name")
     verb.add_argument("task", nargs="?", help="a known task or a labelled file")
+    verb.add_argument("--split", default="dev", help="of the task, if it has labels (dev)")
     _add_task_data(verb)
     verb.add_argument("--data", metavar="CORPUS", help="measure losses on its held-out text")
     verb.add_argument(

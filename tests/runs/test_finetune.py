@@ -35,7 +35,7 @@ from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs import trial as trials
 from clozelab.runs.events import Said, Scored, drained
-from clozelab.runs.finetune import planned, spread, summary
+from clozelab.runs.finetune import finetune, planned, spread, summary
 from clozelab.runs.judging import scored
 from clozelab.runs.lessons import lesson, opened, protocol_task
 from clozelab.runs.load import load
@@ -574,3 +574,26 @@ def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -
         whole.model.named_parameters(), parts.model.named_parameters(), strict=True
     ):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9, msg=n)
+
+
+def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
+    given = order("pairs", sample("pairs", 16), *SHORT)
+    out = str(tmp_path / "out")
+    model = finetune(
+        given.model, given.data, out, seeds=2, settings=given.settings, machine=MACHINE
+    )
+    assert model.task is not None and model.task.kind.name == "classify"
+    result = Run(tmp_path / "out").result()
+    assert result is not None and result["cells"][0]["selected"]["runs"] == 2
+    assert model.predict([("a word", "its meaning")])[0].label in ("yes", "no")
+
+
+def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) -> None:
+    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    given, out = order("pairs", sample("pairs", 16), *settings), tmp_path / "out"
+    tuned(planned(given, grid=["rate=1e-3"], seeds=2), out)
+    tuned(planned(given, grid=["rate=2e-3"]), out)
+    result = Run(out).result()
+    assert result is not None
+    runs = {cell["name"]: cell["selected"]["runs"] for cell in result["cells"]}
+    assert runs == {"rate-0.001": 2, "rate-0.002": 1}

@@ -18,7 +18,7 @@ from learning import MACHINE
 from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Ended, Said
-from clozelab.runs.finetune import finetune, planned
+from clozelab.runs.finetune import follow, planned
 from clozelab.runs.session import Habits
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import Step
@@ -99,7 +99,7 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     tuned(given, tmp_path / "straight")
-    running = finetune(planned(given), out, machine=MACHINE, habits=Habits())
+    running = follow(planned(given), out, machine=MACHINE, habits=Habits())
     for happened in running:
         if isinstance(happened.event, Step) and happened.event.number == 2:
             break

@@ -11,7 +11,7 @@ from learning import MACHINE, QUIET, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
-from clozelab.runs import session, starting
+from clozelab.runs import setup, starting
 from clozelab.runs.evaluate import evaluate
 from clozelab.runs.pretrain import pretrain
 
@@ -72,7 +72,7 @@ def test_a_full_disk_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monke
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(session, "save", full)
+    monkeypatch.setattr(setup, "save", full)
     with pytest.raises(UserError, match=r"No space left.*--resume"):
         went(task("bert", steps=1), tmp_path / "run")
 

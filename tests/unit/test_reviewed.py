@@ -79,8 +79,8 @@ def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     (job,) = setup.steps.jobs(0, setup.steps.start())
     prepared = job()
     sent: list[Any] = []
-    on = loop._on
-    monkeypatch.setattr(loop, "_on", lambda batch, _: sent.append(batch) or on(batch, HERE.device))
+    on = loop.moved
+    monkeypatch.setattr(loop, "moved", lambda one, _: sent.append(one) or on(one, HERE.device))
     monkeypatch.setattr(World, "most", lambda self, value: value + self.rank)
     there = loop._sent(prepared, torch.device("meta"))
     assert len(loop._batches(there, World(0, 2, HERE.device))) == len(prepared.batches)

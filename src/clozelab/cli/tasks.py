@@ -38,7 +38,7 @@ def listing(arguments: argparse.Namespace) -> None:
 
 def finetune(arguments: argparse.Namespace) -> None:
     """Fit a model to a task."""
-    from clozelab.runs.finetune import finetune, planned
+    from clozelab.runs.finetune import follow, planned
     from clozelab.runs.session import Habits
 
     place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
@@ -47,13 +47,13 @@ def finetune(arguments: argparse.Namespace) -> None:
         model = _first(arguments, place)
     plan = planned(_order(arguments, model), grid=arguments.grid, seeds=arguments.seeds)
     machine, habits = machine_of(arguments), Habits()
-    running = finetune(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
+    running = follow(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
     _watch(running, plan, place)
 
 
 def _first(arguments: argparse.Namespace, place: Path) -> str:
     """Fit the model to an earlier task, once; where it then is."""
-    from clozelab.runs.finetune import finetune, planned
+    from clozelab.runs.finetune import follow, planned
     from clozelab.runs.orders import Data
     from clozelab.runs.session import Habits
 
@@ -61,7 +61,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     order = _order(arguments, arguments.model)
     order = replace(order, data=Data(arguments.after, root=arguments.task_data), teacher=None)
     plan = planned(replace(order, settings=()))
-    running = finetune(plan, before, machine=machine_of(arguments), habits=Habits())
+    running = follow(plan, before, machine=machine_of(arguments), habits=Habits())
     _watch(running, plan, before)
     return str(before)
 
@@ -152,6 +152,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             what,
             root=arguments.task_data,
             columns=arguments.columns,
+            part=arguments.split,
             device=arguments.device,
         )
     out.print(scores(found))

@@ -32,8 +32,9 @@ from clozelab.runs.lessons import (
     tuning_of,
     usual_protocol,
 )
+from clozelab.runs.load import Loaded, load
 from clozelab.runs.machine import Machine
-from clozelab.runs.orders import Order, with_settings
+from clozelab.runs.orders import Data, Order, with_settings
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.trial import Trial
 from clozelab.training.checkpoint import newest
@@ -75,6 +76,27 @@ class Happened:
 
 
 def finetune(
+    model: str,
+    data: str | Data,
+    out: str,
+    *,
+    seeds: int = 1,
+    settings: Sequence[str] = (),
+    machine: Machine = Machine(),  # noqa: B008  (frozen)
+) -> Loaded:
+    """Fit a model to a task, by its name or with one's own files, and open the best of the runs.
+
+    `settings` are key=value over those of the protocol.
+    """
+    data = Data(data) if isinstance(data, str) else data
+    plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds)
+    for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
+        if isinstance(happened.event, Ended) and not happened.event.whole:
+            raise UserError(f"{out}: was stopped; say the same again to go on")
+    return load(out)
+
+
+def follow(
     plan: Plan, out: Path, *, machine: Machine, habits: Habits, at_once: int = 1
 ) -> Iterator[Happened]:
     """Run the trials that are not done yet, then name the best."""

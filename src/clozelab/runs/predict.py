@@ -65,9 +65,13 @@ def score(
     *,
     root: str | None = None,
     columns: Sequence[str] = (),
+    part: str = "dev",
     device: str | None = None,
 ) -> dict[str, dict[str, float]]:
-    """A fine-tuned model's scores on a known task's dev sets, or on a labelled file."""
+    """A fine-tuned model's scores on a part of a known task, or on a labelled file.
+
+    A task may have several dev sets; `part` names them all.
+    """
     task, _ = fine_tuned(given)
     if Path(what).exists():
         kind: Any = task.kind
@@ -81,11 +85,12 @@ def score(
         raise UserError(
             f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
         )
-    splits = [name for name in found.splits if name.startswith("dev")]
+    part = "dev" if Path(what).exists() else part
+    splits = [name for name in found.splits if name.startswith(part)]
     if not splits:
         raise UserError(
-            f"{what}: has no labels to score by; clozelab predict {given.place} --task {what} --out"
-            " DIR writes its submission"
+            f"{what}: has no {part} set with labels, only {', '.join(found.splits)}; clozelab predict"
+            f" {given.place} --task {what} --out DIR writes its submission"
         )
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
