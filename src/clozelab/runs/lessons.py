@@ -24,6 +24,7 @@ from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
 from clozelab.runs.tuned import Tuned
 from clozelab.tasks import KINDS, Coreference, Kind
+from clozelab.tasks.examples import Choice
 from clozelab.tasks.files.found import Found
 from clozelab.tasks.files.gap import Pronoun
 from clozelab.tasks.laying import Laid
@@ -67,7 +68,9 @@ def lesson(order: Order) -> Lesson:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     given = opened(order.model)
     tuning = tuning_of(order, given)
-    read = _read(order.model, order.data, tuning)
+    found = _found(order.data)
+    length, notes = _length(given, tuning)
+    read = _read(order.model, order.data, kind_for(given, found, tuning), length)
     share = _with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
     return Lesson(
@@ -82,7 +85,7 @@ def lesson(order: Order) -> Lesson:
         origin_task=None if order.fresh or given.task is None else given.task.name,
         teacher=teacher,
         teacher_origin=_absolute(order.teacher) if order.teacher else None,
-        notes=(*given.notes, *read.notes, *([] if order.fresh else _chained(given, tuning))),
+        notes=(*given.notes, *notes, *read.notes, *_chained(order, given, tuning)),
     )
 
 
@@ -123,27 +126,28 @@ def _found(data: Data) -> Found:
     return data.found()
 
 
-@lru_cache(maxsize=2)
-def _read(model: str, data: Data, tuning: Tuning) -> Read:
-    """The examples as the encoder will read them."""
+@lru_cache(maxsize=1)
+def _read(model: str, data: Data, kind: Kind, length: int) -> Read:
+    """The examples as the encoder will read them; rates and the like do not change that."""
     given, found = opened(model), _found(data)
-    length, notes = _length(given, tuning)
     reader = TaskReader(given.recipe, given.tokenizer, length)
-    train = found.read("train")
+    splits = _dev_sets(data, found)
+    laid = _laid(kind, found.read("train"), reader)
+    judges = {
+        name: Judge.of(kind, found.read(name), reader, pronouns=pronouns_of(found, name))
+        for name in splits
+    }
+    told = [*found.notes, *_counted(found.counts), *_counted(laid.counts)]
+    return Read(kind, shared(laid, kind.name), judges, tuple(told))
+
+
+def _dev_sets(data: Data, found: Found) -> list[str]:
     splits = [name for name in found.splits if name.startswith("dev")]
     if not splits:
         raise UserError(
             f"{data.task}: has no dev set, by which the best model is chosen; give one by --dev"
         )
-    dev = {name: found.read(name) for name in splits}
-    kind = kind_for(given, found, tuning, examples=[*train, *dev[splits[0]]])
-    laid = _laid(kind, train, reader)
-    judges = {
-        name: Judge.of(kind, examples, reader, pronouns=pronouns_of(found, name))
-        for name, examples in dev.items()
-    }
-    told = [*found.notes, *notes, *_counted(found.counts), *_counted(laid.counts)]
-    return Read(kind, shared(laid, kind.name), judges, tuple(told))
+    return splits
 
 
 def _laid(kind: Kind, examples: Sequence[Any], reader: TaskReader) -> Laid:
@@ -158,7 +162,7 @@ def pronouns_of(found: Found, split: str) -> list[Pronoun]:
     return found.pronouns(split) if found.name == "gap" else []
 
 
-def kind_for(given: Loaded, found: Found, tuning: Tuning, *, examples: Sequence[Any]) -> Kind:
+def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
     """The task's kind with a head that the encoder's class in transformers has too."""
     part = KINDS[found.kind]
     names = {field.name for field in fields(part)}
@@ -167,7 +171,8 @@ def kind_for(given: Loaded, found: Found, tuning: Tuning, *, examples: Sequence[
     if "summary" in names:
         settings |= _summary(given, found.kind)
     if found.kind == "choose":
-        settings["choices"] = max(len(example.seconds) for example in examples)
+        every = (one for split in ("train", "dev") for one in found.read(split))
+        settings["choices"] = max(len(one.seconds) for one in every if isinstance(one, Choice))
     if found.kind == "answer":
         settings["head"] = tuning.head
     if found.kind == "coreference":
@@ -233,9 +238,10 @@ def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
     return teacher.model
 
 
-def _chained(given: Loaded, tuning: Tuning) -> list[str]:
+def _chained(order: Order, given: Loaded, tuning: Tuning) -> list[str]:
     """What to say where the protocol goes on from another task's model and this is none."""
-    if tuning.after is None or (given.task is not None and given.task.name == tuning.after):
+    before = given.task.name if given.task is not None else None
+    if order.fresh or tuning.after in (None, before):
         return []
     return [
         f"the protocol begins from a model tuned on {tuning.after}, which this one is not: use"
