@@ -597,3 +597,41 @@ def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) 
     assert result is not None
     runs = {cell["name"]: cell["selected"]["runs"] for cell in result["cells"]}
     assert runs == {"rate-0.001": 2, "rate-0.002": 1}
+
+
+def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) -> None:
+    given, out = order("answer", sample("spans", 8), *SHORT, "task.longest=7"), tmp_path / "out"
+    tuned(planned(given, grid=["task.stride=4,16"]), out)
+    kinds = {}
+    for name in ("task.stride-4", "task.stride-16"):
+        task = load(str(out / name / "seed-0")).task
+        assert task is not None and isinstance(task.kind, Answer)
+        kinds[task.kind.stride] = task.kind.longest
+    assert kinds == {4: 7, 16: 7}
+    words = ((*given.settings, f"task.stride={stride}") for stride in (4, 16))
+    blocks = [len(lesson(replace(given, settings=some)).share) for some in words]
+    assert blocks[0] > blocks[1]
+    with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
+        planned(given, grid=["task.strid=4,16"])
+    with pytest.raises(UserError, match="was begun with another settings, tuning"):
+        tuned(planned(replace(given, settings=(*SHORT, "task.longest=8"))), out)
+
+
+def test_coreference_reads_a_document_twice_where_segments_overlap(told: str) -> None:
+    settings = ("length=8", "steps=1", "sequences=1")
+    once = lesson(order("coreference", told, *settings))
+    twice = lesson(order("coreference", told, *settings, "task.overlap=true", "task.hidden=16"))
+    assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16
+    assert len(twice.share) > len(once.share)
+    assert "heads.coreference.mix.weight" in dict(
+        Trial(twice, MACHINE, HERE).model.named_parameters()
+    )
+
+
+def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> None:
+    text = "the\tDT\ncat\tNN\nsleeps\tVBZ\n\na\tDT\ndog\tNN\nbarks\tVBZ\n"
+    given = order("tag", str(write(tmp_path / "speech.conll", text)), *SHORT)
+    happened = tuned(given, tmp_path / "out")
+    assert "tags such as DT name no entities" in "".join(s.text for s in events(Said, happened))
+    result = Run(tmp_path / "out").result()
+    assert result is not None and list(result["cells"][0]["scores"]) == ["accuracy"]

@@ -132,39 +132,34 @@ SWEEP = ([["cat"], [], ["big dog"], []], ["cat", "dog", "dog", "cat"], [-3.0, -1
 
 
 def test_the_best_threshold_by_hand() -> None:
-    for compat in (False, True):
-        assert best_threshold(*SWEEP, compat=compat) == {
-            "best_exact": 75,
-            "best_exact_thresh": -3,
-            "best_f1": 75,
-            "best_f1_thresh": -3,
-        }
+    assert best_threshold(*SWEEP) == {
+        "best_exact": 75,
+        "best_exact_thresh": -3,
+        "best_f1": 75,
+        "best_f1_thresh": -3,
+    }
     # Where question 1 asks for "old big cat" (EM 0, F1 1/2 by P 1, R 1/3), EM is best at none kept.
     gold = [["old big cat"], [], ["big dog"], []]
     found = best_threshold(gold, *SWEEP[1:])
     assert found["best_exact"] == 50 and found["best_exact_thresh"] < -3
     assert found["best_f1"] == pytest.approx(62.5) and found["best_f1_thresh"] == -3  # 2.5 of 4
-    assert best_threshold(gold, *SWEEP[1:], compat=True)["best_exact_thresh"] == 0
 
 
 def test_no_threshold_lies_between_equal_null_scores() -> None:
     gold, predicted, nulls = [["cat"], []], ["cat", "dog"], [0.5, 0.5]
     # Withdrawn: 1 of 2. Both kept: 1 of 2. Only the first kept: 2 of 2, which the script reports.
     assert best_threshold(gold, predicted, nulls)["best_exact"] == 50
-    assert best_threshold(gold, predicted, nulls, compat=True)["best_exact"] == 100
 
 
-def test_the_script_takes_articles_for_an_answer_when_it_looks_for_a_threshold() -> None:
+def test_articles_alone_are_no_answer_when_a_threshold_is_looked_for() -> None:
     gold, predicted, nulls = [[], ["cat"]], ["the", "cat"], [0.1, 0.2]
     # Withdrawn: 1 of 2. "the" kept is right still, so both kept are 2; the script counts 1, 0, 1.
     assert best_threshold(gold, predicted, nulls)["best_exact"] == 100
-    assert best_threshold(gold, predicted, nulls, compat=True)["best_exact"] == 50
 
 
 def test_a_probability_that_withdraws_all_is_zero_as_in_the_script() -> None:
-    for compat in (False, True):
-        found = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9], compat=compat)
-        assert found["best_f1"] == 100 and found["best_f1_thresh"] == 0
+    found = best_threshold([[], []], ["cat", "dog"], [0.2, 0.9])
+    assert found["best_f1"] == 100 and found["best_f1_thresh"] == 0
 
 
 def test_null_scores_are_one_for_each_question() -> None:

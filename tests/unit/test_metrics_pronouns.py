@@ -35,9 +35,11 @@ def test_perfect_is_a_hundred_without_bias() -> None:
     assert found["bias"] == 1
 
 
-def test_a_ratio_with_nothing_is_left_out() -> None:
-    assert "bias" not in gap([]) and gap([])["f1"] == 0
-    assert "bias" not in gap(ROWS[:2])
+def test_a_ratio_with_nothing_is_zero_and_never_left_out() -> None:
+    assert gap([])["bias"] == gap([])["f1"] == 0
+    he, she = (Row(word, (True, False), (True, False)) for word in ("he", "she"))
+    for rows in ([he], [she], ROWS[:2]):
+        assert gap(rows)["bias"] == 0 and set(gap(rows)) == set(gap(ROWS))
 
 
 def test_saying_both_names_always_recalls_all() -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import re
+import shlex
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clozelab import recipe as recipes
+from clozelab.arguments import parser
 from clozelab.cli import main
 from clozelab.contracts import UserError
+from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run
+from clozelab.report import commands
 from clozelab.report.figures import Line, Row, curves, dots
 from clozelab.report.gathering import gather
 from clozelab.report.page import html, markdown
@@ -51,6 +59,13 @@ def read(page: str) -> Reader:
     return reader
 
 
+def words_of(line: str) -> argparse.Namespace:
+    """A command as the command line reads it."""
+    name, *words = shlex.split(line)
+    assert name == "clozelab"
+    return parser().parse_args(words)
+
+
 def pretraining(folder: Path, name: str, *, recipe: str = "bert", thinned: bool = False) -> Path:
     made = recipes.read(recipe, size="tiny", overrides=["schedule.steps=40", "schedule.warmup=2"])
     facts = {"seed": 3, "data": ["corpus:1"], "torch": "2"}
@@ -63,20 +78,37 @@ def pretraining(folder: Path, name: str, *, recipe: str = "bert", thinned: bool 
     return folder / name
 
 
-def tuning(folder: Path, name: str, *, fresh: bool) -> Path:
+SPREAD = {"best": 90.0, "median": 85.0, "mean": 85.0, "runs": 2, "low": 21.5, "high": 148.5}
+
+
+def tuning(
+    folder: Path,
+    name: str,
+    *,
+    grid: Sequence[dict[str, Any]] = ({},),
+    metric: str = "accuracy",
+    data: dict[str, Any] | None = None,
+    order: dict[str, Any] | None = None,
+    first: int = 0,
+) -> Path:
+    """Two seeds of each cell, the later cells slower by a minute each."""
     place = folder / name
-    scores = {"0": {"accuracy": 80.0}, "1": {"accuracy": 90.0}}
-    spread = {"best": 90.0, "median": 85.0, "mean": 85.0, "runs": 2, "low": 21.5, "high": 148.5}
-    cell = {"name": "", "settings": {}, "selected": spread, "seeds": scores}
-    result = {"task": "sst2", "best": "seed-1", "selected": 90.0}
-    result["cells"] = [{**cell, "scores": {"accuracy": spread}}]
-    for seed in (0, 1):
-        made = recipes.read("bert", size="tiny")
-        text = recipes.to_toml(made)
-        run = Run.create(place / f"seed-{seed}", recipe_toml=text, machine={"seed": seed})
-        run.write_result({"seconds": 60.0})
-    Run(place).write_result(result)
-    plan = {"model": "runs/a", "fresh": fresh, "tuning": {"rate": 2e-5}}
+    cells = []
+    for number, settings in enumerate(grid):
+        cell = protocols.named(settings)
+        for seed in (first, first + 1):
+            text = recipes.to_toml(recipes.read("bert", size="tiny"))
+            run = Run.create(place / cell / f"seed-{seed}", recipe_toml=text, machine={})
+            run.write_result({"seconds": 60.0 * (number + 1)})
+        scores = {str(first): {metric: 80.0}, str(first + 1): {metric: 90.0}}
+        told = {"name": cell, "settings": settings, "selected": SPREAD, "seeds": scores}
+        cells.append({**told, "scores": {metric: SPREAD}, "diverged": 0})
+    best = f"{cells[0]['name']}/seed-{first}".lstrip("/")
+    files = {"task": "sst2", **dict.fromkeys(("root", "train", "dev", "test"))}
+    files |= {"columns": [], "labels": [], **(data or {})}
+    plan = {"model": "runs/a", "protocol": "ours", "settings": [], "fresh": False, "teacher": None}
+    plan |= {"seed": 0, "data": files, "tuning": {"rate": 2e-5}, **(order or {})}
+    Run(place).write_result({"task": files["task"], "best": best, "selected": 90, "cells": cells})
     (place / PLAN).write_text(json.dumps(plan))
     return place
 
@@ -85,17 +117,17 @@ def test_the_page_is_whole_and_links_to_nothing(tmp_path: Path) -> None:
     places = [
         pretraining(tmp_path, "a"),
         pretraining(tmp_path, "b", recipe="roberta"),
-        tuning(tmp_path, "t", fresh=False),
-        tuning(tmp_path, "u", fresh=True),
+        tuning(tmp_path, "t"),
+        tuning(tmp_path, "u", order={"fresh": True}),
     ]
     found = read(html(*gather(places), title="Two & more"))
     assert not found.links
-    assert {"85.0 ± 63.5", "5.125", "random weights", "masked_lm, held out"} <= {*found.cells}
+    assert {"85.0 ± 63.5", "5.125", "random weights", "masked lm, held out"} <= {*found.cells}
     assert "roberta" in found.cells and "corruption.copies" in found.cells
 
 
 def test_markdown_says_the_same(tmp_path: Path) -> None:
-    gathered = gather([pretraining(tmp_path, "a"), tuning(tmp_path, "t", fresh=True)])
+    gathered = gather([pretraining(tmp_path, "a"), tuning(tmp_path, "t", order={"fresh": True})])
     page, text = read(html(*gathered, title="x")), markdown(*gathered, title="x")
     assert all(cell.replace("|", "\\|") in text for cell in page.cells)
 
@@ -109,10 +141,10 @@ def test_names_are_never_markup(tmp_path: Path) -> None:
 def test_a_folder_stands_for_the_runs_in_it(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pretraining(tmp_path, name)
-    tuning(tmp_path, "t", fresh=False)
+    tuning(tmp_path, "t")
     runs, tunings = gather([tmp_path])
     assert [run.name for run in runs] == ["a", "b"] and [one.name for one in tunings] == ["t"]
-    assert tunings[0].seconds == 120
+    assert tunings[0].seconds == {"": {0: 60, 1: 60}}
 
 
 def test_a_thinned_log_is_drawn_over_all_the_tokens(tmp_path: Path) -> None:
@@ -130,11 +162,120 @@ def test_a_run_that_is_not_done_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_fine_tunings_under_way_are_left_out(tmp_path: Path) -> None:
-    run, place = pretraining(tmp_path, "a"), tuning(tmp_path, "t", fresh=False)
+    run, place = pretraining(tmp_path, "a"), tuning(tmp_path, "t")
     (place / "result.json").unlink()
     assert gather([run, place])[1] == []
     with pytest.raises(UserError, match="nothing is done yet"):
         gather([place])
+
+
+def test_cells_of_a_grid_have_their_own_rate_and_time(tmp_path: Path) -> None:
+    grid = [{"rate": 1e-4}, {"rate": 3e-4, "sequences": 16}]
+    place = tuning(tmp_path, "t", grid=grid)
+    (place / protocols.named(grid[1]) / "seed-1/result.json").write_text('{"diverged": "step 3"}')
+    cells = read(html(*gather([place]), title="x")).cells
+    ends = {cells[at]: cells[at + 4 : at + 7] for at, cell in enumerate(cells) if "rate-" in cell}
+    assert ends["a rate-0.0001"] == ["2", "0.0001", "2.0"]
+    assert ends["a rate-0.0003-sequences-16"] == ["2", "0.0003", "2.0"]
+
+
+def test_what_diverged_is_counted(tmp_path: Path) -> None:
+    place = tuning(tmp_path, "t")
+    result = Run(place).result()
+    assert result is not None
+    result["cells"][0]["diverged"] = 1
+    Run(place).write_result(result)
+    assert "2 (1 diverged)" in read(html(*gather([place]), title="x")).cells
+
+
+def test_a_command_makes_the_same_order_again(tmp_path: Path) -> None:
+    grid: list[dict[str, Any]] = [
+        {"rate": rate, "betas": betas, "shape": shape}
+        for rate in (1e-4, 3e-4) for betas in ([0.9, 0.98], [0.9, 0.999])
+        for shape in ("linear", "cosine")
+    ]  # fmt: skip
+    data = {"task": "classify", "train": "my texts/$a'b.tsv", "dev": "dev.tsv",
+            "columns": ["text=body", "label=the label"]}  # fmt: skip
+    order = {"model": "a b/m", "protocol": "bert", "teacher": "runs/t", "fresh": True,
+             "settings": ["epochs=2", "head_dropout=0.2"]}  # fmt: skip
+    place = tuning(tmp_path, "t", grid=grid, data=data, order=order, first=5)
+    (line,) = commands.finetune(gather([place])[1][0])
+    said = words_of(line)
+    assert (said.model, said.task, said.train, said.dev) == (
+        "a b/m", "classify", data["train"], "dev.tsv")  # fmt: skip
+    assert (said.columns, said.set) == (data["columns"], order["settings"])
+    assert (said.protocol, said.teacher, said.fresh) == ("bert", "runs/t", True)
+    assert (said.seed, said.seeds, said.task_data) == (5, 2, None)
+    told = [{**cell, "betas": list(cell["betas"])} for cell in protocols.cells({}, said.grid)]
+    assert sorted(map(protocols.named, told)) == sorted(map(protocols.named, grid))
+
+
+def test_a_command_says_no_more_than_was_said(tmp_path: Path) -> None:
+    place = tuning(tmp_path, "t", data={"root": "tasks"})
+    (line,) = commands.finetune(gather([place])[1][0])
+    assert line == (
+        "clozelab finetune runs/a sst2 --task-data tasks --protocol ours --seed 0 --seeds 2"
+        " --out again/t"
+    )
+
+
+def test_grids_of_several_kinds_are_several_commands(tmp_path: Path) -> None:
+    place = tuning(tmp_path, "t", grid=[{}, {"rate": 1e-4}, {"rate": 2e-4}])
+    lines = [*commands.finetune(gather([place])[1][0])]
+    assert [words_of(line).grid for line in lines] == [None, ["rate=0.0001,0.0002"]]
+
+
+def test_a_pretraining_is_made_again_from_where_it_lies(tmp_path: Path) -> None:
+    place = pretraining(tmp_path, "my run")
+    said = words_of(commands.pretrain(gather([place])[0][0]))
+    assert (said.recipe, said.data) == (str(place / "recipe.toml"), ["corpus:1"])
+    assert (said.seed, said.budget) == (3, "40steps")
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    places = [tuning(tmp_path / up, "t", order={"fresh": True}) for up in ("one", "two")]
+    places += [pretraining(tmp_path / "one", "a"), pretraining(tmp_path / "one", "b")]
+    runs, trials = gather([*places, places[-1]])
+    assert [one.name for one in (*trials, *runs)] == ["one/t", "two/t", "a", "b"]
+    cells = read(html(runs, trials, title="x")).cells
+    assert {"random weights (one/t)", "random weights (two/t)"} <= {*cells}
+
+
+def test_files_of_ones_own_have_tables_of_their_own(tmp_path: Path) -> None:
+    files = ("r/reviews.tsv", "a/train.tsv", "b/train.tsv")
+    for number, file in enumerate(files):
+        data = {"task": "classify", "train": file, "dev": "dev.tsv"}
+        tuning(tmp_path, f"t{number}", data=data)
+    tuning(tmp_path, "t3")
+    page = html(*gather([tmp_path]), title="x")
+    assert re.findall("<h3>(.*?)</h3>", page) == [
+        "classify: reviews.tsv",
+        "classify: a/train.tsv, dev.tsv",
+        "classify: b/train.tsv, dev.tsv",
+        "sst2",
+    ]
+    assert read(page).cells.count("a") == 4  # a row in each
+
+
+def test_a_metric_that_some_lack_is_a_dash(tmp_path: Path) -> None:
+    tuning(tmp_path, "t")
+    tuning(tmp_path, "u", metric="f1", order={"model": "runs/b"})
+    page = html(*gather([tmp_path]), title="x")
+    cells = read(page).cells
+    assert cells[cells.index("a") + 1 :][:2] == ["85.0 ± 63.5", "–"]
+    assert cells[cells.index("b") + 1 :][:2] == ["–", "85.0 ± 63.5"]
+    assert page.count('<circle class="dot') == 2
+
+
+def test_a_curve_is_called_what_it_is(tmp_path: Path) -> None:
+    held, other = pretraining(tmp_path, "a"), pretraining(tmp_path, "b")
+    file = other / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if "held_out" not in line))
+    alone, both = (html(*gather(places), title="x") for places in ([other], [held, other]))
+    assert "<h3>masked lm: loss in training, in nats</h3>" in alone and "held-out" not in alone
+    assert "<h3>masked lm: loss on held-out text, in nats; faint: in training</h3>" in both
+    assert "b (in training)</span>" in both and "a</span>" in both
 
 
 def test_lines_stay_inside_their_figure() -> None:
@@ -149,6 +290,23 @@ def test_lines_stay_inside_their_figure() -> None:
 def test_dots_of_one_value_are_drawn() -> None:
     drawn = dots([Row("a", [32.9, 32.9], 32.9, 32.9, 0)], across="x")
     assert drawn.count("<circle") == 2 and "nan" not in drawn
+
+
+def test_many_lines_differ_in_colour_or_dashes() -> None:
+    drawn = curves([Line(f"r{n}", [(1, 2.0), (2, n)], n) for n in range(20)], across="", up="")
+    looks = re.findall('polyline class="line ([^"]*)"', drawn)
+    assert len({*looks}) == 20 and looks[0] == "c0" and looks[8] == "c0 d1"
+    assert re.findall('<line class="line ([^"]*)"', drawn) == looks  # the legend's
+    style = (Path(commands.__file__).parent / "page.css").read_text()
+    assert all(f".{word} {{" in style for look in looks for word in look.split())
+
+
+def test_a_long_name_is_cut_and_kept_for_who_asks() -> None:
+    long = f"{'m' * 40}<rate-{'0' * 40}"
+    drawn = dots([Row(long, [1.0], None, None, 0), Row("short", [2.0], None, None, 1)], across="x")
+    shown = re.findall('class="name".*?>(?:<title>(.*?)</title>)?([^<]*)</text>', drawn)
+    assert shown[0][0] == long.replace("<", "&lt;") and "…" in shown[0][1]
+    assert len(shown[0][1]) < 50 and shown[1] == ("", "short")
 
 
 @pytest.mark.parametrize(("words", "told"), [

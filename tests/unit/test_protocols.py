@@ -15,7 +15,6 @@ import pytest
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe.protocols import (
-    OWN,
     TASKS,
     cells,
     changes,
@@ -26,7 +25,8 @@ from clozelab.recipe.protocols import (
     read,
 )
 from clozelab.recipe.tables import build, plain
-from clozelab.tasks import KINDS
+from clozelab.recipe.task_settings import over
+from clozelab.tasks import KINDS, OWN, Answer, Coreference, Tag
 from clozelab.training.optimiser import Adamw, BertAdam
 from clozelab.training.tuning import Tuning
 
@@ -148,6 +148,23 @@ def test_what_makes_a_system_is_in_its_protocol() -> None:
     assert [for_task("ours", task).epochs for task in ("mnli", "rte", "litbank")] == [3, 10, 20]
     coreference = for_task("spanbert", "litbank")
     assert (coreference.head_rate, coreference.head_dropout) == (1e-4, 0.3)
+    assert for_task("roberta", "cola").head_dropout == 0
+    assert for_task("bert", "cola").head_dropout == 0.1
+    assert for_task("albert", "squad2").head_dropout == 0.1
+    assert for_task("xlnet", "squad2").task == ("best = 5", "longest = 64")
+
+
+@pytest.mark.parametrize("system", ["bert", "spanbert", "roberta", "wwm", "ernie"])
+def test_nothing_drops_out_before_the_scores_of_starts_and_ends(system: str) -> None:
+    assert for_task(system, "squad1").head_dropout == for_task(system, "answer").head_dropout == 0
+
+
+@pytest.mark.parametrize("system", names())
+def test_a_training_document_has_eleven_short_segments_or_three_long_ones(system: str) -> None:
+    tuning = for_task(system, "litbank")
+    kind = over({"segment": tuning.length}, tuning.task, "coreference", place="litbank")
+    assert isinstance(kind, Coreference)
+    assert (kind.segment, kind.train_segments) in [(128, 11), (384, 3)]
 
 
 @pytest.mark.parametrize("system", names())
@@ -230,6 +247,13 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
         ("[grids.coal]\nrate = [1.0]\n", ("grids.coal", "did you mean cola?")),
         ("[grids.cola]\nepochs = [1]\nsteps = [1]\n", ("grids.cola has epochs and steps",)),
         ("[tasks]\ncola = 3\n", ("tasks has keys outside a table", "[tasks.cola]")),
+        ("[default.task]\nstride = 1\n", ("default.task is for no kind", "[kinds.answer.task]")),
+        ("[grid]\ntask.stride = [1]\n", ("grid.task is for no kind", "[grids.answer.task]")),
+        ("[kinds.answer.task]\nstrid = 1\n", ("kinds.answer.task.strid", "mean stride?")),
+        ("[tasks.litbank]\ntask.ratio = 0.0\n", ("tasks.litbank.task.ratio = 0.0: must be",)),
+        ("[kinds.tag]\ntask = 3\n", ("kinds.tag.task must be a table",)),
+        ("[grids.squad1.task]\nstride = 3\n", ("grids.squad1.task.stride must be a list",)),
+        ("[grids.squad1.task]\nstride = [3, 0]\n", ("grids.squad1.task.stride = 0: must be",)),
     ],
 )
 def test_a_mistake_anywhere_in_a_file_is_named_whatever_task_is_asked_for(
@@ -280,7 +304,83 @@ def test_a_bad_override_is_refused(overrides: list[str], words: tuple[str, ...])
     assert all(word in found for word in words), found
 
 
+# --- settings of the kind of task ---
+
+
+def test_settings_of_the_kind_are_laid_over_one_another_like_the_rest(mine: Any) -> None:
+    path = mine(
+        MINE + "[kinds.answer.task]\nstride = 64\nbest = 7\n[tasks.squad2]\ntask.stride = 32\n"
+    )
+    assert for_task(path, "cola").task == ()
+    assert for_task(path, "squad1").task == ("best = 7", "stride = 64")
+    assert for_task(path, "squad2").task == ("best = 7", "stride = 32")
+    found = for_task(path, "squad2", "task.longest=9", "task.stride=16", "rate=1.0")
+    assert (found.rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
+    assert len({found, for_task(path, "squad2")}) == 2  # they can be kept by
+    assert build(Tuning, plain(found), place="task.toml", key="tuning") == found
+    kind = over({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
+    assert kind == Answer(impossible=True, best=7, longest=9, stride=16)
+
+
+def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
+    found = for_task("bert", "conll2003", "task.scheme=iob2", 'task.metrics=["recall", "f1"]')
+    kind = over({"tags": ("O", "B-X")}, found.task, "tag", place="conll2003")
+    assert kind == Tag(("O", "B-X"), scheme="iob2", metrics=("recall", "f1"))
+    assert for_task("bert", "conll2003", "task.scheme=none").task == ()
+    for name in ("0", "good"):
+        assert for_task("bert", "cola", f'task.positive="{name}"', 'task.metrics=["f1"]').task
+    assert for_task("bert", "coreference", "task.ratio=1").task[0] == "ratio = 1.0"
+
+
+@pytest.mark.parametrize(
+    ("task", "override", "words"),
+    [
+        ("squad1", "task.strid=64", ("squad1.task.strid is no key", "did you mean stride?")),
+        ("cola", "task.stride=64", ("cola.task.stride is no key of cola.task",)),
+        ("squad1", "task.stride=short", ('squad1.task.stride = "short" must be a whole number',)),
+        ("squad1", "task.stride=0", ("squad1.task.stride = 0: must be at least 1",)),
+        ("conll2003", "task.scheme=iob3", ('scheme = "iob3" is unknown', "did you mean iob")),
+        ("cola", 'task.metrics=["f2"]', ("cola.task.metrics = ['f2']: give some of accuracy",)),
+        ("cola", "task.dropout=0.2", ("cola.task.dropout is not set here; set head_dropout",)),
+        ("litbank", "task.segment=9", ("litbank.task.segment is not set here; set length",)),
+        ("cola", 'task.labels=["a", "b"]', ("cola.task.labels is what the examples say",)),
+        ("cola", "task=stride", ("'task=stride' sets nothing", "task.stride=64")),
+    ],
+)
+def test_a_bad_setting_of_a_kind_is_refused(
+    task: str, override: str, words: tuple[str, ...]
+) -> None:
+    found = refusal(for_task, "bert", task, override)
+    assert all(word in found for word in words), found
+
+
+def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> None:
+    found = for_task("bert", "cmrc2018", "task.impossible=true")
+    message = refusal(over, {"language": "chinese"}, found.task, "answer", place="cmrc2018")
+    assert message.startswith("cmrc2018: task.impossible = true: Chinese is scored")
+
+
 # --- grids ---
+
+
+def test_settings_of_the_kind_can_be_tried(mine: Any) -> None:
+    path = mine(MINE + "[grids.answer]\nrate = [1.0]\ntask.stride = [64, 32]\n")
+    found = cells(grid(path, "squad1"), kind="answer")
+    assert [named(cell) for cell in found] == ["rate-1-task.stride-64", "rate-1-task.stride-32"]
+    words = ["task.stride=32", "task.best=1,2", "length=64"]
+    found = cells({}, words, kind="answer")
+    assert [named(cell) for cell in found] == [
+        *("length-64-task.best-1-task.stride-32", "length-64-task.best-2-task.stride-32"),
+    ]
+    read_back = for_task("bert", "squad1", *changes(found[1]))
+    assert (read_back.length, read_back.task) == (64, ("best = 2", "stride = 32"))
+    assert "task.best is set twice" in refusal(
+        for_task, "bert", "squad1", "task.best=3", *changes(found[1])
+    )
+    lists = cells({}, ['task.metrics=["f1"],["recall", "f1"]'], kind="tag")
+    assert [named(cell) for cell in lists] == ["task.metrics-f1", "task.metrics-recall+f1"]
+    for cell in lists:
+        for_task("bert", "tag", *changes(cell))
 
 
 def test_a_grid_is_the_tasks_or_its_kinds_or_the_protocols(mine: Any) -> None:
@@ -335,6 +435,8 @@ def test_a_name_goes_by_the_order_of_the_settings() -> None:
         (["rate=fast,slow"], 'grid.rate = "fast" must be a number'),
         (["rate"], "'rate' sets nothing"),
         (["steps=1,2", "epochs=1,2"], "grid has steps and epochs"),
+        (["task.stride=1,2"], "grid.task is for no kind of task"),
+        (["task=1,2"], "grid.task must be a table"),
     ],
 )
 def test_a_bad_grid_is_refused(words: list[str], problem: str) -> None:

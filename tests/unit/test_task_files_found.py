@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 from labelled import jsonl, refusal, write
 
-from clozelab.tasks import KINDS
+from clozelab.tasks import KINDS, Tag
 from clozelab.tasks.examples import Mention, Sentences
 from clozelab.tasks.files import hub as hubs
 from clozelab.tasks.files.found import find
@@ -254,9 +254,20 @@ def test_pairs_and_numbers_are_told_by_their_columns(tmp_path: Path) -> None:
 
 def test_tags_are_collected_with_the_outside_one_first(tmp_path: Path) -> None:
     train = write(tmp_path / "a.conll", "x B-LOC\ny A-x\nz O\n")
-    assert own("tag", train=train).settings == {"tags": ("O", "A-x", "B-LOC")}
+    assert own("tag", train=train).settings["tags"] == ("O", "A-x", "B-LOC")
     dev = write(tmp_path / "b.conll", "x O\ny I-LOC\n")
     assert f"{dev}:2 has the tag 'I-LOC'" in refusal(lambda: own("tag", train=train, dev=dev))
+
+
+def test_tags_that_name_no_entities_are_scored_by_accuracy(tmp_path: Path) -> None:
+    speech = write(tmp_path / "speech.conll", "Cats\tNNS\nsleep\tVBP\n\nDogs\tNNS\n")
+    found = own("tag", train=speech)
+    assert found.settings == {"tags": ("NNS", "VBP"), "metrics": ("accuracy",)}
+    assert found.notes == ("tags such as NNS name no entities: accuracy is what counts",)
+    assert Tag(**found.settings).metrics == ("accuracy",)  # type: ignore[arg-type]
+    people = write(tmp_path / "people.conll", "Anna\tB-PER\nsleeps\tO\n")
+    assert own("tag", train=people).settings == {"tags": ("O", "B-PER")}
+    assert own("tag", train=people).notes == ()
 
 
 def test_the_other_kinds_settings_come_from_the_examples(tmp_path: Path) -> None:

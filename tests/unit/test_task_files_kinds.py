@@ -367,3 +367,11 @@ def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
     assert f"{path}:2 has 'perhaps' as A-coref" in refusal(lambda: gap(path))
     path = write(tmp_path / "c.tsv", "ID\tText\n1\tx\n")
     assert "has no column Pronoun" in refusal(lambda: gap(path))
+
+
+@pytest.mark.parametrize("given", ["abc", "-1", "1.5"])
+def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, given: str) -> None:
+    path = write(tmp_path / "a.conll", "d\t0\t0\tAnna\t(0)\n")
+    found = refusal(lambda: documents(path, Asked(columns={"sentences": given})))
+    assert f"--columns sentences={given} is no column of {path}: they go by number" in found
+    assert documents(path, Asked(columns={"sentences": "2"}))[0].sentences == (("0",),)

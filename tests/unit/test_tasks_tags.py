@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_tasks import NOTHING, FakeReader, Small, batch, number_of, rows
 
-from clozelab.contracts import Targets
+from clozelab.contracts import Targets, UserError
 from clozelab.tasks.examples import Tagged
 from clozelab.tasks.predictions import Tags
 from clozelab.tasks.tag import Tag
@@ -108,6 +108,30 @@ def test_entities_are_scored_whole_and_words_one_by_one() -> None:
     assert kind.selects(found) == pytest.approx(56.25)
     nothing = kind.score([Tags(("O",) * 4, (1.0,) * 4)], [gold])
     assert nothing["f1"] == 0 and nothing["accuracy"] == 25
+
+
+def test_sentences_that_break_the_scheme_are_counted_where_one_is_named() -> None:
+    right = Tagged("right", ("Anna", "Bell"), ("B-PER", "I-PER"))
+    wrong = Tagged("wrong", ("Anna", "Bell"), ("O", "I-PER"))
+    unknown = Tagged("unknown", ("Anna", "Bell"), None)
+    some, reader = [right, wrong, unknown], FakeReader(length=20)
+    assert KIND.lay(some, reader).counts.numbers == {}
+    counts = Tag(TAGS, scheme="iob2").lay(some, reader).counts
+    assert counts.numbers == {"sentences whose tags break iob2": 1}
+    assert counts.places == {"sentences whose tags break iob2": "wrong"}
+    accuracy = Tag(TAGS, scheme="iob2", metrics=("accuracy",)).lay(some, reader)
+    assert accuracy.counts.numbers == {}
+
+
+def test_tags_that_cannot_be_scored_are_refused_before_training() -> None:
+    speech, reader = Tagged("a", ("cats", "sleep"), ("NNS", "VBP")), FakeReader(length=20)
+    with pytest.raises(UserError, match=r"tag 'NNS' is neither O nor .* or score by accuracy"):
+        Tag(("NNS", "VBP")).lay([speech], reader)
+    Tag(("NNS", "VBP"), metrics=("accuracy",)).lay([speech], reader)
+    Tag(("NNS", "VBP")).lay([speech._replace(tags=None)], reader)  # to predict needs no score
+    whole = Tagged("a", ("Anna", "sleeps"), ("S-PER", "O"))
+    with pytest.raises(UserError, match="tag 2, 'S-PER', is not of iob2"):
+        Tag(("O", "S-PER"), scheme="iob2").lay([whole], reader)
 
 
 def test_a_scheme_makes_scoring_strict() -> None:

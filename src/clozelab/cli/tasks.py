@@ -43,9 +43,10 @@ def finetune(arguments: argparse.Namespace) -> None:
 
     place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
     model = arguments.model
-    if arguments.after is not None:
-        model = _first(arguments, place)
-    plan = planned(_order(arguments, model), grid=arguments.grid, seeds=arguments.seeds)
+    order = _order(arguments, model)
+    if arguments.after is not None:  # which random weights, if asked for, came before
+        order = replace(order, model=_first(arguments, place), fresh=False)
+    plan = planned(order, grid=arguments.grid, seeds=arguments.seeds)
     machine, habits = machine_of(arguments), Habits()
     running = follow(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
     _watch(running, plan, place)
@@ -56,7 +57,13 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     from clozelab.runs.finetune import follow, planned
     from clozelab.runs.orders import Data
     from clozelab.runs.session import Habits
+    from clozelab.training.world import several
 
+    if several():
+        raise UserError(
+            f"--after is for one process: under torchrun fit the model to {arguments.after} first,"
+            " then name that run"
+        )
     before = place.with_name(f"{place.name}-after-{arguments.after}")
     order = _order(arguments, arguments.model)
     order = replace(order, data=Data(arguments.after, root=arguments.task_data), teacher=None)

@@ -2,7 +2,8 @@
 
 [default] is complete; [kinds.answer] is laid over it for a kind of task and [tasks.cola] over both,
 key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
-place. All of a file is checked when it is read.
+place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
+itself. All of a file is checked when it is read.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.recipe import task_settings
 from clozelab.recipe.tables import Table, build, remedy, written
-from clozelab.tasks import KINDS
+from clozelab.tasks import KINDS, OWN
 from clozelab.training.tuning import Tuning
 
 TASKS = {
@@ -29,12 +31,12 @@ TASKS = {
     **dict.fromkeys(("conll2003", "wnut17", "peopledaily"), "tag"),
     **dict.fromkeys(("ontonotes", "litbank", "gap"), "coreference"),
 }
-OWN = (*KINDS, "pairs")  # what a task of one's own files goes by
 OURS = "ours"
 
 _MANY = ("kinds", "tasks", "grids")  # tables of tables
 _WORDS = ("default", "grid", *_MANY)
 _RENAMED = {"roberta_wwm": "wwm"}
+_TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(Tuning)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
 _LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
@@ -62,39 +64,43 @@ def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str]
     tables, place = _load(protocol)
     _known(task, (*TASKS, *OWN), f"{place}: task {task}")
     _known(kind, KINDS, f"{place}: kind {kind}")
-    found = _laid(tables, task, kind, place=place)
-    return _made(_over(found, _changes(overrides)), place=place, key=task, task=task)
+    found = _over(_laid(tables, task, kind, place=place), _changes(overrides))
+    return _made(found, place=place, key=task, task=task, kind=kind)
 
 
 def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
     """The values that a protocol tries for a task, or else for its kind, or else for any."""
     tables, place = _load(protocol)
     _known(task, (*TASKS, *OWN), f"{place}: task {task}")
-    for key in (task, TASKS.get(task, task)):
+    kind = _kind(task)
+    for key in (task, kind):
         if key in tables["grids"]:
-            return _lists(tables["grids"][key], place=place, key=f"grids.{key}")
+            return _lists(tables["grids"][key], place=place, key=f"grids.{key}", kind=kind)
     if not tables["grid"]:
         raise UserError(f"{place} has no grid for {task}; give one, as in --grid rate=1e-5,2e-5")
-    return _lists(tables["grid"], place=place, key="grid")
+    return _lists(tables["grid"], place=place, key="grid", kind=None)
 
 
-def cells(grid: Mapping[str, Sequence[Any]], overrides: Iterable[str] = ()) -> list[Table]:
+def cells(
+    grid: Mapping[str, Sequence[Any]], overrides: Iterable[str] = (), *, kind: str | None = None
+) -> list[Table]:
     """Every combination of a grid's values, or of those that words like rate=1e-5,2e-5 list.
 
     In the order of the settings, so that the same cell has the same name however it was asked for.
+    `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
     """
     words = [_split(word, "rate=1e-5,2e-5", place="grid") for word in overrides]
     for key, text in words:
         if [name for name, _ in words].count(key) > 1:
             raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
     chosen = {key: _values(text) for key, text in words} or grid
-    lists = _lists(chosen, place="grid", key="grid")
+    lists = _lists(chosen, place="grid", key="grid", kind=kind)
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
 
 def named(cell: Mapping[str, Any]) -> str:
     """A short name for a cell, fit for a folder: rate-2e-05-sequences-32."""
-    return "-".join(f"{key}-{_short(cell[key])}" for key in _FIELDS if key in cell)
+    return "-".join(f"{key}-{_short(cell[key])}" for key in sorted(cell, key=_place))
 
 
 def changes(cell: Mapping[str, Any]) -> list[str]:
@@ -131,10 +137,10 @@ def _check(tables: Table, place: str) -> None:
     for task in tables["tasks"]:
         _known(task, TASKS, f"{place}: tasks.{task}")
         _laid(tables, task, TASKS[task], place=place)
-    _lists(tables["grid"], place=place, key="grid")
+    _lists(tables["grid"], place=place, key="grid", kind=None)
     for key, table in tables["grids"].items():
         _known(key, (*TASKS, *KINDS), f"{place}: grids.{key}")
-        _lists(table, place=place, key=f"grids.{key}")
+        _lists(table, place=place, key=f"grids.{key}", kind=_kind(key))
 
 
 def _laid(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
@@ -146,8 +152,8 @@ def _laid(tables: Table, task: str | None, kind: str | None, *, place: str) -> T
         layers[f"tasks.{task}"] = tables["tasks"][task]
     found: Table = {}
     for key, layer in layers.items():
-        found = _over(found, layer)
-        _made(found, place=place, key=key, task=task)
+        found = _over(found, _flat(layer, place=place, key=key))
+        _made(found, place=place, key=key, task=task, kind=kind)
     return found
 
 
@@ -157,8 +163,22 @@ def _over(below: Table, above: Table) -> Table:
     return {key: value for key, value in below.items() if key not in gone} | above
 
 
-def _made(table: Table, *, place: str, key: str, task: str | None) -> Tuning:
-    tuning: Tuning = build(Tuning, table, place=place, key=key)
+def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
+    """The table with the settings of the kind of task beside the others, as task.stride."""
+    task = table.get("task", {})
+    if not isinstance(task, dict):
+        raise UserError(f"{place}: {key}.task must be a table; write what it sets, as task.stride")
+    return {
+        **{name: value for name, value in table.items() if name != "task"},
+        **{f"{_TASK}{name}": value for name, value in task.items()},
+    }
+
+
+def _made(table: Table, *, place: str, key: str, task: str | None, kind: str | None) -> Tuning:
+    own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
+    chosen = {name[len(_TASK) :]: value for name, value in table.items() if name not in own}
+    own["task"] = task_settings.lines(chosen, kind, place=place, key=f"{key}.task")
+    tuning: Tuning = build(Tuning, own, place=place, key=key)
     if tuning.after is not None:
         _known(tuning.after, TASKS, f'{place}: {key}.after = "{tuning.after}"')
         if tuning.after == task:
@@ -166,15 +186,24 @@ def _made(table: Table, *, place: str, key: str, task: str | None) -> Tuning:
     return tuning
 
 
-def _lists(table: Mapping[str, Any], *, place: str, key: str) -> dict[str, list[Any]]:
+def _lists(
+    table: Mapping[str, Any], *, place: str, key: str, kind: str | None
+) -> dict[str, list[Any]]:
     """Lists of values in the order of the settings, each value tried."""
     found: dict[str, list[Any]] = {}
-    for name in sorted(table, key=lambda one: _FIELDS.index(one) if one in _FIELDS else -1):
-        values = table[name]
+    flat = _flat(table, place=place, key=key)
+    for name in sorted(flat, key=_place):
+        values = flat[name]
         if not isinstance(values, list) or not values:
             raise UserError(f"{place}: {key}.{name} must be a list of values, as in [16, 32]")
-        made = [build(Tuning, _over(_LEAST, {name: one}), place=place, key=key) for one in values]
-        found[name] = [getattr(one, name) for one in made]
+        made = [
+            _made(_over(_LEAST, {name: one}), place=place, key=key, task=None, kind=kind)
+            for one in values
+        ]
+        found[name] = [
+            getattr(one, name, tuple(value) if isinstance(value, list) else value)
+            for one, value in zip(made, values, strict=True)
+        ]
         if len({*found[name]}) < len(values):
             raise UserError(f"{place}: {key}.{name} lists a value twice; list it once")
     for name in found:
@@ -187,6 +216,8 @@ def _changes(overrides: Iterable[str]) -> Table:
     found: Table = {}
     for change in overrides:
         key, text = _split(change, "rate=2e-5", place="protocol")
+        if key == "task":
+            raise UserError(f"protocol: {change!r} sets nothing; name a setting, as task.stride=64")
         if key in found:
             raise UserError(
                 f"{key} is set twice, to {written(found[key])} and to {text}; set it once,"
@@ -217,6 +248,16 @@ def _values(text: str) -> list[Any]:
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
         return [_value(one) for one in text.split(",")]
+
+
+def _kind(task: str) -> str:
+    """The kind of a task, which may go by that word itself."""
+    return "classify" if task == "pairs" else TASKS.get(task, task)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a setting stands among others: as in `Tuning`, then those of the kind of task."""
+    return _FIELDS.index(name) if name in _FIELDS else len(_FIELDS), name
 
 
 def _short(value: Any) -> str:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
 SERIES = 8  # colours that tell apart for every kind of sight
+DASHES = 4  # ways to draw a line of one colour
+NAME = 46  # characters beside a row of dots
 
 
 class Line(NamedTuple):
@@ -51,7 +53,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
     for line in sorted(lines, key=lambda one: not one.faint):
         kind = "faint" if line.faint else "line"
         path = " ".join(place(point) for point in _thinned(line.points))
-        parts.append(f'<polyline class="{kind} c{line.colour % SERIES}" points="{path}"/>')
+        parts.append(f'<polyline class="{kind} {_look(line.colour)}" points="{path}"/>')
         if not line.faint:
             x, y = place(line.points[-1]).split(",")
             parts.append(f'<circle class="dot c{line.colour % SERIES}" cx="{x}" cy="{y}" r="3"/>')
@@ -60,7 +62,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
 
 def dots(rows: Sequence[Row], *, across: str) -> str:
     """Rows of dots, one below another, each with its mean's interval as a bar."""
-    left, step = 190, 26
+    left, step = 20 + 6.7 * max(min(len(row.name), NAME) for row in rows), 26
     height = TOP + step * len(rows) + BOTTOM
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
     low, high = min(ends), max(ends)
@@ -80,8 +82,8 @@ def dots(rows: Sequence[Row], *, across: str) -> str:
     for number, row in enumerate(rows):
         y = TOP + step * number + step / 2
         parts.append(
-            f'<text class="name" text-anchor="end" x="{left - 10}" y="{y + 4}">'
-            f"{escape(row.name)}</text>"
+            f'<text class="name" text-anchor="end" x="{left - 10:.1f}" y="{y + 4}">'
+            f"{_cut(row.name)}</text>"
         )
         if row.low is not None and row.high is not None:
             parts.append(
@@ -94,18 +96,35 @@ def dots(rows: Sequence[Row], *, across: str) -> str:
             for v in row.values
         ]
     parts.append(
-        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2}"'
+        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2:.1f}"'
         f' y="{height - 6}">{escape(across)}</text>'
     )
     return _svg("".join(parts), height)
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
-    """Names with their colours."""
+    """Names, each with a piece of its line."""
     items = (
-        f'<span><i class="c{colour % SERIES}"></i>{escape(name)}</span>' for name, colour in names
+        f'<span><svg class="key" viewBox="0 0 26 10"><line class="line {_look(colour)}"'
+        f' x1="0" x2="26" y1="5" y2="5"/></svg>{escape(name)}</span>'
+        for name, colour in names
     )
-    return f'<p class="legend">{"".join(items)}</p>'
+    return f'<p class="legend">{" ".join(items)}</p>'
+
+
+def _look(colour: int) -> str:
+    """The classes of a line: its colour, and dashes where the colours begin again."""
+    dash = colour // SERIES % DASHES
+    return f"c{colour % SERIES}" + (f" d{dash}" if dash else "")
+
+
+def _cut(name: str) -> str:
+    """A name without its middle where it is too long; cells of a grid differ at their ends."""
+    if len(name) <= NAME:
+        return escape(name)
+    half = (NAME - 1) // 2
+    short = f"{name[:half]}…{name[-half:]}"
+    return f"<title>{escape(name)}</title>{escape(short)}"
 
 
 def _frame(left: float, right: float, bottom: float, top: float, *, across: str, up: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ class Pretraining:
     """One run of a recipe."""
 
     name: str
+    folder: Path
     recipe: Recipe
     machine: dict[str, Any]
     steps: int
@@ -37,43 +38,56 @@ class Pretraining:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Trials:
     """The fine-tunings of one model on one task, by cell and seed."""
 
     name: str
-    task: str
-    model: str
-    fresh: bool  # from random weights
-    settings: dict[str, Any]
+    order: dict[str, Any]  # what they have in common, as plan.json has it
     machine: dict[str, Any]
     cells: list[dict[str, Any]]
-    best: str
-    seconds: float
+    seconds: dict[str, dict[int, float]]  # by cell and seed; 0 where it diverged
+
+    @property
+    def data(self) -> tuple[str, str | None, str | None]:
+        """What they learn: the task, and the files of one's own."""
+        data = self.order["data"]
+        return data["task"], data["train"], data["dev"]
 
 
-def gather(places: Iterable[Path]) -> tuple[list[Pretraining], list[Tuning]]:
+def gather(places: Iterable[Path]) -> tuple[list[Pretraining], list[Trials]]:
     """The runs at some places; a folder of runs stands for all of them."""
-    runs: list[Pretraining] = []
-    tunings: list[Tuning] = []
+    folders: list[Path] = []
     for place in places:
-        found = False
-        for folder in _folders(place):
-            found = True
-            if (folder / PLAN).exists():
-                tunings += _tuning(folder)
-            else:
-                runs.append(_pretraining(folder))
+        found = _folders(place)
         if not found:
             raise UserError(
                 f"{place}: no run is here; name folders that pretrain or finetune made, or folders"
                 " of such"
             )
-    if not (runs or tunings):
+        folders += found
+    runs: list[Pretraining] = []
+    trials: list[Trials] = []
+    for folder, name in _named(folders):
+        if (folder / PLAN).exists():
+            trials += _trials(folder, name)
+        else:
+            runs.append(_pretraining(folder, name))
+    if not (runs or trials):
         raise UserError("nothing is done yet: wait until a run has a result")
-    return runs, tunings
+    return runs, trials
 
 
-def _folders(place: Path) -> Iterable[Path]:
+def _named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Each folder once, with as much of its path as tells it from the others."""
+    parts = {one.resolve().parts: one for one in folders}
+    for mine, folder in parts.items():
+        length = 1
+        while sum(one[-length:] == mine[-length:] for one in parts) > 1:
+            length += 1
+        yield folder, str(Path(*mine[-length:]))
+
+
+def _folders(place: Path) -> list[Path]:
     """The runs at or right below a place."""
     if (place / PLAN).exists() or (place / "recipe.toml").exists():
         return [place]
@@ -81,7 +95,7 @@ def _folders(place: Path) -> Iterable[Path]:
     return [one for one in inside if (one / PLAN).exists() or (one / "recipe.toml").exists()]
 
 
-def _pretraining(folder: Path) -> Pretraining:
+def _pretraining(folder: Path, name: str) -> Pretraining:
     run = Run.open(folder)
     recipe = recipes.parse(run.recipe(), str(run.recipe_file))
     entries = run.entries()
@@ -96,7 +110,8 @@ def _pretraining(folder: Path) -> Pretraining:
     if total and "tokens" in result:  # a log that was thinned tells of some of them
         at = {step: round(seen * result["tokens"] / total) for step, seen in at.items()}
     return Pretraining(
-        name=folder.name,
+        name=name,
+        folder=folder,
         recipe=recipe,
         machine=run.machine(),
         steps=max([result.get("steps", 0), *at]),
@@ -126,28 +141,26 @@ def _near(at: dict[int, int], step: int) -> float:
     return float(at[before]) if before is not None else 0.0
 
 
-def _tuning(folder: Path) -> list[Tuning]:
-    """Nothing while its runs are not all done."""
+def _trials(folder: Path, name: str) -> list[Trials]:
+    """Nothing while they are not all done."""
     result = Run(folder).result()
     if result is None:
         return []
-    plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    best = Run(folder / result["best"])
-    seconds = [
-        (Run(one.parent).result() or {}).get("seconds", 0.0)
-        for one in folder.glob("**/result.json")
-        if one.parent != folder
-    ]
+    seconds = {
+        cell["name"]: {
+            int(file.parent.name.removeprefix("seed-")): (Run(file.parent).result() or {}).get(
+                "seconds", 0.0
+            )
+            for file in (folder / cell["name"]).glob("seed-*/result.json")
+        }
+        for cell in result["cells"]
+    }
     return [
-        Tuning(
-            name=folder.name,
-            task=result["task"],
-            model=str(plan["model"]),
-            fresh=bool(plan["fresh"]),
-            settings=dict(plan["tuning"]),
-            machine=best.machine(),
+        Trials(
+            name=name,
+            order=json.loads((folder / PLAN).read_text(encoding="utf-8")),
+            machine=Run(folder / result["best"]).machine(),
             cells=result["cells"],
-            best=result["best"],
-            seconds=sum(seconds),
+            seconds=seconds,
         )
     ]

@@ -11,9 +11,9 @@ from typing import Any
 
 from clozelab import recipe as recipes
 from clozelab.recipe.tables import written
-from clozelab.report import figures
+from clozelab.report import commands, figures
 from clozelab.report.figures import Line, Row
-from clozelab.report.gathering import Pretraining, Tuning
+from clozelab.report.gathering import Pretraining, Trials
 from clozelab.report.scores import told
 
 
@@ -42,7 +42,7 @@ class Section:
     parts: Sequence[str | Table | tuple[str, str]]  # words, a table, or (kind, content)
 
 
-def sections(runs: Sequence[Pretraining], tunings: Sequence[Tuning]) -> Iterator[Section]:
+def sections(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> Iterator[Section]:
     """The page's content."""
     if tunings:
         yield Section("Tasks", [*_scores(tunings)])
@@ -50,11 +50,13 @@ def sections(runs: Sequence[Pretraining], tunings: Sequence[Tuning]) -> Iterator
         yield Section("Pretraining", [_losses(runs), *_curves(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
         yield Section("What the recipes do differently", [_differences(runs)])
-    yield Section("How to do it again", [("code", "\n".join(_commands(runs, tunings)))])
+    again = [commands.pretrain(run) for run in runs]
+    again += [line for one in tunings for line in commands.finetune(one)]
+    yield Section("How to do it again", [("code", "\n".join(again))])
     yield Section("Machines", [_machines([*runs, *tunings])])
 
 
-def html(runs: Sequence[Pretraining], tunings: Sequence[Tuning], *, title: str) -> str:
+def html(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> str:
     """One self-contained page."""
     style, script = (_file(name) for name in ("page.css", "page.js"))
     body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{escape(_opening(runs, tunings))}</p>']
@@ -70,7 +72,7 @@ def html(runs: Sequence[Pretraining], tunings: Sequence[Tuning], *, title: str) 
     )
 
 
-def markdown(runs: Sequence[Pretraining], tunings: Sequence[Tuning], *, title: str) -> str:
+def markdown(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> str:
     """The same in plain text, without the figures."""
     lines = [f"# {title}", "", _opening(runs, tunings), ""]
     for section in sections(runs, tunings):
@@ -80,47 +82,76 @@ def markdown(runs: Sequence[Pretraining], tunings: Sequence[Tuning], *, title: s
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _opening(runs: Sequence[Pretraining], tunings: Sequence[Tuning]) -> str:
+def _opening(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> str:
     counts = [(len(runs), "pretraining"), (len(tunings), "fine-tuning")]
     said = [f"{many} {what}{'s' if many > 1 else ''}" for many, what in counts if many]
     return f"{' and '.join(said)}. Scores are on dev sets; ± is half of a mean's 95 % interval."
 
 
-def _scores(tunings: Sequence[Tuning]) -> Iterator[str | Table | tuple[str, str]]:
+def _scores(tunings: Sequence[Trials]) -> Iterator[str | Table | tuple[str, str]]:
     """A table and a figure for each task."""
-    for task in dict.fromkeys(one.task for one in tunings):
-        mine = [(one, cell) for one in tunings if one.task == task for cell in one.cells]
-        metrics = list(mine[0][1]["scores"])
-        yield ("heading", task)
+    tasks = list(dict.fromkeys(one.data for one in tunings))
+    for task, title in zip(tasks, _titles(tasks), strict=True):
+        mine = [(one, cell) for one in tunings if one.data == task for cell in one.cells]
+        names = _names(mine)
+        metrics = list(dict.fromkeys(metric for _, cell in mine for metric in cell["scores"]))
+        yield ("heading", title)
         rows = [
             [
-                Cell(_named(one, cell)),
+                Cell(name),
                 *(_spread(cell["scores"].get(metric)) for metric in metrics),
                 *(_number(cell["selected"][what]) for what in ("median", "best")),
-                _number(cell["selected"]["runs"], "d"),
-                _number(one.settings["rate"], "g"),
-                _number(one.seconds / 60),
+                _runs(cell),
+                _number({**one.order["tuning"], **cell["settings"]}["rate"], "g"),
+                _number(sum(one.seconds[cell["name"]].values()) / 60),
             ]
-            for one, cell in mine
+            for name, (one, cell) in zip(names, mine, strict=True)
         ]
         columns = ["model", *(m.replace("_", " ") for m in metrics), "median", "best", "runs"]
         yield Table([*columns, "rate", "minutes"], rows)
+        first = metrics[0]
         dots = [
             Row(
-                _named(one, cell),
-                [scores[metrics[0]] for scores in cell["seeds"].values()],
-                cell["scores"][metrics[0]].get("low"),
-                cell["scores"][metrics[0]].get("high"),
+                name,
+                [scores[first] for scores in cell["seeds"].values()],
+                cell["scores"][first].get("low"),
+                cell["scores"][first].get("high"),
                 number,
             )
-            for number, (one, cell) in enumerate(mine)
+            for number, (name, (_, cell)) in enumerate(zip(names, mine, strict=True))
+            if first in cell["scores"]
         ]
-        yield ("figure", figures.dots(dots, across=f"{metrics[0]}; a dot a run"))
+        yield ("figure", figures.dots(dots, across=f"{first.replace('_', ' ')}; a dot a run"))
 
 
-def _named(one: Tuning, cell: dict[str, Any]) -> str:
-    model = "random weights" if one.fresh else Path(one.model).name
-    return f"{model} {cell['name']}".rstrip()
+def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
+    """The tasks' names; one's own goes by its file, in full where that tells too little."""
+    titles = []
+    for word, train, dev in tasks:
+        file = train or dev
+        titles.append(f"{word}: {Path(file).name}" if file else word)
+    return [
+        title if titles.count(title) == 1 else f"{word}: {', '.join(filter(None, files))}"
+        for title, (word, *files) in zip(titles, tasks, strict=True)
+    ]
+
+
+def _names(mine: Sequence[tuple[Trials, dict[str, Any]]]) -> list[str]:
+    """The model of each and its cell; the folder too, where these do not tell them apart."""
+    names = []
+    for one, cell in mine:
+        model = "random weights" if one.order["fresh"] else Path(one.order["model"]).name
+        names.append(f"{model} {cell['name']}".rstrip())
+    return [
+        name if names.count(name) == 1 else f"{name} ({one.name})"
+        for name, (one, _) in zip(names, mine, strict=True)
+    ]
+
+
+def _runs(cell: dict[str, Any]) -> Cell:
+    """How many have scores, and how many came to none."""
+    runs, diverged = int(cell["selected"]["runs"]), cell.get("diverged", 0)
+    return Cell(f"{runs} ({diverged} diverged)" if diverged else str(runs), float(runs))
 
 
 def _losses(runs: Sequence[Pretraining]) -> Table:
@@ -140,7 +171,7 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
         for run in runs
     ]
     columns = ["run", "recipe", "M parameters", "steps", "M tokens", "minutes", "k tokens/s"]
-    return Table([*columns, *(f"{name}, held out" for name in objectives)], rows)
+    return Table([*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows)
 
 
 def _loss(run: Pretraining, name: str) -> Cell:
@@ -152,14 +183,19 @@ def _loss(run: Pretraining, name: str) -> Cell:
 def _curves(runs: Sequence[Pretraining]) -> Iterator[tuple[str, str]]:
     """Each objective's loss over tokens: held-out text, and faintly what was trained on."""
     for name in dict.fromkeys(name for run in runs for name in (*run.held_out, *run.train)):
+        held = any(name in run.held_out for run in runs)
         lines = []
         for number, run in enumerate(runs):
-            if run.held_out.get(name):
+            if name in run.held_out:
                 lines.append(Line(run.name, run.held_out[name], number))
-            if run.train.get(name):
-                firm = run.train[name] if not run.held_out.get(name) else _smooth(run.train[name])
-                lines.append(Line(run.name, firm, number, faint=bool(run.held_out.get(name))))
-        yield ("heading", f"{name.replace('_', ' ')}: loss on held-out text, in nats")
+                if name in run.train:
+                    lines.append(Line(run.name, _smooth(run.train[name]), number, faint=True))
+            elif name in run.train:
+                said = f"{run.name} (in training)" if held else run.name
+                lines.append(Line(said, run.train[name], number))
+        what = "loss on held-out text" if held else "loss in training"
+        faint = "; faint: in training" if any(line.faint for line in lines) else ""
+        yield ("heading", f"{name.replace('_', ' ')}: {what}, in nats{faint}")
         yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
 
 
@@ -188,24 +224,7 @@ def _differences(runs: Sequence[Pretraining]) -> Table:
     return Table(["setting", *(run.name for run in runs)], rows)
 
 
-def _commands(runs: Sequence[Pretraining], tunings: Sequence[Tuning]) -> Iterator[str]:
-    for run in runs:
-        data = " ".join(f"--data {one}" for one in run.machine.get("data") or ["CORPUS"])
-        seed, steps = run.machine.get("seed", 0), run.recipe.schedule.steps
-        yield (
-            f"clozelab pretrain {run.name}/recipe.toml {data} --seed {seed}"
-            f" --budget {steps}steps --out again/{run.name}"
-        )
-    for one in tunings:
-        seeds = max(int(cell["selected"]["runs"]) for cell in one.cells)
-        fresh = " --fresh" if one.fresh else ""
-        yield (
-            f"clozelab finetune {one.model} {one.task} --seeds {seeds}{fresh}"
-            f" --out again/{one.name}"
-        )
-
-
-def _machines(runs: Sequence[Pretraining | Tuning]) -> Table:
+def _machines(runs: Sequence[Pretraining | Trials]) -> Table:
     names = ("gpu", "device", "precision", "cpus", "torch", "clozelab", "commit", "seed")
     rows = [
         [Cell(run.name), *(Cell(str(run.machine.get(name, "–"))) for name in names)] for run in runs

@@ -34,12 +34,12 @@ from clozelab.runs.lessons import (
 )
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.machine import Machine
-from clozelab.runs.orders import Data, Order, with_settings
+from clozelab.runs.orders import Data, Order, settled, with_settings
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.trial import Trial
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import DivergedError
-from clozelab.training.world import World, join
+from clozelab.training.world import World, join, several
 
 # Two-sided 95 % of Student's t, by degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
@@ -102,18 +102,38 @@ def follow(
     """Run the trials that are not done yet, then name the best."""
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
-    _begin(plan, out)
-    left = [order for order in plan.orders() if Run(out / order.name).result() is None]
     try:
-        if at_once > 1 and len(left) > 1:
-            yield from _side_by_side(left, out, machine, habits, at_once)
+        if at_once > 1:
+            yield from _side_by_side(plan, out, machine, habits, at_once)
         else:
-            with join(machine.device) as world:
-                for order in left:
-                    yield from trial(lesson(order), out / order.name, machine, habits, world)
+            yield from _one_by_one(plan, out, machine, habits)
     finally:
         forget()
-    if all(Run(out / order.name).result() is not None for order in plan.orders()):
+
+
+def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iterator[Happened]:
+    """The trials in this process, or in all of torchrun's; the first of them writes."""
+    with join(machine.device) as world:
+        if world.leads:
+            _begin(plan, out)
+        world.wait()
+        for order in _left(plan, out):
+            for happened in trial(lesson(order), out / order.name, machine, habits, world):
+                yield happened
+                if isinstance(happened.event, Ended) and not happened.event.whole:
+                    return
+        if world.leads:
+            _finish(plan, out)
+        world.wait()
+
+
+def _left(plan: Plan, out: Path) -> list[Order]:
+    """What is not done yet."""
+    return [order for order in plan.orders() if Run(out / order.name).result() is None]
+
+
+def _finish(plan: Plan, out: Path) -> None:
+    if not _left(plan, out):
         Run(out).write_result(summary(plan, out))
 
 
@@ -218,14 +238,14 @@ def planned(order: Order, *, grid: Sequence[str] | None = None, seeds: int = 1) 
     order = replace(order, protocol=protocol)
     if grid is None:
         return Plan(order, seeds=seeds)
-    task = protocol_task(order.data.task, order.data.found().kind)
-    own = protocols.grid(protocol, task) if not grid else {}
-    return Plan(order, tuple(protocols.cells(own, grid)), seeds)
+    kind = order.data.found().kind
+    own = protocols.grid(protocol, protocol_task(order.data.task, kind)) if not grid else {}
+    return Plan(order, tuple(protocols.cells(own, grid, kind=kind)), seeds)
 
 
 def _begin(plan: Plan, out: Path) -> None:
     """Write the plan, or check that the folder has this one."""
-    told = {**asdict(replace(plan.order, seed=0, name=""))}
+    told = asdict(settled(replace(plan.order, seed=0, name="")))
     told["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(told, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file = out / PLAN
@@ -247,12 +267,18 @@ def _begin(plan: Plan, out: Path) -> None:
 
 
 def _side_by_side(
-    orders: list[Order], out: Path, machine: Machine, habits: Habits, at_once: int
+    plan: Plan, out: Path, machine: Machine, habits: Habits, at_once: int
 ) -> Iterator[Happened]:
     """Several trials at a time on one device, each in a process of its own."""
-    with ProcessPoolExecutor(min(at_once, len(orders)), mp_context=get_context("spawn")) as pool:
+    if several():
+        raise UserError("--at-once is for one process: leave it out under torchrun")
+    _begin(plan, out)
+    orders = _left(plan, out)
+    many = max(1, min(at_once, len(orders)))
+    shared = replace(machine, sharers=many)
+    with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
         waiting = {
-            pool.submit(_alone, order, out / order.name, machine, habits): order.name
+            pool.submit(_alone, order, out / order.name, shared, habits): order.name
             for order in orders
         }
         try:
@@ -262,6 +288,7 @@ def _side_by_side(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+    _finish(plan, out)
 
 
 def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:

@@ -111,6 +111,7 @@ def shared(laid: Laid, name: str) -> Share:
     """Laid examples as blocks to pack."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+    places = places.astype(np.int32)
     columns: dict[str, Array] = {**laid.columns, "places": places}
     alone = len(laid.groups) - 1 == len(lengths)
     return Share(columns, laid.starts, {name: laid.targets}, None, None if alone else laid.groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from clozelab.contracts import Blocks, Counts, UserError
 from clozelab.encoder import Lstm, Transformer
 from clozelab.interop.fitting import fitting, summary
 from clozelab.objectives.targets import following
-from clozelab.recipe import Recipe, protocols, slots
+from clozelab.recipe import Recipe, protocols, slots, task_settings
 from clozelab.runs.judging import Judge, shared
 from clozelab.runs.load import Loaded, load
-from clozelab.runs.orders import Data, Order
+from clozelab.runs.orders import Data, Order, absolute
 from clozelab.runs.reader import TaskReader
 from clozelab.runs.taskfile import Assignment
 from clozelab.runs.tuned import Tuned
@@ -69,6 +68,7 @@ def lesson(order: Order) -> Lesson:
     given = opened(order.model)
     tuning = tuning_of(order, given)
     found = _found(order.data)
+    found.read("train")  # what is missing is said before anything is made of the rest
     length, notes = _length(given, tuning)
     read = _read(order.model, order.data, kind_for(given, found, tuning), length)
     share = _with_language_model(read.train) if tuning.lm_weight else read.train
@@ -81,10 +81,10 @@ def lesson(order: Order) -> Lesson:
         dev=read.dev,
         start={} if order.fresh else _start(given, read.kind, tuning),
         seed=order.seed,
-        origin=None if order.fresh else _absolute(order.model),
+        origin=None if order.fresh else absolute(order.model),
         origin_task=None if order.fresh or given.task is None else given.task.name,
         teacher=teacher,
-        teacher_origin=_absolute(order.teacher) if order.teacher else None,
+        teacher_origin=absolute(order.teacher),
         notes=(*given.notes, *notes, *read.notes, *_chained(order, given, tuning)),
     )
 
@@ -163,9 +163,11 @@ def pronouns_of(found: Found, split: str) -> list[Pronoun]:
 
 
 def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
-    """The task's kind with a head that the encoder's class in transformers has too."""
-    part = KINDS[found.kind]
-    names = {field.name for field in fields(part)}
+    """The task's kind with a head that the encoder's class in transformers has too.
+
+    What the protocol or the user sets of it is laid over that.
+    """
+    names = {field.name for field in fields(KINDS[found.kind])}
     settings: dict[str, Any] = dict(found.settings)
     settings["dropout"] = tuning.head_dropout
     if "summary" in names:
@@ -177,7 +179,8 @@ def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
         settings["head"] = tuning.head
     if found.kind == "coreference":
         settings["segment"] = tuning.length
-    return part(**settings)
+    place = found.kind if found.name == "own" else found.name
+    return task_settings.over(settings, tuning.task, found.kind, place=place)
 
 
 def _summary(given: Loaded, kind: str) -> dict[str, Any]:
@@ -255,10 +258,6 @@ def _counted(counts: Counts) -> list[str]:
         + (f" (the first: {counts.places[what]})" if counts.places[what] else "")
         for what, number in counts.numbers.items()
     ]
-
-
-def _absolute(place: str) -> str:
-    return str(Path(place).resolve()) if Path(place).exists() else place
 
 
 def _with_language_model(share: Share) -> Share:

@@ -27,6 +27,7 @@ class Machine:
     graphs: bool | None = None  # replay a compiled step of fine-tuning as CUDA graphs
     recompute: bool = False
     shard: bool = False
+    sharers: int = 1  # processes that have the device together
 
     def __post_init__(self) -> None:
         if self.precision is not None and self.precision not in PRECISIONS:
@@ -60,7 +61,7 @@ class Machine:
         free = torch.cuda.mem_get_info(device)[0]
         encoder = recipe.encoder
         each = _BYTES_A_TOKEN * encoder.layers * encoder.width + 1
-        most = int(0.5 * free / each) // length * length
+        most = int(0.5 * free / each / self.sharers) // length * length
         return max(length, min(most, 131_072))
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.recipe import protocols
+from clozelab.tasks import OWN
 from clozelab.tasks.files.found import Found, find
-from clozelab.tasks.files.own import KINDS, own
+from clozelab.tasks.files.own import own
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Data:
         """The files, each known to be there."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         if not any(files.values()):
-            if self.task in KINDS:
+            if self.columns:
+                raise UserError(f"--columns is for one's own files, and {self.task} has its own")
+            if self.task in OWN:
                 raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
             return find(self.task, Path(self.root) if self.root else None)
         return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
@@ -47,6 +50,25 @@ class Order:
     fresh: bool = False  # random weights in the model's place
     teacher: str | None = None
     name: str = "seed-0"  # of its folder
+
+
+def settled(order: Order) -> Order:
+    """The order with its places as they are seen from anywhere."""
+    given = order.data
+    data = replace(
+        given,
+        root=absolute(given.root),
+        train=absolute(given.train),
+        dev=absolute(given.dev),
+        test=absolute(given.test),
+    )
+    model = absolute(order.model) or order.model
+    return replace(order, model=model, teacher=absolute(order.teacher), data=data)
+
+
+def absolute(place: str | None) -> str | None:
+    """A path in full; a hub's name as it is."""
+    return str(Path(place).resolve()) if place and Path(place).exists() else place
 
 
 def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:

@@ -22,6 +22,7 @@ from clozelab.tasks import Choose, Classify, Kind, Regress
 from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
 from clozelab.tasks.files.columns import Asked
 from clozelab.tasks.files.found import Found
+from clozelab.tasks.files.named import NAMED
 from clozelab.tasks.files.sentences import has_pair
 from clozelab.training.world import join
 
@@ -73,7 +74,7 @@ def score(
     A task may have several dev sets; `part` names them all.
     """
     task, _ = fine_tuned(given)
-    if Path(what).exists():
+    if what not in NAMED:
         kind: Any = task.kind
         labels = getattr(kind, "labels", getattr(kind, "tags", ()))
         word = _word(task, what, columns)
@@ -85,12 +86,12 @@ def score(
         raise UserError(
             f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
         )
-    part = "dev" if Path(what).exists() else part
+    part = part if what in NAMED else "dev"
     splits = [name for name in found.splits if name.startswith(part)]
     if not splits:
         raise UserError(
-            f"{what}: has no {part} set with labels, only {', '.join(found.splits)}; clozelab predict"
-            f" {given.place} --task {what} --out DIR writes its submission"
+            f"{what}: has no {part} set with labels, only {', '.join(found.splits)}; clozelab"
+            f" predict {given.place} --task {what} --out DIR writes its submission"
         )
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
@@ -103,7 +104,7 @@ def score(
 
 def _judging(kind: Any, found: Found) -> Kind:
     """The kind with the official metrics of the task it is judged by."""
-    names = ("metrics", "positive")
+    names = ("metrics", "positive", "language", "impossible")
     judging: Kind = replace(kind, **{n: found.settings[n] for n in names if n in found.settings})
     return judging
 

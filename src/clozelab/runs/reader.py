@@ -89,7 +89,7 @@ class TaskReader:
         columns: dict[str, Array] = {
             name: np.concatenate([part[name] for part in parts]) for name in first
         }
-        columns["segments"] = segments = np.zeros(len(columns["ids"]), dtype=np.int64)
+        columns["segments"] = segments = np.zeros(len(columns["ids"]), dtype=np.uint8)
         if isinstance(encoder, Relative):
             segments[a.stop + 1 :] = 1 if second is not None else 0
             segments[-1] = 2

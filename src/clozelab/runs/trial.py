@@ -168,7 +168,8 @@ class Trial:
                 value = value if place else judge.selects(told)
                 scores |= {_called(what, name): one for what, one in told.items()}
         if self.best is None or value > self.best.value:
-            self.best = Best(value, number, scores, task, self._weights())
+            kept = self._weights() if self.world.leads else {}
+            self.best = Best(value, number, scores, task, kept)
         yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
 
     def save(

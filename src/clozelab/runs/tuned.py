@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.contracts import Batch, Encoded, Input, Sums, UserError
+from clozelab.encoder import Lstm, Relative
 from clozelab.keys import root
 from clozelab.recipe import Recipe
 from clozelab.tasks import Kind
@@ -102,6 +103,9 @@ def build(recipe: Recipe, kind: Kind, tuning: Tuning, *, seed: int) -> Tuned:
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})
         if tuning.lm_weight:
             model.heads["causal_lm"] = _language_model(recipe, tuning).build(encoder, size)
+    if isinstance(encoder, Relative):  # only a query stream begins with it
+        idle: Any = model.encoder.embeddings
+        idle.query.requires_grad_(False)
     model.features.update(features)
     model.frozen = tuning.features != "tuned"
     if model.frozen:
@@ -134,8 +138,6 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
 
 def vector_width(encoder: Any) -> int:
     """Numbers in a vector: ELMo's two directions lie side by side."""
-    from clozelab.encoder import Lstm
-
     return int(encoder.width) * (2 if isinstance(encoder, Lstm) else 1)
 
 

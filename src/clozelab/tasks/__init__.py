@@ -17,5 +17,6 @@ KINDS: dict[str, type[Kind]] = {
     "answer": Answer,
     "coreference": Coreference,
 }
+OWN = (*KINDS, "pairs")  # what a task of one's own files goes by; pairs are classified too
 
-__all__ = ["KINDS", "Answer", "Choose", "Classify", "Coreference", "Kind", "Regress", "Tag"]
+__all__ = ["KINDS", "OWN", "Answer", "Choose", "Classify", "Coreference", "Kind", "Regress", "Tag"]

@@ -15,7 +15,8 @@ from clozelab.packed import offsets
 from clozelab.tasks.checks import check_dropout, check_known, check_metrics, check_names
 from clozelab.tasks.examples import Tagged
 from clozelab.tasks.laying import Laid, Pieces, Reader, Row, stacked
-from clozelab.tasks.metrics.schemes import Scheme
+from clozelab.tasks.metrics import classes, entities
+from clozelab.tasks.metrics.schemes import Scheme, illegal
 from clozelab.tasks.predictions import Floats, Tags, likelihoods
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class _Block(NamedTuple):
 class Tag:
     """Tags by name; `scheme` says how they spell entities, None that `conlleval` shall read them.
 
+    By a scheme, what breaks it is no entity. Of tags that name none, "accuracy" is the metric.
+
     A sentence longer than the encoder reads is laid in several blocks, so every word has its tag.
     """
 
@@ -60,12 +63,16 @@ class Tag:
 
     def lay(self, examples: Sequence[Tagged], reader: Reader) -> Laid:
         """A group a block, and a slot for each word that has a token there."""
+        if self._entities and any(example.tags for example in examples):
+            entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
         pieces = reader.words([example.words for example in examples])
         room = reader.length - reader.marks(1)
         blocks: list[_Block] = []
         counts = Counts()
         for number, example in enumerate(examples):
             labels = self._labels(example)
+            broken = f"sentences whose tags break {self.scheme}"
+            counts.add(broken, example.id, int(self._broken(example)))
             parts = _parts(pieces, number, room)
             counts.add("sentences split to fit", example.id, int(len(parts) > 1))
             for part in parts:
@@ -130,13 +137,22 @@ class Tag:
     def _measure(
         self, name: str, gold: list[tuple[str, ...]], found: list[tuple[str, ...]]
     ) -> float:
-        from clozelab.tasks.metrics import classes, entities
-
         if name == "accuracy":
             return classes.accuracy(
                 [tag for tags in gold for tag in tags], [tag for tags in found for tag in tags]
             )
         return entities.scores(gold, found, scheme=self.scheme)[name]
+
+    @property
+    def _entities(self) -> bool:
+        """Whether a metric is of entities."""
+        return self.metrics != ("accuracy",)
+
+    def _broken(self, example: Tagged) -> bool:
+        """Whether the tags of a sentence break the scheme that they are scored by."""
+        if self.scheme is None or not self._entities:
+            return False
+        return illegal(example.tags or (), self.scheme) is not None
 
     def _labels(self, example: Tagged) -> Ints:
         """[words] the numbers of an example's tags."""

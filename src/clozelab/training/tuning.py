@@ -27,7 +27,8 @@ class Tuning:
     apart. Dropout that is None stays the encoder's own. `features` other than "tuned" leave the
     encoder as it is and read those of its layers; `reader` stands between vectors and head.
     `after` is a task to tune on first. A teacher's answers, where there is one, are softened by
-    `temperature` and weigh 1 − `alpha`.
+    `temperature` and weigh 1 − `alpha`. `task` has settings of the kind of task itself, as lines
+    of TOML by name: "stride = 64".
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -70,6 +71,7 @@ class Tuning:
     after: str | None = None
     alpha: float = 0.5
     temperature: float = 2.0
+    task: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.optimiser_part()

@@ -97,6 +97,11 @@ class World:
             distributed.barrier()
 
 
+def several() -> bool:
+    """Whether torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 @contextmanager
 def join(device: str | None = None) -> Iterator[World]:
     """The world that torchrun describes, or one process; left again at the end."""

@@ -77,7 +77,12 @@ class _Reading:
 
 
 def _columns(path: Path, asked: Asked) -> Iterator[Document]:
-    word = int(asked.columns.get("sentences", _WORD))
+    given = asked.columns.get("sentences", str(_WORD))
+    if not re.fullmatch(r"\d+", given):
+        raise UserError(
+            f"--columns sentences={given} is no column of {path}: they go by number, from 0"
+        )
+    word = int(given)
     reading: _Reading | None = None
     number = 0
     for number, line in enumerate(lines(path), 1):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from clozelab.contracts import Counts, UserError
+from clozelab.tasks import OWN
 from clozelab.tasks.examples import Choice, Example, Question, Sentences, Tagged
 from clozelab.tasks.files.columns import Asked
 from clozelab.tasks.files.found import Found, Split, examples, purpose
@@ -14,9 +16,8 @@ from clozelab.tasks.files.hub import hub, is_hub
 from clozelab.tasks.files.named import Setting
 from clozelab.tasks.files.sentences import has_pair
 from clozelab.tasks.files.tables import Table
-
-KINDS = ("classify", "regress", "pairs", "tag", "answer", "choose", "coreference")
-_HAN = ("\u4e00", "\u9fff")
+from clozelab.tasks.metrics.chinese import HAN
+from clozelab.tasks.metrics.schemes import is_entity
 
 
 def own(
@@ -32,8 +33,8 @@ def own(
 
     `labels` are those there are; without them, those of `train` are. A test file may lack them.
     """
-    if kind not in KINDS:
-        raise UserError(f"there is no kind of task {kind!r}: say {', '.join(KINDS)}")
+    if kind not in OWN:
+        raise UserError(f"there is no kind of task {kind!r}: say {', '.join(OWN)}")
     named = {"train": train, "dev": dev, "test": test}
     sources = {split: _source(name, split) for split, name in named.items() if name is not None}
     if not sources:
@@ -53,7 +54,8 @@ def own(
             asked = replace(asked, labels=_labels(held[split]))
     settings = _settings(kind, held, labels=asked.labels, pair=pair)
     layout = ": name its file by --train, --dev or --test"
-    return Found("own", kind, settings, splits, layout=layout, counts=counts, held=held)
+    notes = _notes(settings)
+    return Found("own", kind, settings, splits, notes, layout=layout, counts=counts, held=held)
 
 
 def _source(name: str | Path, split: str) -> Path | Table:
@@ -82,7 +84,8 @@ def _settings(
     if kind == "regress":
         return {"pair": pair}
     if kind == "tag":
-        return {"tags": labels}
+        plain = any(not is_entity(tag) for tag in labels)
+        return {"tags": labels, **({"metrics": ("accuracy",)} if plain else {})}
     if kind == "choose":
         return {"choices": max(len(one.seconds) for one in every if isinstance(one, Choice))}
     if kind == "answer":
@@ -93,6 +96,15 @@ def _settings(
     return {}
 
 
+def _notes(settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    """What was decided by the look of the examples."""
+    tags = settings.get("tags")
+    if "metrics" not in settings or not isinstance(tags, tuple):
+        return ()
+    odd = next(tag for tag in tags if not is_entity(tag))
+    return (f"tags such as {odd} name no entities: accuracy is what counts",)
+
+
 def _is_chinese(text: str) -> bool:
     """Whether words have no spaces between them, so that scores go by characters."""
-    return sum(_HAN[0] <= letter <= _HAN[1] for letter in text) * 3 > len(text)
+    return len(re.findall(f"[{HAN}]", text)) * 3 > len(text)

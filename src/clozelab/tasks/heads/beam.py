@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.layers import Linear, Norm, drop, initialise
-from clozelab.tasks.heads.span import NOWHERE, around, both_ends, wide
+from clozelab.tasks.heads.judging import ABSENT, wide
+from clozelab.tasks.heads.span import around, both_ends
 
 
 class Rows(NamedTuple):
@@ -131,7 +132,7 @@ class BeamHead(nn.Module):
             legal,
             states.index_select(0, cells).view(*tokens.shape, self.width),
             near.index_select(0, cells).view(*tokens.shape, self.width),
-            start.masked_fill(~legal, NOWHERE),
+            start.masked_fill(~legal, ABSENT),
         )
 
     def _ends(self, laid: Rows, starts: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class BeamHead(nn.Module):
         weight, bias = self.end_dense.weight[:, self.width :], self.end_dense.bias
         far = functional.linear(starts, weight.to(starts.dtype), bias.to(starts.dtype))
         hidden = self.end_norm(torch.tanh(laid.near + far[:, None]))
-        return wide(self.end_scores(hidden)).squeeze(-1).masked_fill(~laid.legal, NOWHERE)
+        return wide(self.end_scores(hidden)).squeeze(-1).masked_fill(~laid.legal, ABSENT)
 
     def _unanswerable(self, laid: Rows) -> Tensor:
         """[P] from the mark and the mean of all vectors, each as likely as it is the start.

@@ -11,8 +11,7 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.layers import Linear, drop, initialise
 from clozelab.tasks.heads.blocks import block_of
-
-NOWHERE = -1e30  # the logit of a cell that is no token: finite, so that nothing becomes NaN
+from clozelab.tasks.heads.judging import ABSENT, wide
 
 
 class SpanHead(nn.Module):
@@ -37,7 +36,7 @@ class SpanHead(nn.Module):
         cells, there = around(given, targets["at"], given.longest)
         scores = self.predict(encoded, given, targets)
         start, end = scores.index_select(0, cells.flatten()).view(*cells.shape, 2).unbind(-1)
-        return start.masked_fill(~there, NOWHERE), end.masked_fill(~there, NOWHERE)
+        return start.masked_fill(~there, ABSENT), end.masked_fill(~there, ABSENT)
 
     def loss(self, logits: tuple[Tensor, ...], targets: dict[str, Tensor]) -> Sums:
         """Sums over the windows whose answer is known."""
@@ -81,8 +80,3 @@ def both_ends(start: Tensor, end: Tensor, targets: dict[str, Tensor]) -> tuple[T
     losses = functional.cross_entropy(start, first, reduction="none")
     losses = losses + functional.cross_entropy(end, last, reduction="none")
     return losses / 2, (start.argmax(1) == first) & (end.argmax(1) == last)
-
-
-def wide(x: Tensor) -> Tensor:
-    """At least single precision."""
-    return x if x.dtype == torch.float64 else x.float()

@@ -83,8 +83,6 @@ def best_threshold(
     gold: Sequence[Sequence[str]],
     predicted: Sequence[str],
     nulls: Sequence[float] | Floats,
-    *,
-    compat: bool = False,
 ) -> dict[str, float]:
     """The thresholds that score best when an answer whose null score is above them is withdrawn.
 
@@ -92,7 +90,7 @@ def best_threshold(
     best_exact_thresh, best_f1 and best_f1_thresh; of equal thresholds, the lowest.
     """
     # Differs from the SQuAD 2.0 script: a threshold gives the very score that is named with it.
-    # The script (`compat`) also looks between equal null scores, where no threshold lies; says 0
+    # The script also looks between equal null scores, where no threshold lies; says 0
     # for withdrawing everything, though null scores may be below 0; and takes texts of articles
     # alone for answers, which its score does not.
     scores = np.asarray(nulls, dtype=np.float64)
@@ -101,21 +99,18 @@ def best_threshold(
     names, withdrawn = ("exact", "f1"), _each(gold, [""] * len(gold))
     found: dict[str, float] = {}
     for name, kept, without in zip(names, _each(gold, predicted), withdrawn, strict=True):
-        if compat:
-            without = (~_answered(gold)).astype(np.float64)
-            kept = np.where(without, [float(not text) for text in predicted], kept)
-        total, threshold = _swept(kept - without, scores, start=without.sum(), compat=compat)
+        total, threshold = _swept(kept - without, scores, start=without.sum())
         found |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
     return found
 
 
-def _swept(gains: Floats, nulls: Floats, *, start: float, compat: bool) -> tuple[float, float]:
+def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
     """The best total over thresholds: all answers withdrawn, then one after another kept."""
     order = np.argsort(nulls, kind="stable")
     ladder = nulls[order]
     totals = np.cumsum(np.concatenate([[start], gains[order]]))
     below = 0.0
-    if len(ladder) and not compat:
+    if len(ladder):
         below = min(0.0, float(np.nextafter(ladder[0], -np.inf)))
         totals[1:-1][ladder[:-1] == ladder[1:]] = -1.0
     at = int(totals.argmax())

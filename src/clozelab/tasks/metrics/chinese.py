@@ -15,9 +15,10 @@ _MARKS = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·�
 # Differs from CMRC's script: what stands between Chinese characters is cut by a rule of ours in
 # the manner of the Penn Treebank, not by NLTK: brackets, quotes, dashes and signs alone, a comma
 # unless a digit follows it, a full stop at the end of a stretch, the rest between spaces whole.
-_HAN, _SIGNS = r"\u4e00-\u9fa5", r"""\[\](){}<>?!"@#$%&;–—"""
-_STOP = rf",(?!\d)|\.{{2,}}|\.(?=\s*(?:[{_HAN}]|$))"
-_SEGMENTS = re.compile(rf"[{_HAN}{_SIGNS}]|{_STOP}|(?:(?!{_STOP})[^\s{_HAN}{_SIGNS}])+")
+HAN = r"\u4e00-\u9fa5"
+_SIGNS = r"""\[\](){}<>?!"@#$%&;–—"""
+_STOP = rf",(?!\d)|\.{{2,}}|\.(?=\s*(?:[{HAN}]|$))"
+_SEGMENTS = re.compile(rf"[{HAN}{_SIGNS}]|{_STOP}|(?:(?!{_STOP})[^\s{HAN}{_SIGNS}])+")
 
 
 def normalise(text: str) -> str:

@@ -25,8 +25,8 @@ class Row(NamedTuple):
 def gap(rows: Sequence[Row]) -> dict[str, float]:
     """`f1`, `masculine_f1` and `feminine_f1` with recalls and precisions, and `bias`.
 
-    The bias is the ratio of the F1s, feminine to masculine: no percentage, 1 where both are equal;
-    left out where either is 0.
+    The bias is the ratio of the F1s, feminine to masculine: no percentage, 1 where both are equal,
+    and 0 where either is 0, so that every run has it.
     """
     tallies = {"": Tally(), "masculine_": Tally(), "feminine_": Tally()}
     for row in rows:
@@ -42,9 +42,8 @@ def gap(rows: Sequence[Row]) -> dict[str, float]:
             ("precision", tally.precision),
         )
     }
-    if scores["masculine_f1"] and scores["feminine_f1"]:
-        scores["bias"] = scores["feminine_f1"] / scores["masculine_f1"]
-    return scores
+    feminine, masculine = scores["feminine_f1"], scores["masculine_f1"]
+    return {**scores, "bias": feminine / masculine if masculine else 0.0}
 
 
 def _tally(row: Row) -> Tally:

@@ -1,4 +1,4 @@
-"""Schemes of tags: how IOB1, IOB2 and BIOES (IOBES) write entities, legal tags and conversion.
+"""Schemes of tags: how IOB1, IOB2 and BIOES (IOBES) write entities, and legal tags.
 
 IOB1 writes B only where an entity touches another of its type before it (arXiv:cs/9907006); IOB2 at
 the first word of every entity; BIOES also marks the last word (E) and an only one (S).
@@ -74,18 +74,23 @@ _LEGAL: dict[Scheme, _Pairs] = {
     "iob2": _pairs("OO IO BO OB IB BB", same="BI II"),
     "bioes": _pairs("OO EO SO OB EB SB OS ES SS", same="BI BE II IE"),
 }
-_LIKELY: tuple[Scheme, ...] = ("iob2", "iob1", "bioes")
 _ROLES: dict[Scheme, str] = {"iob1": "IOB", "iob2": "IOB", "bioes": "BIOES"}
 
 
 def parse(tag: str) -> Tag:
     """A tag's role and type; one without a type, such as "B", has the type "_"."""
+    if not is_entity(tag):
+        raise UserError(
+            f"tag {tag!r} is neither O nor B-, I-, E- or S- with a type: write it in IOB or BIOES,"
+            " or score by accuracy alone"
+        )
     role, _, kind = tag.partition("-")
-    if tag == "O" or role in ("B", "I", "E", "S"):
-        return Tag(role, kind or "_")
-    raise UserError(
-        f"tag {tag!r} is neither O nor B-, I-, E- or S- with a type: write it in IOB or BIOES"
-    )
+    return Tag(role, kind or "_")
+
+
+def is_entity(tag: str) -> bool:
+    """Whether a tag is of those that name entities, and not a part of speech or the like."""
+    return tag == "O" or tag.partition("-")[0] in ("B", "I", "E", "S")
 
 
 def rules(scheme: Scheme, tags: Sequence[Tag]) -> tuple[Rule, Rule, Rule]:
@@ -107,66 +112,14 @@ def write(tag: Tag) -> str:
 
 def illegal(tags: Sequence[str], scheme: Scheme) -> Illegal | None:
     """Where the tags of a sentence first break a scheme, counted from 0, and how."""
-    return next(iter(_breaches(tags, scheme)), None)
-
-
-def legal(tags: Sequence[str], scheme: Scheme) -> bool:
-    """Whether the tags of a sentence keep to a scheme."""
-    return illegal(tags, scheme) is None
-
-
-def scheme_of(sequences: Sequence[Sequence[str]]) -> Scheme | None:
-    """The scheme that sentences break least, the likelier of equals; None where they are IOE."""
-    roles = {parse(tag).role for tags in sequences for tag in tags}
-    if "E" in roles and not roles & {"B", "S"}:
-        return None
-    found = {scheme: sum(len(_breaches(tags, scheme)) for tags in sequences) for scheme in _LIKELY}
-    return min(found, key=found.__getitem__)
-
-
-def convert(tags: Sequence[str], source: Scheme, target: Scheme) -> list[str]:
-    """The same entities in another scheme; illegal tags are refused."""
-    broken = illegal(tags, source)
-    if broken:
-        raise UserError(f"tag {broken.place + 1}: {broken.problem}: mend it or name its scheme")
-    iob2 = _to_iob2([parse(tag) for tag in tags], source)
-    return [write(tag) for tag in _from_iob2(iob2, target)]
-
-
-def _breaches(tags: Sequence[str], scheme: Scheme) -> list[Illegal]:
-    found, before = [], OUTSIDE
+    before = OUTSIDE
     for place, tag in enumerate(map(parse, tags)):
         if tag.role not in _ROLES[scheme]:
-            found.append(Illegal(place, f"{scheme} has no {tag.role}"))
-        elif not _LEGAL[scheme].hold(before, tag):
+            return Illegal(place, f"{scheme} has no {tag.role}")
+        if not _LEGAL[scheme].hold(before, tag):
             where = f"after {write(before)}" if place else "at the begin"
-            found.append(Illegal(place, f"{write(tag)} cannot stand {where} in {scheme}"))
+            return Illegal(place, f"{write(tag)} cannot stand {where} in {scheme}")
         before = tag
     if scheme == "bioes" and before.role in "BI":
-        found.append(Illegal(len(tags) - 1, f"{write(before)} cannot stand at the end in bioes"))
-    return found
-
-
-def _to_iob2(tags: Sequence[Tag], source: Scheme) -> list[Tag]:
-    written, before = [], OUTSIDE
-    for tag in tags:
-        begins = tag.role in "BS" or (
-            source == "iob1" and tag.role == "I" and (before.role == "O" or before.type != tag.type)
-        )
-        role = "O" if tag.role == "O" else "B" if begins else "I"
-        written.append(Tag(role, tag.type))
-        before = tag
-    return written
-
-
-def _from_iob2(tags: Sequence[Tag], target: Scheme) -> list[Tag]:
-    written, before = [], OUTSIDE
-    for tag, after in zip(tags, [*tags, OUTSIDE][1:], strict=True):
-        role = tag.role
-        if target == "bioes" and role != "O" and after.role != "I":
-            role = "S" if role == "B" else "E"
-        if target == "iob1" and role == "B" and (before.role == "O" or before.type != tag.type):
-            role = "I"
-        written.append(Tag(role, tag.type))
-        before = tag
-    return written
+        return Illegal(len(tags) - 1, f"{write(before)} cannot stand at the end in bioes")
+    return None

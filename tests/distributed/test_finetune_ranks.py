@@ -1,0 +1,43 @@
+"""Fine-tuning in two processes: the same steps as in one, one writer, and no gradient missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from finetuning import SHORT, base, order, sample, tuned, weights
+from learning import assert_close
+from referring import stories
+from test_ranks import torchrun
+
+from clozelab.records import Run
+
+
+def words(kind: str, file: str, model: str, out: Path) -> list[str]:
+    settings = [word for one in SHORT for word in ("--set", one)]
+    files = ["--train", file, "--dev", file, "--out", str(out)]
+    return ["-m", "clozelab", "finetune", model, kind, *files, *settings, "--device", "cpu"]
+
+
+def told(folder: Path) -> str:
+    file = folder / "stories.jsonl"
+    lines = ({"sentences": one.sentences, "clusters": one.clusters} for one in stories()[:3])
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize("recipe", ["bert", "xlnet"])
+def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
+    file, model = sample("pairs", 16), base(recipe)
+    torchrun(*words("pairs", file, model, tmp_path / "two"))
+    tuned(order("pairs", file, *SHORT, model=model), tmp_path / "one")
+    ours, theirs = (Run(tmp_path / name).result() for name in ("one", "two"))
+    assert ours is not None and theirs is not None and ours["cells"] == theirs["cells"]
+    mine, other = (weights(tmp_path / name / "seed-0") for name in ("one", "two"))
+    assert_close(mine, other, bound=1e-5)
+
+
+def test_a_process_without_a_document_goes_along(tmp_path: Path) -> None:
+    torchrun(*words("coreference", told(tmp_path), base(), tmp_path / "out"))
+    assert Run(tmp_path / "out").result() is not None
