@@ -260,9 +260,9 @@ def test_tags_are_collected_with_the_outside_one_first(tmp_path: Path) -> None:
 
 
 def test_tags_that_name_no_entities_are_scored_by_accuracy(tmp_path: Path) -> None:
-    speech = write(tmp_path / "speech.conll", "Cats\tNNS\nsleep\tVBP\n\nDogs\tNNS\n")
+    speech = write(tmp_path / "speech.conll", "Cats\tNNS\nsleep\tVBP\n!\tO\n\nDogs\tNNS\n")
     found = own("tag", train=speech)
-    assert found.settings == {"tags": ("NNS", "VBP"), "metrics": ("accuracy",)}
+    assert found.settings == {"tags": ("O", "NNS", "VBP"), "metrics": ("accuracy",)}
     assert found.notes == ("tags such as NNS name no entities: accuracy is what counts",)
     assert Tag(**found.settings).metrics == ("accuracy",)  # type: ignore[arg-type]
     people = write(tmp_path / "people.conll", "Anna\tB-PER\nsleeps\tO\n")
