@@ -24,10 +24,10 @@ from tokenizers import Tokenizer
 
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
-from clozelab.runs.lessons import lesson
 from clozelab.runs.machine import Machine
-from clozelab.runs.orders import Data, Order
-from clozelab.runs.trial import Trial
+from clozelab.runs.tasks.lessons import lesson
+from clozelab.runs.tasks.orders import Data, Order
+from clozelab.runs.tasks.trial import Trial
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.feed import ahead
 from clozelab.training.loop import train

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clozelab.contracts import UserError
     from clozelab.recipe import Recipe, read
-    from clozelab.runs.finetune import finetune
     from clozelab.runs.load import load
     from clozelab.runs.pretrain import pretrain
+    from clozelab.runs.tasks.finetune import finetune
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
@@ -26,7 +26,7 @@ _HOMES = {
     "Corpus": "clozelab.text.store",
     "Recipe": "clozelab.recipe",
     "UserError": "clozelab.contracts",
-    "finetune": "clozelab.runs.finetune",
+    "finetune": "clozelab.runs.tasks.finetune",
     "load": "clozelab.runs.load",
     "pretrain": "clozelab.runs.pretrain",
     "read": "clozelab.recipe",

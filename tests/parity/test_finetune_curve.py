@@ -19,9 +19,9 @@ from clozelab.contracts import Batch, Targets
 from clozelab.interop.families import export
 from clozelab.interop.fitting import summary
 from clozelab.interop.heads import TaskHead
-from clozelab.runs.lessons import lesson
-from clozelab.runs.orders import Data, Order
-from clozelab.runs.trial import Trial
+from clozelab.runs.tasks.lessons import lesson
+from clozelab.runs.tasks.orders import Data, Order
+from clozelab.runs.tasks.trial import Trial
 from clozelab.text.vocabulary import describe
 from clozelab.training.loop import train
 

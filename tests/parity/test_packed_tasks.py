@@ -16,9 +16,9 @@ from torch import Tensor
 
 from clozelab import data
 from clozelab.contracts import Batch
-from clozelab.runs.judging import Judge, batched, laid_out
-from clozelab.runs.reader import TaskReader
-from clozelab.runs.tuned import Tuned, build
+from clozelab.runs.tasks.judging import Judge, batched, laid_out
+from clozelab.runs.tasks.reader import TaskReader
+from clozelab.runs.tasks.tuned import Tuned, build
 from clozelab.tasks.answer import Answer
 from clozelab.tasks.choose import Choose
 from clozelab.tasks.classify import Classify

@@ -30,7 +30,7 @@ from clozelab.interop.huggingface import read, write
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.rows import Judged, marked_last
 from clozelab.runs.load import within
-from clozelab.runs.reader import TaskReader
+from clozelab.runs.tasks.reader import TaskReader
 from clozelab.tasks.answer import Answer
 from clozelab.tasks.choose import Choose
 from clozelab.tasks.classify import Classify

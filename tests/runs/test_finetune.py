@@ -33,16 +33,16 @@ from clozelab import data
 from clozelab.cli import main
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs import trial as trials
 from clozelab.runs.events import Said, Scored, drained
-from clozelab.runs.finetune import finetune, planned, spread, summary
-from clozelab.runs.judging import scored
-from clozelab.runs.lessons import lesson, opened, protocol_task
 from clozelab.runs.load import load
-from clozelab.runs.orders import Data
-from clozelab.runs.predict import follow, predict, score
 from clozelab.runs.session import Habits, Session
-from clozelab.runs.trial import Trial
+from clozelab.runs.tasks import trial as trials
+from clozelab.runs.tasks.finetune import finetune, planned, spread, summary
+from clozelab.runs.tasks.judging import scored
+from clozelab.runs.tasks.lessons import lesson, opened, protocol_task
+from clozelab.runs.tasks.orders import Data
+from clozelab.runs.tasks.predict import follow, predict, score
+from clozelab.runs.tasks.trial import Trial
 from clozelab.tasks import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.tasks.examples import Answer as Gold
 from clozelab.tasks.examples import Choice, Question, Sentences, Tagged

@@ -12,7 +12,7 @@ from labelled import jsonl, write
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
-from clozelab.runs.finetune import planned
+from clozelab.runs.tasks.finetune import planned
 
 torch.set_num_threads(1)
 

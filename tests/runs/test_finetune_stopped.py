@@ -18,8 +18,8 @@ from learning import MACHINE
 from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Ended, Said
-from clozelab.runs.finetune import follow, planned
 from clozelab.runs.session import Habits
+from clozelab.runs.tasks.finetune import follow, planned
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import Step
 

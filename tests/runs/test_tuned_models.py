@@ -20,11 +20,11 @@ from clozelab import cli, data
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.records import Run, machine_facts, write_text
-from clozelab.runs import taskfile
 from clozelab.runs.load import load
 from clozelab.runs.model import build as build_model
-from clozelab.runs.taskfile import Assignment
-from clozelab.runs.tuned import build as build_tuned
+from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.taskfile import Assignment
+from clozelab.runs.tasks.tuned import build as build_tuned
 from clozelab.tasks import Answer, Choose, Classify, Coreference, Kind, Regress, Tag
 from clozelab.text.vocabulary import describe
 from clozelab.training import checkpoint

@@ -18,7 +18,7 @@ from clozelab import data
 from clozelab.blocks.words import spell
 from clozelab.contracts import Blocks, Mark, Spelling
 from clozelab.interop.tokenizer import dressed
-from clozelab.runs.reader import TaskReader
+from clozelab.runs.tasks.reader import TaskReader
 from clozelab.tasks.files.own import own
 from clozelab.tasks.laying import Pieces
 from clozelab.text.spelling import letters

@@ -19,9 +19,9 @@ from clozelab.cli.training import View, machine_of, progress, speaks
 from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
-    from clozelab.runs.finetune import Happened, Plan
     from clozelab.runs.load import Loaded
-    from clozelab.runs.orders import Order
+    from clozelab.runs.tasks.finetune import Happened, Plan
+    from clozelab.runs.tasks.orders import Order
     from clozelab.tasks.files.found import Found
 
 
@@ -38,8 +38,8 @@ def listing(arguments: argparse.Namespace) -> None:
 
 def finetune(arguments: argparse.Namespace) -> None:
     """Fit a model to a task."""
-    from clozelab.runs.finetune import follow, planned
     from clozelab.runs.session import Habits
+    from clozelab.runs.tasks.finetune import follow, planned
 
     place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
     model = arguments.model
@@ -54,9 +54,9 @@ def finetune(arguments: argparse.Namespace) -> None:
 
 def _first(arguments: argparse.Namespace, place: Path) -> str:
     """Fit the model to an earlier task, once; where it then is."""
-    from clozelab.runs.finetune import follow, planned
-    from clozelab.runs.orders import Data
     from clozelab.runs.session import Habits
+    from clozelab.runs.tasks.finetune import follow, planned
+    from clozelab.runs.tasks.orders import Data
     from clozelab.training.world import several
 
     if several():
@@ -74,7 +74,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
 
 
 def _order(arguments: argparse.Namespace, model: str) -> Order:
-    from clozelab.runs.orders import Data, Order
+    from clozelab.runs.tasks.orders import Data, Order
 
     data = Data(
         arguments.task,
@@ -143,7 +143,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _losses(arguments)
         return
     from clozelab.report.scores import scores
-    from clozelab.runs.predict import score
+    from clozelab.runs.tasks.predict import score
     from clozelab.tasks.files.named import NAMED
 
     what = arguments.task
@@ -204,8 +204,8 @@ def predict(arguments: argparse.Namespace) -> None:
 
 def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
-    from clozelab.runs.orders import Data
-    from clozelab.runs.predict import fine_tuned
+    from clozelab.runs.tasks.orders import Data
+    from clozelab.runs.tasks.predict import fine_tuned
     from clozelab.tasks.files.submission import write_submission
 
     if arguments.out is None:
@@ -254,7 +254,7 @@ def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any])
     """The predictions, a bar drawn meanwhile."""
     from rich.progress import Progress
 
-    from clozelab.runs.predict import follow
+    from clozelab.runs.tasks.predict import follow
 
     following: Generator[tuple[int, int], None, list[Any]]
     following = follow(given, examples, device=arguments.device)
@@ -287,7 +287,7 @@ def answer(arguments: argparse.Namespace) -> None:
     """Answer a question from a passage."""
     from clozelab.cli.texts import read_stdin
     from clozelab.report.predictions import answered
-    from clozelab.runs.predict import fine_tuned, predict
+    from clozelab.runs.tasks.predict import fine_tuned, predict
 
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: at least 1")

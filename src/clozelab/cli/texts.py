@@ -13,7 +13,7 @@ from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
     from clozelab.runs.load import Loaded
-    from clozelab.runs.taskfile import Assignment
+    from clozelab.runs.tasks.taskfile import Assignment
 
 _GOLD = {"label", "tags", "answers", "clusters"}  # fields that a prediction must not depend on
 _STDIN = "standard input"
@@ -27,7 +27,7 @@ _ASKED = {
 
 def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
     """The texts of the command, of a table, or one a line of a file or of standard input."""
-    from clozelab.runs.predict import fine_tuned, tabled
+    from clozelab.runs.tasks.predict import fine_tuned, tabled
 
     task, _ = fine_tuned(given)
     file: str | None = arguments.file
@@ -116,7 +116,7 @@ def _checked(
 
 
 def _asked(task: Assignment) -> tuple[int, int, str]:
-    from clozelab.runs.taskhead import IMPORTED
+    from clozelab.runs.tasks.taskhead import IMPORTED
 
     kind: Any = task.kind
     if kind.name in _ASKED:
@@ -127,7 +127,7 @@ def _asked(task: Assignment) -> tuple[int, int, str]:
 
 
 def _example(task: Assignment, texts: Any, number: int) -> Any:
-    from clozelab.runs.predict import example
+    from clozelab.runs.tasks.predict import example
 
     return example(task.kind, texts, number)
 

@@ -19,7 +19,7 @@ from clozelab.runs.events import drained
 from clozelab.runs.load import Loaded
 from clozelab.runs.model import Model
 from clozelab.runs.reading import Text, packed, read
-from clozelab.runs.tuned import Tuned
+from clozelab.runs.tasks.tuned import Tuned
 from clozelab.training.world import join
 
 Floats = NDArray[np.float32]

@@ -22,11 +22,11 @@ from clozelab.interop.heads import TaskHead
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.tokenizer import dressed
 from clozelab.records import PLAN, Run, machine_facts, write_text
-from clozelab.runs import taskfile
 from clozelab.runs.history import data, lineage, metrics
 from clozelab.runs.load import Loaded, load
-from clozelab.runs.predict import reader_of
-from clozelab.runs.taskhead import outward
+from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.predict import reader_of
+from clozelab.runs.tasks.taskhead import outward
 from clozelab.training import checkpoint
 
 _MARKS = 3  # around two texts, with one between them

@@ -20,13 +20,13 @@ from clozelab.interop.families import bring
 from clozelab.interop.huggingface import read
 from clozelab.recipe import Recipe, slots
 from clozelab.records import PLAN, Run
-from clozelab.runs import taskfile
 from clozelab.runs.model import Model, build
 from clozelab.runs.saving import set_weights
-from clozelab.runs.taskfile import Assignment
-from clozelab.runs.taskhead import inward
-from clozelab.runs.tuned import Tuned
-from clozelab.runs.tuned import build as tuned_model
+from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.taskfile import Assignment
+from clozelab.runs.tasks.taskhead import inward
+from clozelab.runs.tasks.tuned import Tuned
+from clozelab.runs.tasks.tuned import build as tuned_model
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
@@ -60,7 +60,7 @@ class Loaded:
         question and its passage (answer), a text and its continuations (choose), or a document in
         sentences of words (coreference).
         """
-        from clozelab.runs.predict import predict  # which opens models itself
+        from clozelab.runs.tasks.predict import predict  # which opens models itself
 
         if isinstance(inputs, str):
             raise UserError("predict takes a list of inputs: put the text into one, as [text]")

@@ -13,7 +13,7 @@ from clozelab.contracts import Array, Bools, Input, Ints
 from clozelab.encoder import Lstm, Relative, Transformer
 from clozelab.packed import offsets
 from clozelab.runs.load import Loaded
-from clozelab.runs.reader import TaskReader
+from clozelab.runs.tasks.reader import TaskReader
 
 
 @dataclass(frozen=True)

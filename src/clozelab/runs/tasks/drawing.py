@@ -14,7 +14,7 @@ import numpy as np
 from clozelab.contracts import Batch, Ints, Targets, UserError
 from clozelab.keys import key, mix
 from clozelab.packed import sums
-from clozelab.runs.judging import laid_out
+from clozelab.runs.tasks.judging import laid_out
 from clozelab.training.packing import Room, Share, room_for
 
 _SAMPLE = 512  # groups that show how long examples are

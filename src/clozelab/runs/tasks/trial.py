@@ -19,16 +19,16 @@ from clozelab.contracts import UserError
 from clozelab.encoder import Lstm, Transformer
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
-from clozelab.runs import taskfile
-from clozelab.runs.drawing import Draws
 from clozelab.runs.events import Began, Evaluated, Said, Scored
-from clozelab.runs.judging import laid_out, scored
-from clozelab.runs.lessons import Lesson
 from clozelab.runs.machine import PRECISIONS, Machine
 from clozelab.runs.saving import bare, plainly, restore, save, set_weights
 from clozelab.runs.steps import Cursor
-from clozelab.runs.taskfile import Assignment
-from clozelab.runs.tuned import Tuned, build
+from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.drawing import Draws
+from clozelab.runs.tasks.judging import laid_out, scored
+from clozelab.runs.tasks.lessons import Lesson
+from clozelab.runs.tasks.taskfile import Assignment
+from clozelab.runs.tasks.tuned import Tuned, build
 from clozelab.tasks import Answer
 from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from typing import Any
 from clozelab.interop.heads import SUMMARISED, Summary, TaskHead
 from clozelab.interop.labels import TOLD
 from clozelab.recipe.tables import build, plain
-from clozelab.runs.taskfile import Assignment
+from clozelab.runs.tasks.taskfile import Assignment
 from clozelab.tasks import KINDS
 from clozelab.training.tuning import Tuning
 

@@ -21,9 +21,12 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run, write_text
-from clozelab.runs import taskfile
 from clozelab.runs.events import Ended, Event, Said
-from clozelab.runs.lessons import (
+from clozelab.runs.load import Loaded, load
+from clozelab.runs.machine import Machine
+from clozelab.runs.session import Habits, Session
+from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.lessons import (
     Lesson,
     forget,
     lesson,
@@ -32,11 +35,8 @@ from clozelab.runs.lessons import (
     tuning_of,
     usual_protocol,
 )
-from clozelab.runs.load import Loaded, load
-from clozelab.runs.machine import Machine
-from clozelab.runs.orders import Data, Order, settled, with_settings
-from clozelab.runs.session import Habits, Session
-from clozelab.runs.trial import Trial
+from clozelab.runs.tasks.orders import Data, Order, settled, with_settings
+from clozelab.runs.tasks.trial import Trial
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, join, several

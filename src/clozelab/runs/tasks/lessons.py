@@ -16,12 +16,12 @@ from clozelab.encoder import Lstm, Transformer
 from clozelab.interop.fitting import fitting, summary
 from clozelab.objectives.targets import following
 from clozelab.recipe import Recipe, protocols, slots, task_settings
-from clozelab.runs.judging import Judge, shared
 from clozelab.runs.load import Loaded, load
-from clozelab.runs.orders import Data, Order, absolute
-from clozelab.runs.reader import TaskReader
-from clozelab.runs.taskfile import Assignment
-from clozelab.runs.tuned import Tuned
+from clozelab.runs.tasks.judging import Judge, shared
+from clozelab.runs.tasks.orders import Data, Order, absolute
+from clozelab.runs.tasks.reader import TaskReader
+from clozelab.runs.tasks.taskfile import Assignment
+from clozelab.runs.tasks.tuned import Tuned
 from clozelab.tasks import KINDS, Coreference, Kind
 from clozelab.tasks.examples import Choice
 from clozelab.tasks.files.found import Found

@@ -10,14 +10,14 @@ from typing import Any
 from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
 from clozelab.runs.events import drained
-from clozelab.runs.judging import Judge, scored
-from clozelab.runs.lessons import pronouns_of
 from clozelab.runs.load import Loaded
-from clozelab.runs.orders import Data
-from clozelab.runs.reader import TaskReader
-from clozelab.runs.taskfile import Assignment
-from clozelab.runs.taskhead import IMPORTED
-from clozelab.runs.tuned import Tuned
+from clozelab.runs.tasks.judging import Judge, scored
+from clozelab.runs.tasks.lessons import pronouns_of
+from clozelab.runs.tasks.orders import Data
+from clozelab.runs.tasks.reader import TaskReader
+from clozelab.runs.tasks.taskfile import Assignment
+from clozelab.runs.tasks.taskhead import IMPORTED
+from clozelab.runs.tasks.tuned import Tuned
 from clozelab.tasks import Choose, Classify, Kind, Regress
 from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
 from clozelab.tasks.files.columns import Asked

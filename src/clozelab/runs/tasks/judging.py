@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Batch, Ints
 from clozelab.runs.events import drained
-from clozelab.runs.tuned import Tuned
+from clozelab.runs.tasks.tuned import Tuned
 from clozelab.tasks import Kind
 from clozelab.tasks.checks import check_known
 from clozelab.tasks.coreference import judged

@@ -1,0 +1,1 @@
+"""Fine-tuning wired: orders → lessons → trials → the best model, and what it says."""
