@@ -12,6 +12,8 @@ from labelled import jsonl, write
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs.load import load
 from clozelab.runs.tasks.finetune import planned
 
 torch.set_num_threads(1)
@@ -164,3 +166,18 @@ def test_fine_tunings_that_are_not_all_done_are_no_model_yet(known: Path, says: 
         assert "not all done" in says("predict", known, "--text", "a", "--text", "b")
     finally:
         result.write_text(kept, encoding="utf-8")
+
+
+def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(given, out)
+    (weights,) = (out / "seed-0" / "checkpoints").glob("step-*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(UserError, match=r"is done, but .*safetensors.*remove .*result\.json"):
+        load(str(out))
+    Run(out).write_result({})
+    with pytest.raises(UserError, match="names no best run"):
+        load(str(out))
+    (out / "plan.json").write_text('{"x')
+    with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
+        tuned(given, out)

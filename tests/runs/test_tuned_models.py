@@ -582,10 +582,8 @@ def test_a_text_that_is_too_long_is_cut_alike(made: Path, recipe: str) -> None:
         sorted(mine.probabilities.items(), key=lambda pair: -pair[1])))  # fmt: skip
 
 
-def test_two_separators_go_only_where_there_are_two(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """RoBERTa's positions with a padding of another number are no roberta of transformers."""
+def test_pairs_are_laid_as_the_class_they_go_to_has_them(tmp_path: Path) -> None:
+    """RoBERTa's positions with a padding of another number are a bert of transformers."""
     recipe, tokenizer = opened("roberta")
     odd = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
     size = describe(odd).size
@@ -596,16 +594,15 @@ def test_two_separators_go_only_where_there_are_two(
         "odd",
     )
     how = Tuning(rate=1e-3, sequences=8, length=48, epochs=1.0)
-    for name, pair in (("one", False), ("two", True)):
-        kind = Classify(LABELS, pair=pair, drop_first=True)
-        model = build_tuned(changed, kind, how, seed=0)
-        save(tmp_path / name, changed, model, odd, Assignment("own", kind, how))
-    done("export", str(tmp_path / "one"), str(tmp_path / "hf"))
-    told = refused(capsys, "export", str(tmp_path / "two"), str(tmp_path / "out"))
-    assert "two separators" in told and "ONNX" in told
+    kind = Classify(LABELS, pair=True)
+    model = build_tuned(changed, kind, how, seed=0)
+    save(tmp_path / "two", changed, model, odd, Assignment("own", kind, how))
+    done("export", str(tmp_path / "two"), str(tmp_path / "hf"))
+    (mine,) = load(str(tmp_path / "two")).predict([("One text.", "Another one.")], device="cpu")
+    (back,) = load(str(tmp_path / "hf")).predict([("One text.", "Another one.")], device="cpu")
+    alike([*mine.probabilities.values()], [*back.probabilities.values()], 1e-5)
     done("export", str(tmp_path / "two"), str(tmp_path / "o"), "--onnx")
     graph = Graph(tmp_path / "o", "pairs")
-    (mine,) = load(str(tmp_path / "two")).predict([("One text.", "Another one.")], device="cpu")
     ((logits,), _) = graph("One text.", "Another one.")
     alike([*mine.probabilities.values()], softmax(logits), 1e-4)
 

@@ -240,8 +240,8 @@ def test_a_test_set_may_lack_labels(tmp_path: Path) -> None:
 
 
 def test_pairs_and_numbers_are_told_by_their_columns(tmp_path: Path) -> None:
-    pairs = write(tmp_path / "a.tsv", "premise\thypothesis\tlabel\nx\ty\t0.5\n")
-    assert own("pairs", train=pairs).settings == {"labels": ("0.5",), "pair": True}
+    pairs = write(tmp_path / "a.tsv", "premise\thypothesis\tlabel\nx\ty\t0.5\nx\tz\t1.5\n")
+    assert own("pairs", train=pairs).settings == {"labels": ("0.5", "1.5"), "pair": True}
     assert own("pairs", train=pairs).kind == "classify"
     found = own("regress", train=pairs)
     assert found.settings == {"pair": True} and found.read("train")[0][2:] == ("y", 0.5)
@@ -250,6 +250,11 @@ def test_pairs_and_numbers_are_told_by_their_columns(tmp_path: Path) -> None:
     bare = write(tmp_path / "c.tsv", "x\ty\t3\n")
     columns = {"first": "0", "second": "1", "label": "2"}
     assert own("regress", train=bare, columns=columns).settings == {"pair": True}
+
+
+def test_one_class_alone_is_refused(tmp_path: Path) -> None:
+    train = write(tmp_path / "a.tsv", "text\tlabel\nx\tgood\ny\tgood\n")
+    assert "has only the class good" in refusal(lambda: own("classify", train=train))
 
 
 def test_tags_are_collected_with_the_outside_one_first(tmp_path: Path) -> None:

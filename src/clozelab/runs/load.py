@@ -75,7 +75,7 @@ def load(place: str) -> Loaded:
     if (path / "recipe.toml").exists():
         found, passed = newest(path / "checkpoints")
         if found is None:
-            raise UserError(f"{place}: the run has no whole checkpoint yet; wait, or resume it")
+            raise _weightless(path, passed)
         return _checkpoint(found, tuple(passed))
     if (path / PLAN).exists():
         return load(str(path / _best(path)))
@@ -92,6 +92,16 @@ def pretrained(given: Loaded) -> Model:
     )
 
 
+def _weightless(run: Path, passed: list[str]) -> UserError:
+    """Why a run has no model to open, and what to do."""
+    if Run(run).result() is None:
+        return UserError(f"{run}: the run has no whole checkpoint yet; wait, or resume it")
+    why = passed[0] if passed else "its checkpoints are gone"
+    return UserError(
+        f"{run}: is done, but {why}; remove {run / 'result.json'} and run the same command again"
+    )
+
+
 def _best(folder: Path) -> str:
     """The fine-tuning that did best, by the result that tells of them all."""
     result = Run(folder).result()
@@ -99,6 +109,11 @@ def _best(folder: Path) -> str:
         raise UserError(
             f"{folder}: its fine-tunings are not all done; run the same finetune command again,"
             " or name one of the folders in it"
+        )
+    if "best" not in result:
+        raise UserError(
+            f"{folder / 'result.json'}: names no best run; remove it and run the same finetune"
+            " command again"
         )
     return str(result["best"])
 

@@ -255,7 +255,7 @@ def _begin(plan: Plan, out: Path) -> None:
     if begun and not file.exists():
         raise UserError(f"{out}: has other files in it; name a new or empty folder")
     if begun:
-        before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(text)
+        before, now = _planned_before(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
@@ -264,6 +264,13 @@ def _begin(plan: Plan, out: Path) -> None:
         return
     out.mkdir(parents=True, exist_ok=True)
     write_text(file, text)  # over a plan of which nothing was begun
+
+
+def _planned_before(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise UserError(f"{file}: cannot be read; name another folder by --out") from None
 
 
 def _side_by_side(

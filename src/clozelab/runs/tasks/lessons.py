@@ -138,6 +138,9 @@ def _read(model: str, data: Data, kind: Kind, length: int) -> Read:
         for name in splits
     }
     told = [*found.notes, *_counted(found.counts), *_counted(laid.counts)]
+    told += [
+        f"{name}: {line}" for name, one in judges.items() for line in _counted(one.laid.counts)
+    ]
     return Read(kind, shared(laid, kind.name), judges, tuple(told))
 
 

@@ -74,6 +74,8 @@ def score(
     A task may have several dev sets; `part` names them all.
     """
     task, _ = fine_tuned(given)
+    if what not in NAMED and part != "dev":
+        raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
     if what not in NAMED:
         kind: Any = task.kind
         labels = getattr(kind, "labels", getattr(kind, "tags", ()))
@@ -86,7 +88,6 @@ def score(
         raise UserError(
             f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
         )
-    part = part if what in NAMED else "dev"
     splits = [name for name in found.splits if name.startswith(part)]
     if not splits:
         raise UserError(

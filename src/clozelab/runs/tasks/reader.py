@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from clozelab.blocks.words import spell
 from clozelab.contracts import Array, Blocks, Bools, Counts, Ids, Ints, Mark, Spelling, Vocabulary
 from clozelab.encoder import Lstm, Relative, Transformer
+from clozelab.interop.fitting import fitting
 from clozelab.packed import offsets
 from clozelab.recipe import Recipe
 from clozelab.tasks.laying import Pieces, Row
@@ -110,10 +111,11 @@ class TaskReader:
 
     @property
     def _doubled(self) -> bool:
-        """Two separators stand between two texts, as RoBERTa has it."""
+        """Two separators stand between two texts where RoBERTa's class in transformers fits."""
         encoder = self.recipe.encoder
-        plain = isinstance(encoder, Transformer) and not encoder.causal and encoder.types < 2
-        return bool(plain and getattr(encoder, "position_offset", 0))
+        if not isinstance(encoder, Transformer) or encoder.causal:
+            return False
+        return fitting(encoder, frozenset(), self.vocabulary) == "roberta"
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:

@@ -52,6 +52,11 @@ def own(
         held[split] = examples(source, kind, splits[split].asked, pair=pair, counts=counts)
         if split == "train" and not labels and kind in ("classify", "tag"):
             asked = replace(asked, labels=_labels(held[split]))
+    if kind == "classify" and train is not None and len(asked.labels) < 2:
+        raise UserError(
+            f"{train}: has only the class {', '.join(asked.labels) or 'none'}; a classifier needs"
+            " examples of two or more"
+        )
     settings = _settings(kind, held, labels=asked.labels, pair=pair)
     layout = ": name its file by --train, --dev or --test"
     notes = _notes(settings)
