@@ -17,7 +17,7 @@ from typing import Any
 
 from keep_results import keep
 
-from clozelab.runs.tasks.finetune import spread
+from clozelab.runs.tasks.summary import spread
 
 ARMS = ("pretrained", "random")
 MAIN = {"squad1": "f1", "stsb": "pearson", "mrpc": "accuracy"}

@@ -37,11 +37,12 @@ from clozelab.runs.events import Said, Scored, drained
 from clozelab.runs.load import load
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.tasks import trial as trials
-from clozelab.runs.tasks.finetune import finetune, planned, spread, summary
+from clozelab.runs.tasks.finetune import finetune, planned
 from clozelab.runs.tasks.judging import scored
 from clozelab.runs.tasks.lessons import lesson, opened, protocol_task
 from clozelab.runs.tasks.orders import Data
 from clozelab.runs.tasks.predict import follow, predict, score
+from clozelab.runs.tasks.summary import spread, summary
 from clozelab.runs.tasks.trial import Trial
 from clozelab.tasks import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.tasks.examples import Answer as Gold
@@ -519,7 +520,7 @@ def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
         (tmp_path / one.name).mkdir(parents=True)
         dev = {"step": 2, "accuracy": value, "f1": value / 2}
         Run(tmp_path / one.name).write_result({"dev": dev, "selected": value})
-    found = summary(plan, tmp_path)
+    found = summary(tmp_path, plan.order.data.task, cells=plan.cells)
     assert found["best"] == "rate-0.01/seed-0" and found["selected"] == 70
     first, second = found["cells"]
     assert first["scores"]["f1"]["best"] == 30 and first["scores"]["f1"]["mean"] == 25

@@ -8,8 +8,6 @@ done again; what was interrupted goes on.
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -36,14 +34,11 @@ from clozelab.runs.tasks.lessons import (
     usual_protocol,
 )
 from clozelab.runs.tasks.orders import Data, Order, settled, with_settings
+from clozelab.runs.tasks.summary import summary
 from clozelab.runs.tasks.trial import Trial
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, join, several
-
-# Two-sided 95 % of Student's t, by degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,7 +129,8 @@ def _left(plan: Plan, out: Path) -> list[Order]:
 
 def _finish(plan: Plan, out: Path) -> None:
     if not _left(plan, out):
-        Run(out).write_result(summary(plan, out))
+        task = plan.order.data.task
+        Run(out).write_result(summary(out, task, cells=plan.cells))
 
 
 def trial(
@@ -172,62 +168,6 @@ def trial(
             run.write_result({"diverged": str(error)})
         yield Happened(name, Said(str(error)))
         yield Happened(name, Ended(work.total, True, {}))
-
-
-def summary(plan: Plan, out: Path) -> dict[str, Any]:
-    """Every score of every trial in the folder, the spread over seeds, and the best trial."""
-    before = (Run(out).result() or {}).get("cells", [])
-    settings = {one["name"]: one["settings"] for one in before}
-    settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in plan.cells}
-    cells: list[dict[str, Any]] = []
-    best, value = "", -math.inf
-    for name, cell in settings.items():
-        found = {
-            int(file.parent.name.removeprefix("seed-")): Run(file.parent).result() or {}
-            for file in (out / name).glob("seed-*/result.json")
-        }
-        done = {seed: found[seed] for seed in sorted(found) if "dev" in found[seed]}
-        if not done:
-            continue
-        for seed, result in done.items():
-            if result["selected"] > value:
-                best, value = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
-        scores = {seed: _scores(result) for seed, result in done.items()}
-        cells.append(
-            {
-                "name": name,
-                "settings": cell,
-                "selected": spread([result["selected"] for result in done.values()]),
-                "scores": {
-                    metric: spread([one[metric] for one in scores.values()])
-                    for metric in next(iter(scores.values()))
-                },
-                "seeds": {str(seed): one for seed, one in scores.items()},
-                "diverged": len(found) - len(done),
-            }
-        )
-    if not cells:
-        raise UserError(
-            f"{out}: every run diverged; lower the rate (--set rate=…) or lengthen the warm-up, in"
-            " a folder of its own"
-        )
-    return {"task": plan.order.data.task, "best": best, "selected": value, "cells": cells}
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Best, median and mean of some runs; of two or more also the mean's 95 % interval."""
-    found = {
-        "best": max(values),
-        "median": statistics.median(values),
-        "mean": statistics.fmean(values),
-        "runs": len(values),
-    }
-    if len(values) > 1:
-        freedom = len(values) - 1
-        t = _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom
-        half = t * statistics.stdev(values) / math.sqrt(len(values))
-        found |= {"low": found["mean"] - half, "high": found["mean"] + half}
-    return found
 
 
 def planned(order: Order, *, grid: Sequence[str] | None = None, seeds: int = 1) -> Plan:
@@ -303,7 +243,3 @@ def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[
     with join(machine.device) as world:
         happened = trial(lesson(order), place, machine, habits, world)
         return [one.event for one in happened if isinstance(one.event, Said | Ended)]
-
-
-def _scores(result: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in result["dev"].items() if name != "step"}
