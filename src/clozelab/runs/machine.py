@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,12 @@ class Machine:
         if self.precision == "fp16" and device.type != "cuda":
             raise UserError("--precision fp16: needs a GPU; use bf16 or fp32 on a CPU")
         return self.precision or ("bf16" if device.type == "cuda" else "fp32")
+
+    def place(self, models: Sequence[Any], device: torch.device) -> None:
+        """Put models on the device, in its precision; only the first, which learns, recomputes."""
+        for model in models:
+            model.to(device).encoder.precision = PRECISIONS[self.precision_on(device)]
+        models[0].encoder.recompute = self.recompute
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
         """Whether the model is compiled: as told, or on a GPU where it makes one graph.

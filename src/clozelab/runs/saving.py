@@ -114,3 +114,9 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
         raise UserError(f"the checkpoint does not fit the recipe: {', '.join(strange[:5])}")
     for name, parameter in parameters.items():
         parameter.copy_(like(weights[name].to(parameter.dtype), parameter))
+
+
+def begin_with(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give the parameters that are named their values; the others stay fresh."""
+    fresh = {name: value.detach().clone() for name, value in bare(model).named_parameters()}
+    set_weights(model, fresh | {name: w for name, w in weights.items() if name in fresh})

@@ -20,9 +20,9 @@ from clozelab.runs import machine as machines
 from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.fitting import Store
 from clozelab.runs.heldout import HeldOut, held_out
-from clozelab.runs.machine import PRECISIONS, Machine
+from clozelab.runs.machine import Machine
 from clozelab.runs.model import Model, build
-from clozelab.runs.saving import plainly, save, set_weights
+from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.runs.source import Source
 from clozelab.runs.steps import Cursor, Steps
 from clozelab.training import budget as budgets
@@ -224,19 +224,13 @@ class Setup:
         size = self.recipe.tokenizer.vocabulary
         model = build(self.recipe, size, seed=self.seed, teacher=self.task.teacher)
         if self.task.start is not None:
-            fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
-            kept = {name: value for name, value in self.task.start.items() if name in fresh}
-            set_weights(model, {**fresh, **kept})
+            begin_with(model, self.task.start)
         return model
 
     def _trainee(self) -> Trainee:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device = self.model, self.world.device
-        for one in (model, *model.teacher):
-            encoder: Any = one.to(device).encoder
-            encoder.precision = PRECISIONS[self.precision]
-        encoder = model.encoder
-        encoder.recompute = self.machine.recompute
+        self.machine.place((model, *model.teacher), device)
         if self.machine.compiles(device, self.recipe):
             # A few shapes (a fuller step, a stream's first) are graphs of their own.
             torch._dynamo.config.recompile_limit = 64

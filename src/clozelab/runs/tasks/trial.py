@@ -20,8 +20,8 @@ from clozelab.encoder import Lstm, Transformer
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs.events import Began, Evaluated, Said, Scored
-from clozelab.runs.machine import PRECISIONS, Machine
-from clozelab.runs.saving import bare, plainly, restore, save, set_weights
+from clozelab.runs.machine import Machine
+from clozelab.runs.saving import bare, begin_with, plainly, restore, save
 from clozelab.runs.steps import Cursor
 from clozelab.runs.tasks import taskfile
 from clozelab.runs.tasks.drawing import Draws
@@ -250,9 +250,7 @@ class Trial:
 
     def _model(self) -> Tuned:
         model = build(self.lesson.recipe, self.kind, self.tuning, seed=self.lesson.seed)
-        fresh = {name: value.detach().clone() for name, value in model.named_parameters()}
-        kept = {n: w for n, w in self.lesson.start.items() if n in fresh}
-        set_weights(model, {**fresh, **kept})
+        begin_with(model, self.lesson.start)
         if self.lesson.teacher is not None:
             model.teacher = (self.lesson.teacher.eval().requires_grad_(False),)
             model.softness = (self.tuning.alpha, self.tuning.temperature)
@@ -260,11 +258,7 @@ class Trial:
 
     def _trainee(self) -> Trainee:
         model, device = self.model, self.world.device
-        for one in (model, *model.teacher):
-            encoder: Any = one.to(device).encoder
-            encoder.precision = PRECISIONS[self.precision]
-        encoder = model.encoder
-        encoder.recompute = self.machine.recompute
+        self.machine.place((model, *model.teacher), device)
         # A step is so short that launching its kernels takes longer than running them.
         replays = self.compiled and device.type == "cuda" and self.machine.graphs is not False
         if self.compiled:
