@@ -1,7 +1,13 @@
 """`python -m clozelab` is the clozelab command."""
 
+import os
 import sys
 
 from clozelab.cli import main
 
-sys.exit(main())
+code = main()
+if "WORLD_SIZE" in os.environ:  # under torchrun, where torch has been loaded anyway
+    from clozelab.training.world import leave
+
+    leave(code)
+sys.exit(code)

@@ -21,7 +21,7 @@ from clozelab.runs.setup import Setup, Task
 from clozelab.training.budget import parse
 from clozelab.training.checkpoint import at
 from clozelab.training.loop import train
-from clozelab.training.world import World, join
+from clozelab.training.world import World, join, leave
 
 STEPS, MIDDLE = 4, 2
 CASES = {
@@ -107,3 +107,4 @@ def main(folder: Path, stores: dict[str, str]) -> None:
 if __name__ == "__main__":
     words = [word.split("=", 1) for word in sys.argv[2:]]
     main(Path(sys.argv[1]), {kind: place for kind, place in words})
+    leave(0)

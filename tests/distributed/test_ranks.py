@@ -144,3 +144,19 @@ def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     events = list(resume(starting.resumed(two), two, machine=MACHINE, habits=QUIET))
     assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
     assert_close(at(two / last).weights(), at(one / last).weights(), 1e-4)
+
+
+def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> None:
+    script = (
+        "import atexit; atexit.register(print, 'wound down');"
+        "from clozelab.training.world import leave; print('said'); leave(3)"
+    )
+    for size, told in ("1", "said\nwound down\n"), ("2", "said\n"):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**ENVIRONMENT, "WORLD_SIZE": size},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (3, told), done.stderr
