@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
+from clozelab.encoder import fused
 from clozelab.encoder.attention import Layout, attend, lay_out
 from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
 
@@ -62,11 +63,12 @@ class Stack(nn.Module):
     """Embeddings and layers; see `Transformer` for the switches.
 
     `precision` is the type of the activations, the parameters' own if None; `recompute` trades
-    time for memory by keeping no activations inside a layer.
+    time for memory by keeping no activations inside a layer; `fused` takes the kernels of a GPU.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
+    fused: bool = False
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
@@ -88,26 +90,42 @@ class Stack(nn.Module):
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
         layout = lay_out(batch, dtype)
-        kept = [x]
-        for number in range(self.shape.layers):
-            attention = self.attention[number * len(self.attention) // self.shape.layers]
-            ffn = self.ffn[number * len(self.ffn) // self.shape.layers]
-            if self.recompute and self.training:
-                x = checkpoint(self._layer, attention, ffn, x, layout, use_reentrant=False)
-            else:
-                x = self._layer(attention, ffn, x, layout)
-            if keep:
-                kept.append(x)
-        if self.norm is not None:
-            x = self.norm(x)
-            kept[-1] = x
-        return Encoded(x, table, tuple(kept) if keep else ())
+        through = fused.layers if self.fused else _layers
+        states = through(self, x, layout, keep=keep)
+        return Encoded(states[-1], table, (x, *states) if keep else ())
 
-    def _layer(self, attention: nn.Module, ffn: nn.Module, x: Tensor, layout: Layout) -> Tensor:
-        """One layer: normalised after each half's sum (BERT), or before each half."""
-        rate = self.shape.dropout
-        if self.norm is None:
-            x = attention.norm(x + drop(attention(x, layout), rate, self.training))  # type: ignore[operator]
-            return ffn.norm(x + drop(ffn(x), rate, self.training))  # type: ignore[operator, no-any-return]
-        x = x + drop(attention(attention.norm(x), layout), rate, self.training)  # type: ignore[operator]
-        return x + drop(ffn(ffn.norm(x)), rate, self.training)  # type: ignore[operator]
+    def halves(self, number: int) -> tuple[Attention, FeedForward]:
+        """The two halves of a layer, which others may share."""
+        attention = self.attention[number * len(self.attention) // self.shape.layers]
+        ffn = self.ffn[number * len(self.ffn) // self.shape.layers]
+        assert isinstance(attention, Attention)
+        assert isinstance(ffn, FeedForward)
+        return attention, ffn
+
+
+def _layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
+    """What the last layer puts out; with `keep` what each does."""
+    kept: list[Tensor] = []
+    for number in range(stack.shape.layers):
+        attention, ffn = stack.halves(number)
+        if stack.recompute and stack.training:
+            x = checkpoint(_layer, stack, attention, ffn, x, layout, use_reentrant=False)
+        else:
+            x = _layer(stack, attention, ffn, x, layout)
+        if keep:
+            kept.append(x)
+    if stack.norm is not None:
+        x = stack.norm(x)
+    return [*kept[:-1], x]
+
+
+def _layer(
+    stack: Stack, attention: Attention, ffn: FeedForward, x: Tensor, layout: Layout
+) -> Tensor:
+    """One layer: normalised after each half's sum (BERT), or before each half."""
+    rate, training = stack.shape.dropout, stack.training
+    if stack.norm is None:
+        x = attention.norm(x + drop(attention(x, layout), rate, training))
+        return ffn.norm(x + drop(ffn(x), rate, training))  # type: ignore[no-any-return]
+    x = x + drop(attention(attention.norm(x), layout), rate, training)
+    return x + drop(ffn(ffn.norm(x)), rate, training)

@@ -1,0 +1,6 @@
+"""Passes over memory that a compiler does not make one of, written by hand for a GPU.
+
+Each file has one: its Triton kernels, the operator that autograd and the compiler see, and how it
+differs from the plain arithmetic it stands for (by nothing but rounding and the dropout drawn).
+Importing this package imports neither torch nor triton.
+"""

@@ -1,0 +1,183 @@
+"""The end of half a layer in one pass: x + dropout(h + bias), and its layer norm.
+
+Backward, one pass makes the gradients of x and h and adds up those of bias, scale and shift; the
+compiler reads the same rows four times for it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+
+_TILE = 4096  # numbers that a program holds at a time
+_PROGRAMS = 528  # that share the rows backward: four for each of an H200's processors
+
+
+@triton.jit
+def _forward(
+    x, h, bias, weight, shift, seed, total, normal, mean, deviation,
+    rows, epsilon, lost, grown,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    here = (row < rows)[:, None] & (column < WIDTH)[None, :]
+    cell = row[:, None] * WIDTH + column[None, :]
+    added = tl.load(h + cell, mask=here, other=0.0).to(tl.float32)
+    added += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
+    if DROPS:
+        drawn = tl.load(seed)
+        rows_drawn = row_keys(drawn, drawn * 0, row)
+        columns_drawn = column_keys(drawn, drawn * 0, column)
+        keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
+        added = tl.where(keep, added * grown, 0.0)
+    # What the norm sees is what is kept for the way back: the sum as it is rounded.
+    added += tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
+    rounded = added.to(total.dtype.element_ty)
+    tl.store(total + cell, rounded, mask=here)
+    wide = tl.where(here, rounded.to(tl.float32), 0.0)
+    middle = tl.sum(wide, 1) / WIDTH
+    away = tl.where(here, wide - middle[:, None], 0.0)
+    scaled = 1.0 / tl.sqrt(tl.sum(away * away, 1) / WIDTH + epsilon)
+    tl.store(mean + row, middle, mask=row < rows)
+    tl.store(deviation + row, scaled, mask=row < rows)
+    w = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    b = tl.load(shift + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    out = away * scaled[:, None] * w[None, :] + b[None, :]
+    tl.store(normal + cell, out.to(normal.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _backward(
+    by_normal, by_total, total, weight, seed, mean, deviation, by_x, by_h, parts,
+    rows, lost, grown,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
+    DROPS: tl.constexpr, BOTH: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    by_weight = tl.zeros((BLOCK,), tl.float32)
+    by_shift = tl.zeros((BLOCK,), tl.float32)
+    by_bias = tl.zeros((BLOCK,), tl.float32)
+    drawn = tl.load(seed)
+    columns_drawn = column_keys(drawn, drawn * 0, column)
+    for first in range(program * ROWS, rows, PROGRAMS * ROWS):
+        row = (first + tl.arange(0, ROWS)).to(tl.int64)
+        here = (row < rows)[:, None] & inside[None, :]
+        cell = row[:, None] * WIDTH + column[None, :]
+        g = tl.load(by_normal + cell, mask=here, other=0.0).to(tl.float32)
+        middle = tl.load(mean + row, mask=row < rows, other=0.0)
+        scaled = tl.load(deviation + row, mask=row < rows, other=0.0)
+        seen = tl.load(total + cell, mask=here, other=0.0).to(tl.float32)
+        unit = tl.where(here, (seen - middle[:, None]) * scaled[:, None], 0.0)
+        by_weight += tl.sum(g * unit, 0)
+        by_shift += tl.sum(g, 0)
+        g = g * w[None, :]
+        along = tl.sum(g * unit, 1) / WIDTH
+        even = tl.sum(g, 1) / WIDTH
+        by_sum = (g - even[:, None] - unit * along[:, None]) * scaled[:, None]
+        if BOTH:
+            by_sum += tl.load(by_total + cell, mask=here, other=0.0).to(tl.float32)
+        tl.store(by_x + cell, by_sum.to(by_x.dtype.element_ty), mask=here)
+        if DROPS:
+            rows_drawn = row_keys(drawn, drawn * 0, row)
+            keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
+            by_sum = tl.where(keep, by_sum * grown, 0.0)
+            tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
+        by_bias += tl.sum(tl.where(here, by_sum, 0.0), 0)
+    part = parts + program * 3 * WIDTH + column
+    tl.store(part, by_bias, mask=inside)
+    tl.store(part + WIDTH, by_weight, mask=inside)
+    tl.store(part + 2 * WIDTH, by_shift, mask=inside)
+
+
+@torch.library.custom_op("clozelab::add_norm", mutates_args=())
+def _add_norm(
+    x: Tensor, h: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, seed: Tensor,
+    rate: float, epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """[N, W] sum and norm, and [N] mean and inverse deviation of each row."""
+    rows, width = x.shape
+    x, h = x.contiguous(), h.contiguous()
+    total, normal = torch.empty_like(x), torch.empty_like(x)
+    mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    block = triton.next_power_of_2(width)
+    each = max(1, _TILE // block)
+    _forward[(triton.cdiv(rows, each),)](
+        x, h, bias, weight, shift, seed, total, normal, mean, deviation,
+        rows, epsilon, threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=4,
+    )  # fmt: skip
+    return total, normal, mean, deviation
+
+
+@_add_norm.register_fake
+def _(x, h, bias, weight, shift, seed, rate, epsilon):
+    rows = x.shape[0]
+    mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    return torch.empty_like(x), torch.empty_like(x), mean, deviation
+
+
+@torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
+def _add_norm_backward(
+    by_normal: Tensor, by_total: Tensor | None, total: Tensor, weight: Tensor, seed: Tensor,
+    mean: Tensor, deviation: Tensor, rate: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of x and h (if something is dropped), and [3, W] of bias, scale and shift."""
+    rows, width = total.shape
+    by_normal = by_normal.contiguous()
+    by_x = torch.empty_like(total)
+    by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
+    block = triton.next_power_of_2(width)
+    each = max(1, _TILE // block)
+    programs = min(_PROGRAMS, triton.cdiv(rows, each))
+    parts = total.new_empty((programs, 3, width), dtype=torch.float32)
+    _backward[(programs,)](
+        by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
+        mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
+        DROPS=rate > 0, BOTH=by_total is not None, num_warps=8,
+    )  # fmt: skip
+    return by_x, by_h, parts.sum(0)
+
+
+@_add_norm_backward.register_fake
+def _(by_normal, by_total, total, weight, seed, mean, deviation, rate):
+    by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
+    return torch.empty_like(total), by_h, total.new_empty((3, total.shape[1]), dtype=torch.float32)
+
+
+def _keep(ctx, inputs, output):
+    _, _, _, weight, _, seed, rate, _ = inputs
+    total, _, mean, deviation = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(mean, deviation)
+    ctx.save_for_backward(total, weight, seed, mean, deviation)
+    ctx.rate = rate
+
+
+def _return(ctx, by_total, by_normal, *_):
+    total, weight, seed, mean, deviation = ctx.saved_tensors
+    by_x, by_h, sums = _add_norm_backward(
+        by_normal, by_total, total, weight, seed, mean, deviation, ctx.rate
+    )
+    by_bias, by_weight, by_shift = sums.to(weight.dtype)
+    return by_x, by_h if ctx.rate > 0 else by_x, by_bias, by_weight, by_shift, None, None, None
+
+
+_add_norm.register_autograd(_return, setup_context=_keep)
+
+
+def add_norm(
+    x: Tensor, h: Tensor, *, bias: Tensor, weight: Tensor, shift: Tensor, seed: Tensor,
+    rate: float, epsilon: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """x + dropout(h + bias), and its layer norm; `seed` is a 64-bit number on the device."""
+    total, normal, _, _ = _add_norm(x, h, bias, weight, shift, seed, rate, epsilon)
+    return total, normal

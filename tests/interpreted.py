@@ -1,0 +1,9 @@
+"""The kernels as Triton's interpreter runs them: on a CPU, one program after another."""
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not there to interpret the kernels")
+
+from clozelab.kernels import activation, attention, draws, sums
+
+__all__ = ["activation", "attention", "draws", "sums"]

@@ -1,0 +1,155 @@
+"""Layers by kernels are the plain layers: the same states, the same gradients, dropout apart."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from interpreted import attention
+from torch import Tensor
+
+from clozelab.contracts import Input, UserError
+from clozelab.encoder.stack import Stack
+from clozelab.encoder.transformer import Transformer
+from clozelab.runs.machine import Machine
+
+torch.set_num_threads(1)
+CASES: dict[str, dict[str, Any]] = {
+    "BERT": {},
+    "pre-norm": {"norm": "pre"},
+    "ALBERT": {"sharing": "all", "embedding": 16, "activation": "gelu_tanh"},
+    "GPT": {"norm": "pre", "causal": True, "activation": "relu"},
+    "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
+}
+
+
+def stack(*, dropout: float = 0.0, **settings: Any) -> Stack:
+    given = {"layers": 3, "heads": 2, "width": 32, "inner": 64, "embedding": 32} | settings
+    given["embedding"] = settings.get("embedding", given["width"])
+    torch.manual_seed(0)
+    shape = Transformer(**given, positions=160, dropout=dropout, attention_dropout=dropout)
+    made = shape.build(50)
+    with torch.no_grad():  # biases and norms that do something
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def batch(*lengths: int) -> Input:
+    places = torch.cat([torch.arange(length) for length in lengths])
+    return Input(
+        ids=torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(1)),
+        places=places,
+        segments=places % 2,
+        starts=torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32),
+        longest=max(lengths),
+        dense=len(set(lengths)) == 1,
+    )
+
+
+def run(
+    model: Stack, given: Input, *, keep: bool = False
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Every state, and every gradient of a sum with weights of its own."""
+    model.zero_grad()
+    encoded = model(given, keep=keep)
+    states = list(encoded.layers) if keep else [encoded.states]
+    loss = sum((s * torch.linspace(-1, 1, s.numel()).view_as(s)).sum() for s in states)
+    loss.backward()
+    return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lengths", [(9, 4, 0, 7), (6, 6), (140, 20)])
+@pytest.mark.parametrize("keep", [False, True])
+def test_states_and_gradients_are_those_of_the_plain_layers(
+    case: str, lengths: tuple[int, ...], keep: bool
+) -> None:
+    model, given = stack(**CASES[case]), batch(*lengths)
+    plain, plain_gradients = run(model, given, keep=keep)
+    model.fused = True
+    ours, gradients = run(model, given, keep=keep)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+
+
+def test_layers_made_again_on_the_way_back_drop_the_same() -> None:
+    model, given = stack(dropout=0.2), batch(9, 5)
+    model.fused = True
+    torch.manual_seed(5)
+    states, gradients = run(model, given)
+    model.recompute = True
+    torch.manual_seed(5)
+    again, gradients_again = run(model, given)
+    torch.testing.assert_close(again, states, rtol=0, atol=0)
+    torch.testing.assert_close(gradients_again, gradients)
+    torch.manual_seed(6)
+    assert not torch.equal(run(model, given)[0][0], states[0])
+
+
+def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
+    model, given = stack(dropout=0.2, norm="pre"), batch(9, 5)
+    model.fused = True
+
+    def loss() -> Tensor:
+        torch.manual_seed(3)
+        found: Tensor = (model(given).states * torch.linspace(-1, 1, 32)).sum()
+        return found
+
+    weight: Any = model.ffn[1].output.weight
+    loss().backward()
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4))
+    expected = float((weight.grad * direction).sum())
+    with torch.no_grad():
+        weight += 1e-2 * direction
+        above = float(loss())
+        weight -= 2e-2 * direction
+        below = float(loss())
+    assert (above - below) / 2e-2 == pytest.approx(expected, rel=1e-2)
+
+
+def test_nothing_is_dropped_when_judged() -> None:
+    model, given = stack(dropout=0.5).eval(), batch(9, 5)
+    plain = model(given).states
+    model.fused = True
+    torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_packed_blocks_take_the_kernel_and_full_ones_without_dropout_the_library_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    kernel = attention.attend
+    monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
+    for lengths, dropout, times in ((9, 5), 0.0, 3), ((6, 6), 0.0, 0), ((6, 6), 0.1, 3):
+        model = stack(dropout=dropout)
+        model.fused = True
+        called.clear()
+        model(batch(*lengths))
+        assert len(called) == times
+
+
+def test_kernels_are_for_half_precision_on_a_gpu() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    assert Machine().fuses(gpu)
+    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+        assert not one.fuses(gpu)
+    assert not Machine().fuses(cpu)
+    with pytest.raises(UserError, match="--kernels"):
+        Machine(kernels=True).fuses(cpu)
+
+
+def test_a_fused_model_compiles_whole() -> None:
+    torch._dynamo.reset()
+    model, given = stack(), batch(9, 5)
+    model.fused = True
+    plain, plain_gradients = run(model, given)
+    model.compile(fullgraph=True, dynamic=False, backend="aot_eager")
+    ours, gradients = run(model, given)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
+    torch._dynamo.reset()
