@@ -184,6 +184,37 @@ def test_muon_steps_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
     assert values.min() > 0.5 and values.max() < 1.3
 
 
+def steps_of(optimiser: torch.optim.Optimizer, values: list[nn.Parameter]) -> None:
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        for value in values:
+            value.grad = torch.randn(value.shape, generator=draw)
+        optimiser.step()
+
+
+def test_many_matrices_at_once_step_as_torchs_muon_has_each_of_them() -> None:
+    shapes = [(8, 8), (24, 8), (8, 24), (8, 8), (24, 8)]
+    start = [torch.randn(shape, generator=torch.Generator().manual_seed(9)) for shape in shapes]
+    ours, theirs = ([nn.Parameter(one.clone()) for one in start] for _ in range(2))
+    names = [f"encoder.ffn.{number}.inner.weight" for number in range(len(shapes))]
+    (mine,) = Muon(rate=1e-3, matrix_rate=0.03, decay=0.1).build(zip(names, ours, strict=True))
+    steps_of(mine, ours)
+    steps_of(torch.optim.Muon(theirs, lr=0.03, weight_decay=0.1, momentum=0.95), theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0.01 * 0.03 * 3)
+
+
+def test_queries_keys_and_values_are_each_made_orthogonal() -> None:
+    joint = nn.Parameter(torch.zeros(24, 8))
+    name = "encoder.attention.0.qkv.weight"
+    gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
+    gradient[8:16] *= 100  # which would drown the others
+    take(Muon(rate=1e-3, matrix_rate=1.0), {name: joint}, [gradient])
+    for third in joint.detach().split(8):
+        values = torch.linalg.svdvals(third)
+        assert values.min() > 0.5 and values.max() < 1.3
+
+
 def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
     groups = by_name(Muon(rate=1e-3, matrix_rate=0.03), model(query_biases=True))
     taken = {name for name, group in groups.items() if group["by"] == "Muon"}

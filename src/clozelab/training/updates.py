@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
+from torch.optim.adamw import adamw as functional_adamw
 
+from clozelab.training import muon as orthogonal
 from clozelab.training.world import whole
 
 if TYPE_CHECKING:
@@ -56,6 +58,26 @@ class UncorrectedAdam(Optimizer):
         gradients = [p.grad for p in moved if p.grad is not None]
         means = [self.state[p]["exp_avg"] for p in moved]
         squares = [self.state[p]["exp_avg_sq"] for p in moved]
+        if group["trust"]:
+            self._move_by_trust(moved, gradients, means, squares, group)
+            return
+        # So late that nothing is left to correct.
+        late = torch.full((), 1e9, device=moved[0].device)
+        first, second = group["betas"]
+        functional_adamw(
+            moved, gradients, means, squares, [], [late] * len(moved), fused=True, amsgrad=False,
+            beta1=first, beta2=second, lr=group["lr"], weight_decay=group["weight_decay"],
+            eps=group["epsilon"], maximize=False,
+        )  # fmt: skip
+
+    def _move_by_trust(
+        self,
+        moved: list[Tensor],
+        gradients: list[Tensor],
+        means: list[Tensor],
+        squares: list[Tensor],
+        group: dict[str, Any],
+    ) -> None:
         first, second = group["betas"]
         torch._foreach_lerp_(means, gradients, 1 - first)
         torch._foreach_mul_(squares, second)
@@ -65,17 +87,16 @@ class UncorrectedAdam(Optimizer):
         steps = torch._foreach_div(means, roots)
         if group["weight_decay"]:
             torch._foreach_add_(steps, moved, alpha=group["weight_decay"])
-        if group["trust"] and not group["spared"]:
+        if not group["spared"]:
             for step, ratio in zip(steps, _ratios(moved, steps), strict=True):
                 step.mul_(ratio)
         torch._foreach_add_(moved, steps, alpha=-group["lr"])
 
 
 def adamw(settings: Adamw | Muon, parameters: Named, *, scale: Scale | None = None) -> AdamW:
-    """Adam with bias correction and decoupled decay, in one kernel where there is one."""
+    """Adam with bias correction and decoupled decay, in one kernel."""
     groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
-    fused = any(p.is_cuda for group in groups for p in group["params"])
-    return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=fused or None)
+    return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=True)
 
 
 def uncorrected(
@@ -94,10 +115,11 @@ def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
     found: list[Optimizer] = []
     if inner:
         found.append(
-            torch.optim.Muon(
+            orthogonal.Muon(
                 grouped(inner, settings, rate=settings.matrix_rate),
                 momentum=settings.momentum,
-                ns_steps=settings.iterations,
+                iterations=settings.iterations,
+                parts={p: 3 for name, p in inner if name.endswith("qkv.weight")},
             )
         )
     return [*found, adamw(settings, others)] if others else found
