@@ -99,26 +99,21 @@ class Room:
     def divide(self, share: Share) -> list[slice]:
         """Which blocks go into each micro-batch."""
         units = share.units
-        sizes = {name: _sizes(found.starts, units) for name, found in share.targets.items()}
+        tokens = share.starts[units]  # before each group
+        slots = {name: found.starts[units] for name, found in share.targets.items()}
         parts: list[slice] = []
-        first, tokens, slots = 0, 0, dict.fromkeys(sizes, 0)
-        after = units[1:].tolist()
-        for unit, length in enumerate(_sizes(share.starts, units)):
-            block = after[unit - 1] if unit else 0
-            more = {name: slots[name] + size[unit] for name, size in sizes.items()}
-            idle = -(-(self.tokens - tokens - length) // self.longest)
-            full = (
-                tokens + length > self.tokens
-                or after[unit] - first + max(idle, 0) > self.blocks
-                or any(more[name] > self.slots[name] for name in more)
-            )
-            if full and block > first:
-                parts.append(slice(first, block))
-                first, tokens = block, 0
-                more = {name: size[unit] for name, size in sizes.items()}
-            tokens, slots = tokens + length, more
-        if len(share):
-            parts.append(slice(first, len(share)))
+        first = 0
+        while first < len(units) - 1:
+            taken = tokens[first + 1 :] - tokens[first]
+            blocks = units[first + 1 :] - units[first]
+            idle = np.maximum(-((taken - self.tokens) // self.longest), 0)
+            full = (taken > self.tokens) | (blocks + idle > self.blocks)
+            for name, before in slots.items():
+                full |= before[first + 1 :] - before[first] > self.slots[name]
+            # A group that does not fit stands alone.
+            many = max(int(full.argmax()), 1) if full.any() else len(full)
+            parts.append(slice(int(units[first]), int(units[first + many])))
+            first += many
         return parts
 
     def batches(self, share: Share) -> list[Batch]:
