@@ -4,6 +4,6 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not there to interpret the kernels")
 
-from clozelab.kernels import activation, attention, draws, sums
+from clozelab.kernels import activation, attention, draws, relative, sums
 
-__all__ = ["activation", "attention", "draws", "sums"]
+__all__ = ["activation", "attention", "draws", "relative", "sums"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import streaming
 import torch
 from interpreted import attention
 from torch import Tensor
@@ -77,6 +79,56 @@ def test_states_and_gradients_are_those_of_the_plain_layers(
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
 
 
+@pytest.mark.parametrize("lengths", [[7, 7], [70, 5, 1, 66]])
+@pytest.mark.parametrize("memory", [0, 9])
+def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memory: int) -> None:
+    torch.manual_seed(0)
+    model = streaming.shape(width=32, inner=24, memory=6).build(50)
+    old = streaming.memories(2, len(lengths), memory, 32) if memory else None
+    given = streaming.batch(lengths, seed=3, remembered=None if old is None else old.float())
+
+    def run() -> tuple[list[Tensor], dict[str, Tensor]]:
+        model.zero_grad()
+        out = model(given)
+        assert out.queries is not None
+        states = [out.states, out.queries]
+        loss = sum((s * torch.linspace(-1, 1, s.numel()).view_as(s)).sum() for s in states)
+        loss.backward()
+        return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    plain, plain_gradients = run()
+    model.fused = True
+    ours, gradients = run()
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+
+
+def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
+    torch.manual_seed(0)
+    part = replace(streaming.shape(width=32, inner=24), attention_dropout=0.3)
+    model, given = part.build(50), streaming.batch([9, 6], seed=3)
+    model.fused = True
+
+    def loss(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        found: Tensor = (model(given).queries * torch.linspace(-1, 1, 32)).sum()
+        return found
+
+    weight: Any = model.attention[0].value.weight
+    loss(3).backward()
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4))
+    expected = float((weight.grad * direction).sum())
+    with torch.no_grad():
+        weight += 1e-2 * direction
+        above, another = float(loss(3)), float(loss(4))
+        weight -= 2e-2 * direction
+        below = float(loss(3))
+    assert (above - below) / 2e-2 == pytest.approx(expected, rel=1e-2)
+    assert another != above
+
+
 def test_layers_made_again_on_the_way_back_drop_the_same() -> None:
     model, given = stack(dropout=0.2), batch(9, 5)
     model.fused = True
@@ -135,8 +187,8 @@ def test_packed_blocks_take_the_kernel_and_full_ones_without_dropout_the_library
 
 def test_kernels_are_for_half_precision_on_a_gpu() -> None:
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert Machine().fuses(gpu)
-    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+    assert Machine(kernels=True).fuses(gpu)
+    for one in Machine(), Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
         assert not one.fuses(gpu)
     assert not Machine().fuses(cpu)
     with pytest.raises(UserError, match="--kernels"):

@@ -195,7 +195,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from clozelab.kernels import activation, attention, sums
+from clozelab.kernels import activation, attention, relative, sums
 
 
 def made(kernel, types, known, **options):
@@ -230,6 +230,16 @@ rest = f"{h} {places} fp32 i32 fp32"
 tiled(attention._by_queries, f"{h} {h} {h} {f} {f} {rest}", attention.QUERIES)
 tiled(attention._by_others, f"{h} {h} {f} {f} {rest}", attention.OTHERS)
 tiled(attention._by_all, f"{h} {h} {h} {f} {rest}", {"SIZE": 128, **attention.WHOLE})
+known.pop("CAUSAL")
+known |= {"BM": 64, "BN": 64}
+places = " ".join(["*i32"] * 6 + ["*i64"])
+sizes = "i32 i32 i32 fp32"
+six = " ".join([h] * 6)
+tiled(relative._forward, f"{six} {places} {h} {f} {sizes} i32 fp32", relative.FORWARD)
+queries = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._by_queries, queries, relative.QUERIES)
+others = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._by_others, others, relative.OTHERS)
 print("all")
 """
     done = subprocess.run(

@@ -35,12 +35,27 @@ class Grid(NamedTuple):
         return flat if self.cell is None else flat.index_select(0, self.cell)
 
 
+class Ranks(NamedTuple):
+    """Who sees whom, in a few numbers for each row and each column; whole ones of 32 bits.
+
+    Row i sees column j exactly if own(i) > rank(j), or if it is that column itself.
+    """
+
+    own: Tensor  # [B, R]
+    itself: Tensor  # [B, R] the column that a row is, or -1
+    shift: Tensor  # [B, R] the column of its distance to the first column
+    mine: Tensor  # [B, R] segment
+    rank: Tensor  # [B, K]
+    theirs: Tensor  # [B, K] segment
+
+
 class View(NamedTuple):
     """What the rows of one stream see of their context."""
 
     seen: Tensor  # [B, 1, R, K]
     same: Tensor  # [B, 1, R, K] what is of the row's own segment
     columns: Tensor | None  # [B, 1, R, K] each distance's column; None: the rows are all the cells
+    ranks: Ranks  # what all that follows from
 
     def pick(self, scores: Tensor) -> Tensor:
         """[B, H, R, P] scores by distance, furthest first → [B, H, R, K] by place."""
@@ -65,14 +80,14 @@ def look(batch: Input, rows: Grid, memory: Tensor | None) -> tuple[View, View | 
     """The views of the content stream and, where there are queries, of the query stream."""
     own, index = _ranks(batch, rows)
     segments = rows.lay(batch.segments)
-    places = torch.arange(rows.length, device=batch.ids.device)
-    itself = places[:, None] == places
-    content = _view((own[:, :, None] > index[:, None, :]) | itself, segments, segments, memory)
+    places = torch.arange(rows.length, device=batch.ids.device).expand_as(own)
+    content = _view(own, places, segments, index, segments, memory, itself=True)
     if batch.queries is None:
         return content, None
     at = batch.places[batch.queries].long()
-    allowed = own.gather(1, at)[:, :, None] > index[:, None, :]
-    queries = _view(allowed, segments.gather(1, at), segments, memory)
+    queries = _view(
+        own.gather(1, at), at, segments.gather(1, at), index, segments, memory, itself=False
+    )
     # A place j of the context and a query at place i of the block are past + i - j apart; columns
     # count down from a distance of past + length.
     keys = torch.arange(queries.seen.shape[-1], device=at.device)
@@ -107,11 +122,25 @@ def _ranks(batch: Input, rows: Grid) -> tuple[Tensor, Tensor]:
     return own, index
 
 
-def _view(seen: Tensor, mine: Tensor, segments: Tensor, memory: Tensor | None) -> View:
+def _view(
+    own: Tensor,
+    at: Tensor,
+    mine: Tensor,
+    index: Tensor,
+    theirs: Tensor,
+    memory: Tensor | None,
+    *,
+    itself: bool,
+) -> View:
     """Memory in front of what is seen in the block: always seen but where blank, segment 0."""
+    length, past = index.shape[1], 0
     if memory is not None:
-        there = memory[-1].any(-1)
-        seen = torch.cat([there[:, None, :].expand(-1, seen.shape[1], -1), seen], dim=2)
-        segments = torch.cat([torch.zeros_like(there, dtype=segments.dtype), segments], dim=1)
-    same = mine[:, :, None] == segments[:, None, :]
-    return View(seen[:, None], same[:, None], None)
+        there, past = memory[-1].any(-1), memory.shape[2]
+        index = torch.cat([torch.where(there, -2, 4 * length), index], dim=1)
+        theirs = torch.cat([torch.zeros_like(there, dtype=theirs.dtype), theirs], dim=1)
+    place = at + past if itself else torch.full_like(at, -1)
+    columns = torch.arange(index.shape[1], device=at.device)
+    seen = (own[:, :, None] > index[:, None, :]) | (place[:, :, None] == columns)
+    same = mine[:, :, None] == theirs[:, None, :]
+    ranks = Ranks(*(x.int() for x in (own, place, length - at, mine, index, theirs)))
+    return View(seen[:, None], same[:, None], None, ranks)

@@ -86,8 +86,12 @@ class RelativeAttention(nn.Module):
             distances = distances.index_select(0, reverse.long())
         return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
 
-    def forward(self, x: Tensor, context: Context, view: View) -> Tensor:
+    def forward(
+        self, x: Tensor, context: Context, view: View, seed: Tensor | None = None
+    ) -> Tensor:
         """[B, R, W] attended sums; norm, residual and dropout are the caller's."""
+        if seed is not None:
+            return self._fused(x, context, view, seed)
         q = self._split(self.query(x))
         content = self._biased(q, self.content_bias) @ context.keys.mT
         distance = self._biased(q, self.position_bias) @ context.distances.mT
@@ -101,6 +105,25 @@ class RelativeAttention(nn.Module):
         weights = scores.softmax(-1).masked_fill(hidden, 0.0)
         weights = drop(weights, self.rate, self.training).to(x.dtype)
         out: Tensor = self.output((weights @ context.values).transpose(1, 2).flatten(2))
+        return out
+
+    def _fused(self, x: Tensor, context: Context, view: View, seed: Tensor) -> Tensor:
+        """The same by a kernel, which drops by the seed; nothing as large as the scores is kept."""
+        from clozelab.kernels.relative import attend
+
+        q = self._split(self.query(x))
+        far = self._biased(q, self.position_bias) @ context.distances.mT
+        segments = self.segments.to(q.dtype).permute(1, 2, 0)
+        same, other = (self._biased(q, self.segment_bias) @ segments).unbind(-1)
+        asked, keys, values = (
+            one.transpose(1, 2)
+            for one in (self._biased(q, self.content_bias), context.keys, context.values)
+        )
+        rate = self.rate if self.training else 0.0
+        found = attend(
+            asked, keys, values, far, same, other, sight=view.ranks, seed=seed, rate=rate
+        )
+        out: Tensor = self.output(found.flatten(2))
         return out
 
     def _split(self, x: Tensor) -> Tensor:
@@ -119,11 +142,13 @@ class Streams(nn.Module):
     queries that never see them, and what the first half of each block was to every layer is handed
     on as memory: the last `memory` states, blank (all zeros, never seen) where there were fewer.
     Without an order every token sees its whole block. `precision` is the type of the activations,
-    the parameters' own if None; `recompute` keeps no activations inside a layer.
+    the parameters' own if None; `recompute` keeps no activations inside a layer; `fused` takes a
+    kernel for attention.
     """
 
     precision: torch.dtype | None = None
     recompute: bool = False
+    fused: bool = False
 
     def __init__(self, shape: Relative, vocabulary: int) -> None:
         super().__init__()
@@ -151,14 +176,17 @@ class Streams(nn.Module):
         x = rows.lay(self._drop(self.embeddings.words(batch.ids).to(dtype)))
         g = None if queries is None else self._first_queries(queries, dtype)
         states = [x]
+        seeds = (
+            torch.randint(2**63 - 1, (len(self.ffn), 2), device=x.device) if self.fused else None
+        )
         for number, (attention, ffn) in enumerate(zip(self.attention, self.ffn, strict=True)):
             past = None if memory is None else memory[number]
+            drawn = (None, None) if seeds is None else tuple(seeds[number])
+            given = (attention, ffn, (x, g), past, scene, drawn)
             if self.recompute and self.training:
-                x, g = checkpoint(
-                    self._layer, attention, ffn, (x, g), past, scene, use_reentrant=False
-                )
+                x, g = checkpoint(self._layer, *given, use_reentrant=False)
             else:
-                x, g = self._layer(attention, ffn, (x, g), past, scene)
+                x, g = self._layer(*given)
             states.append(x)
         return Encoded(
             rows.pack(self._drop(x)),
@@ -193,6 +221,7 @@ class Streams(nn.Module):
         streams: tuple[Tensor, Tensor | None],
         past: Tensor | None,
         scene: Scene,
+        seeds: tuple[Tensor | None, ...],
     ) -> tuple[Tensor, Tensor | None]:
         """One layer: both streams with the same weights, both looking at memory and content."""
         assert isinstance(attention, RelativeAttention)
@@ -201,8 +230,8 @@ class Streams(nn.Module):
         read = x if past is None else torch.cat([past, x], dim=1)
         context = attention.context(read, scene.waves, scene.reverse)
         if g is not None and scene.queries is not None:
-            g = self._stream(attention, ffn, g, context, scene.queries)
-        return self._stream(attention, ffn, x, context, scene.content), g
+            g = self._stream(attention, ffn, g, context, scene.queries, seeds[1])
+        return self._stream(attention, ffn, x, context, scene.content, seeds[0]), g
 
     def _stream(
         self,
@@ -211,9 +240,10 @@ class Streams(nn.Module):
         x: Tensor,
         context: Context,
         view: View,
+        seed: Tensor | None,
     ) -> Tensor:
         """One stream through one layer, normalised after each half's sum."""
-        x = attention.norm(x + self._drop(attention(x, context, view)))
+        x = attention.norm(x + self._drop(attention(x, context, view, seed)))
         inner = self._drop(activate(ffn.inner(x), ffn.activation))
         out: Tensor = ffn.norm(x + self._drop(ffn.output(inner)))
         return out

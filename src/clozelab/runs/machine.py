@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm
+from clozelab.encoder.stack import Stack
+from clozelab.encoder.streams import Streams
 from clozelab.recipe import Recipe
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -26,6 +30,7 @@ class Machine:
     workers: int = 1
     compile: bool | None = None
     graphs: bool | None = None  # replay a compiled step of fine-tuning as CUDA graphs
+    kernels: bool = False  # our own, in place of what the compiler makes
     recompute: bool = False
     shard: bool = False
     sharers: int = 1  # processes that have the device together
@@ -46,7 +51,24 @@ class Machine:
         """Put models on the device, in its precision; only the first, which learns, recomputes."""
         for model in models:
             model.to(device).encoder.precision = PRECISIONS[self.precision_on(device)]
+            if isinstance(model.encoder, Stack | Streams):
+                model.encoder.fused = self.fuses(device)
         models[0].encoder.recompute = self.recompute
+
+    def fuses(self, device: torch.device) -> bool:
+        """Whether layers take our kernels, which are for half precision on a GPU with Triton.
+
+        They reach past the modules whose weights are gathered as these are called.
+        """
+        if not self.kernels:
+            return False
+        if device.type != "cuda" or self.precision_on(device) == "fp32" or self.shard:
+            raise UserError(
+                "--kernels: are for whole weights in half precision on a GPU; leave it out"
+            )
+        if find_spec("triton") is None:
+            raise UserError("--kernels: need Triton; pip install triton, or leave it out")
+        return True
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
         """Whether the model is compiled: as told, or on a GPU where it makes one graph.
@@ -100,19 +122,29 @@ def flops_a_token(recipe: Recipe, vocabulary: int, *, length: float, predicted: 
 
 
 def peak(device: torch.device, precision: str) -> float | None:
-    """Operations a second that a large matrix product reaches here; None on a CPU."""
-    if device.type != "cuda":
-        return None
-    size, times = 8192, 5
+    """Operations a second that a large matrix product reaches here; None on a CPU.
+
+    There it would hold up the start of every run.
+    """
+    return product(device, precision) if device.type == "cuda" else None
+
+
+def product(device: torch.device, precision: str) -> float:
+    """The same on any device, timed."""
+    size, times = (8192, 5) if device.type == "cuda" else (1024, 8)
     dtype = PRECISIONS[precision] or torch.float32
     a = torch.randn(size, size, device=device, dtype=dtype)
     b = torch.randn(size, size, device=device, dtype=dtype)
     for _ in range(2):
         a @ b
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
+    began = now(device)
     for _ in range(times):
         a @ b
-    end.record()
-    end.synchronize()
-    return 2.0 * size**3 * times / float(start.elapsed_time(end) / 1000)
+    return 2.0 * size**3 * times / (now(device) - began)
+
+
+def now(device: torch.device) -> float:
+    """The time when the device has done all it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
