@@ -24,6 +24,7 @@ from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
     from clozelab.runs.events import Began, Evaluated, Event, Scored
+    from clozelab.runs.limits import Spent
     from clozelab.runs.machine import Machine
     from clozelab.runs.session import Habits
     from clozelab.training.loop import Step
@@ -99,6 +100,7 @@ def distil(arguments: argparse.Namespace) -> None:
 def watch(events: Iterator[Event], place: Path) -> None:
     """Draw a run's events until it ends."""
     from clozelab.runs.events import Ended
+    from clozelab.runs.limits import SENTENCES
 
     with progress() as bars:
         view = View(bars)
@@ -114,6 +116,9 @@ def watch(events: Iterator[Event], place: Path) -> None:
         )
     if speaks():
         err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+        if "limited_by" in last.result:
+            word = last.result["limited_by"]
+            err.print(escape(f"{word}-bound: {SENTENCES[word]}"))
 
 
 def speaks() -> bool:
@@ -135,12 +140,12 @@ def progress() -> Progress:
 
 
 class View:
-    """One line of progress: loss, tokens a second, the share of the device's peak."""
+    """One line of progress: loss, tokens a second, the device's share of its peak, the limit."""
 
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.task: TaskID | None = None
-        self.seconds, self.tokens, self.loss = 0.0, 0.0, 0.0
+        self.spent: Spent | None = None
         self.began: Began | None = None
 
     def show(self, event: Event) -> None:
@@ -177,16 +182,18 @@ class View:
     def step(self, event: Step) -> None:
         """The bar a step further."""
         from clozelab.runs.events import means
+        from clozelab.runs.limits import FIRST, Spent, limit
 
         losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
         # The first step compiles; recent steps count most.
-        share = 1.0 if event.number - self._first() <= 2 else 0.1
-        self.seconds += share * (event.seconds - self.seconds)
-        self.tokens += share * (event.tokens - self.tokens)
-        speed = self.tokens / max(self.seconds, 1e-9)
-        told = f"{losses} · {speed:,.0f} tokens/s"
-        if self.began and self.began.peak:
-            told += f" · {speed * self.began.flops_a_token / self.began.peak:.0%} of peak"
+        keep = 0.0 if event.number - self._first() <= FIRST else 0.9
+        self.spent = (self.spent or Spent()).then(event, keep=keep)
+        told = f"{losses} · {self.spent.speed:,.0f} tokens/s"
+        if self.began is not None:
+            flops, peak = self.began.flops_a_token, self.began.peak
+            told += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
+            found = limit(self.spent, flops_a_token=flops, peak=peak)
+            told += f" · {found.word}-bound" if found else ""
         if self.task is not None:
             self.bars.update(self.task, completed=event.number, told=told)
 
@@ -223,6 +230,7 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         micro_batch=arguments.micro_batch,
         workers=arguments.workers,
         compile=arguments.compile,
+        kernels=arguments.kernels,
         graphs=getattr(arguments, "graphs", None),
         recompute=arguments.recompute,
         shard=getattr(arguments, "shard", False),

@@ -17,6 +17,7 @@ from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Event, Said
 from clozelab.runs.machine import Machine
+from clozelab.runs.plateau import watched
 from clozelab.runs.saving import restore
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup, Task
@@ -65,7 +66,9 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
 
 
 def _session(setup: Setup, run: Run, habits: Habits) -> Session:
-    return Session(setup, run, habits, again=f"clozelab pretrain --resume {run.path}")
+    again = f"clozelab pretrain --resume {run.path}"
+    plateau = watched(setup.recipe, setup.task.stores)
+    return Session(setup, run, habits, again=again, plateau=plateau)
 
 
 def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:

@@ -19,8 +19,10 @@ import torch
 from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Began, Ended, Evaluated, Event, Said, Saved, Scored, means
+from clozelab.runs.limits import FIRST, Spent, limit
 from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
+from clozelab.runs.plateau import Plateau
 from clozelab.runs.steps import Cursor
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import ahead
@@ -90,20 +92,31 @@ class Work(Protocol):
 class Session:
     """A run in its directory."""
 
-    def __init__(self, work: Work, run: Run, habits: Habits, *, again: str) -> None:
+    def __init__(
+        self,
+        work: Work,
+        run: Run,
+        habits: Habits,
+        *,
+        again: str,
+        plateau: Plateau | None = None,
+    ) -> None:
         self.work, self.run, self.habits = work, run, habits
         self.again = again  # the command that goes on with it
+        self.plateau = plateau
         self.tokens, self.seconds = 0, 0.0
+        self.spent = Spent()  # since the run was begun or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
         self._saved = time.monotonic()
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
         leads, total = self.work.world.leads, self.work.total
-        yield self.work.began(first)
+        yield (began := self.work.began(first))
         log = Log(self.run, total, write=leads, board=self.habits.tensorboard)
         for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
+        self._recall(first)
         number = first
         with _stopping() as stopped, closing(log):
             for event in self._train(first, cursor):
@@ -111,8 +124,9 @@ class Session:
                 if not isinstance(event, Step):
                     continue
                 number = event.number
-                self._count(event)
+                self._count(event, keep=float(number - first > FIRST))
                 log.step(event)
+                yield from self._watch(event)
                 # What any process is told, all of them do.
                 told = self.work.world.most(2 * stopped() + self._unsaved_long())
                 ends = number == total or told >= 2
@@ -122,7 +136,12 @@ class Session:
                     yield from self._save(event, ends=number == total)
                 if ends:
                     break
-        result = {"steps": number, "tokens": self.tokens, "seconds": self.seconds, **self.last}
+        found = limit(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
+        result = {
+            **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
+            **({"limited_by": found.word} if found else {}),
+            **self.last,
+        }
         # A run that was done before has its result already.
         if leads and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
@@ -153,9 +172,26 @@ class Session:
         patience = self.habits.patience
         return patience is not None and time.monotonic() - self._saved > patience
 
-    def _count(self, step: Step) -> None:
+    def _recall(self, first: int) -> None:
+        """What the log tells of the loss before, so that nothing is said twice."""
+        if self.plateau is None or not first:
+            return
+        for entry in self.run.entries("step"):
+            loss = entry.get(self.plateau.objective, {}).get("loss")
+            if loss is not None:
+                self.plateau.see(entry["step"], loss)
+
+    def _watch(self, step: Step) -> Iterator[Said]:
+        if self.plateau is not None:
+            found = means(step.sums)[self.plateau.objective]
+            said = self.plateau.see(step.number, found["loss"])
+            if said is not None:
+                yield Said(said)
+
+    def _count(self, step: Step, *, keep: float) -> None:
         self.tokens += step.tokens
         self.seconds += step.seconds
+        self.spent = self.spent.then(step, keep=keep)
         self.last["train"] = means(step.sums)
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:

@@ -52,6 +52,9 @@ class Step:
     rate: float
     tokens: int
     seconds: float
+    waited: float = 0.0  # seconds, for the feed, while the step before was under way
+    slack: float = 0.0  # seconds, for the device when the step was read
+    busy: float | None = None  # seconds that the device worked on it; None on a CPU
     after: object = None
 
 
@@ -68,12 +71,76 @@ class Trainee:
     replays: bool = False  # the model is replayed from CUDA graphs
 
 
+class _Sums(NamedTuple):
+    """Every objective's sums over all processes, in one tensor."""
+
+    places: list[tuple[str, str]]  # objective and sum
+    values: Tensor
+
+    def named(self, values: Sequence[float]) -> Measured:
+        """The values, read, in their places."""
+        out: Measured = {}
+        for (name, what), value in zip(self.places, values, strict=True):
+            out.setdefault(name, {})[what] = value
+        return out
+
+
 class _Made(NamedTuple):
     """What the gradients of a step came with."""
 
-    sums: dict[str, dict[str, Tensor]]  # over all processes
+    sums: _Sums
     tokens: int
     memory: Tensor | None
+
+
+class _Work:
+    """The time a step takes: for the feed, and inside `with` by the device's own clock.
+
+    A CPU has no such clock. Events are read with the step: nothing is waited for early.
+    """
+
+    def __init__(self, device: torch.device, waited: float) -> None:
+        self.device, self.waited = device, waited
+        self.events: list[torch.cuda.Event] = []
+
+    def __enter__(self) -> None:
+        self._mark()
+
+    def __exit__(self, failed: type[BaseException] | None, *rest: object) -> None:
+        if failed is None:
+            self._mark()
+
+    def busy(self) -> float | None:
+        """Seconds from each beginning to its end; None without a clock."""
+        if not self.events:
+            return None
+        self.events[-1].synchronize()
+        pairs = zip(self.events[::2], self.events[1::2], strict=True)
+        return float(sum(begun.elapsed_time(done) for begun, done in pairs)) / 1000
+
+    def _mark(self) -> None:
+        if self.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self.events[-1].record()
+
+
+class _Coming:
+    """Numbers on their way from the device, in front of whatever it is told to do later."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.arrived = values, None
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
+            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrived.record()
+
+    def read(self) -> list[float]:
+        """Wait for them."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        found: list[float] = self.values.tolist()
+        return found
 
 
 @dataclass(frozen=True)
@@ -82,18 +149,31 @@ class _Taken:
 
     number: int
     made: _Made
-    norm: Tensor
+    coming: _Coming  # its sums, then the gradient's norm
     rate: float
     scaled: bool  # a scaler has skipped the update if the norm is no number
+    work: _Work
     after: object
 
     def read(self, since: float) -> Step:
         """Wait for it and look at what came out."""
-        sums = _read(self.made.sums)
-        norm, tokens = float(self.norm), self.made.tokens
+        asked = time.perf_counter()
+        *values, norm = self.coming.read()
+        sums, tokens = self.made.sums.named(values), self.made.tokens
+        now = time.perf_counter()
         _check(sums, self.number, norm=0.0 if self.scaled else norm)
-        seconds = time.perf_counter() - since
-        return Step(self.number, sums, norm, self.rate, tokens, seconds, self.after)
+        return Step(
+            self.number,
+            sums,
+            norm,
+            self.rate,
+            tokens,
+            seconds=now - since,
+            waited=self.work.waited,
+            slack=now - asked,
+            busy=self.work.busy(),
+            after=self.after,
+        )
 
 
 def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
@@ -105,13 +185,15 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
     trainee.model.zero_grad(set_to_none=True)
     taken: _Taken | None = None
     last = time.perf_counter()
-    for prepared in _sent_ahead(iter(feed), world.device):
+    for prepared, waited in _sent_ahead(iter(feed), world.device):
         if taken and not _overlaps(prepared, world):
             yield taken.read(last)
             taken, last = None, time.perf_counter()
+        work = _Work(world.device, waited)
         made, failed = None, None
         try:
-            made = _gradients(trainee, prepared, world)
+            with work:
+                made = _gradients(trainee, prepared, world)
         except torch.OutOfMemoryError as error:
             failed = error
         if taken:
@@ -123,7 +205,8 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
             finally:
                 failed = None  # or it would hold its own traceback, and that what filled the memory
         assert made is not None
-        taken = _update(trainee, prepared, made)
+        with work:
+            taken = _update(trainee, prepared, made, work)
     if taken:
         yield taken.read(last)
 
@@ -143,7 +226,8 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
             _add(found, sums)
         memory = _kept(parts, prepared)
     world.rest(model)
-    return _read(_reduced(found, world))
+    sums = _reduced(found, world)
+    return sums.named(sums.values.tolist())
 
 
 def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
@@ -183,11 +267,12 @@ def _overlaps(prepared: Prepared, world: World) -> bool:
     return world.device.type == "cuda" and world.size == 1 and len(prepared.batches) == 1
 
 
-def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
+def _update(trainee: Trainee, prepared: Prepared, made: _Made, work: _Work) -> _Taken:
     """Clip and learn; nothing is waited for."""
     for optimiser in trainee.optimisers if trainee.scaler else ():
         trainee.scaler.unscale_(optimiser)  # type: ignore[union-attr]
     norm = clip(trainee.model.parameters(), trainee.clip)
+    coming = _Coming(torch.cat([made.sums.values, norm.detach().double().reshape(1)]))
     for optimiser in trainee.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * prepared.factor
@@ -201,7 +286,7 @@ def _update(trainee: Trainee, prepared: Prepared, made: _Made) -> _Taken:
     trainee.memory = made.memory
     rate = trainee.optimisers[0].param_groups[0]["lr"]
     scaled = trainee.scaler is not None
-    return _Taken(prepared.number + 1, made, norm, rate, scaled, prepared.after)
+    return _Taken(prepared.number + 1, made, coming, rate, scaled, work, prepared.after)
 
 
 def _batches(prepared: Prepared, world: World) -> list[Batch]:
@@ -212,13 +297,16 @@ def _batches(prepared: Prepared, world: World) -> list[Batch]:
     return [*prepared.batches, *[moved(prepared.blank, world.device)] * missing]
 
 
-def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[Prepared]:
-    """The feed's steps, each sent to the device while the one before is under way."""
-    coming = next(feed, None)
-    while coming is not None:
-        here = _sent(coming, device)
-        yield here
-        coming = next(feed, None)
+def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tuple[Prepared, float]]:
+    """The feed's steps, each sent to the device while the one before is under way.
+
+    With each, the seconds that it was waited for.
+    """
+    asked = time.perf_counter()
+    while (coming := next(feed, None)) is not None:
+        waited = time.perf_counter() - asked
+        yield _sent(coming, device), waited
+        asked = time.perf_counter()
 
 
 def _sent(prepared: Prepared, device: torch.device) -> Prepared:
@@ -268,28 +356,13 @@ def _add(found: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Te
             mine[what] = mine[what] + value if what in mine else value
 
 
-def _reduced(found: dict[str, dict[str, Tensor]], world: World) -> dict[str, dict[str, Tensor]]:
+def _reduced(found: dict[str, dict[str, Tensor]], world: World) -> _Sums:
     """The sums over all processes, in one exchange."""
     places = [(name, what) for name in sorted(found) for what in sorted(found[name])]
     if not places:
-        return found
-    values = world.total(torch.stack([found[name][what] for name, what in places]))
-    out: dict[str, dict[str, Tensor]] = {}
-    for (name, what), value in zip(places, values, strict=True):
-        out.setdefault(name, {})[what] = value
-    return out
-
-
-def _read(found: dict[str, dict[str, Tensor]]) -> Measured:
-    """The sums as numbers, in one transfer."""
-    places = [(name, what) for name, sums in found.items() for what in sums]
-    if not places:
-        return {}
-    values = torch.stack([found[name][what] for name, what in places]).tolist()
-    out: Measured = {}
-    for (name, what), value in zip(places, values, strict=True):
-        out.setdefault(name, {})[what] = value
-    return out
+        return _Sums([], torch.zeros(0, dtype=torch.float64, device=world.device))
+    values = torch.stack([found[name][what] for name, what in places])
+    return _Sums(places, world.total(values))
 
 
 def _check(sums: Measured, number: int, *, norm: float) -> None:

@@ -1,0 +1,211 @@
+"""A run says what limits it, and is warned when it sits on the unigram plateau."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from learning import HERE, MACHINE, QUIET, of, task, went
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from clozelab.cli.training import View
+from clozelab.records import Run
+from clozelab.runs import plateau, starting
+from clozelab.runs.events import Began, Said
+from clozelab.runs.pretrain import pretrain, resume
+from clozelab.runs.session import Habits
+from clozelab.runs.setup import Setup
+from clozelab.training import loop
+from clozelab.training.loop import Prepared, Step, train
+
+torch.set_num_threads(1)
+STILL = ("optimiser.rate=1e-9", "schedule.decay=constant")
+
+
+# What limits a run
+
+
+def test_a_step_says_how_long_its_text_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    setup = Setup(task("roberta", steps=3), MACHINE, HERE)
+
+    def slowly() -> Iterator[Prepared]:
+        for job in setup.steps.jobs(0, setup.steps.start()):
+            now[0] += 5
+            yield job()
+
+    steps = []
+    for step in train(setup.trainee, slowly(), HERE):
+        steps.append(step)
+        now[0] += 100  # what the caller does is nobody's waiting
+    assert [(step.waited, step.slack, step.busy) for step in steps] == [(5.0, 0.0, None)] * 3
+    assert sum(step.seconds for step in steps) == 15.0
+
+
+class Ticks:
+    """An event of a device whose clock goes on by a second whenever it is asked."""
+
+    now = 0
+    read = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        Ticks.now += 1
+        self.at = Ticks.now
+
+    def synchronize(self) -> None:
+        self.done = True
+
+    def elapsed_time(self, later: Ticks) -> float:
+        Ticks.read += 1
+        return 1000.0 * (later.at - self.at)
+
+
+def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Ticks)
+    monkeypatch.setattr(Ticks, "now", 0)
+    work = loop._Work(torch.device("cuda"), 0.0)
+    with work:
+        Ticks.now += 9
+    Ticks.now += 100  # between the two it rests
+    with work:
+        pass
+    assert not Ticks.read
+    assert work.busy() == 10.0 + 1.0
+    failed = loop._Work(torch.device("cuda"), 0.0)
+    with pytest.raises(KeyError), failed:
+        raise KeyError
+    assert len(failed.events) == 1 and loop._Work(HERE.device, 0.0).busy() is None
+
+
+def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
+    events = went(task("roberta", steps=6), tmp_path / "run")
+    entries = Run(tmp_path / "run").entries("step")
+    steps = of(Step, events)
+    assert [one["waited"] for one in entries] == [step.waited for step in steps]
+    assert [one["slack"] for one in entries] == [step.slack for step in steps]
+    assert not any("busy" in one for one in entries)
+    assert (Run(tmp_path / "run").result() or {})["limited_by"] in ("feed", "arithmetic")
+
+
+@pytest.mark.parametrize(
+    ("waited", "busy", "peak", "told"),
+    [
+        (0.9, 0.05, 1e6, "250% of peak · feed-bound"),
+        (0.0, 0.5, 1e6, "250% of peak · host-bound"),
+        (0.0, 1.0, 1e6, "250% of peak · arithmetic-bound"),
+        (0.0, 1.0, 1e7, "25% of peak · memory-bound"),
+        (0.5, None, None, "tokens/s · feed-bound"),
+        (0.0, None, None, "tokens/s · arithmetic-bound"),
+        (0.0, 1.0, None, "2,500 tokens/s"),
+    ],
+)
+def test_the_line_ends_with_what_limits_the_run(
+    waited: float, busy: float | None, peak: float | None, told: str
+) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    bars = Progress(TextColumn("{task.fields[told]}"), console=console, disable=True)
+    view = View(bars)
+    recipe: Any = task("roberta").recipe
+    view.begin(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
+    for number in range(1, 8):
+        sums = {"masked_lm": {"loss": 14.0, "count": 2}}
+        clock = {"waited": waited, "slack": 0.5, "busy": busy}
+        view.step(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
+    (task_,) = bars.tasks
+    assert task_.fields["told"].startswith("masked_lm 7.000 · 2,500 tokens/s")
+    assert task_.fields["told"].endswith(told)
+
+
+def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
+    bars = Progress(disable=True)
+    view = View(bars)
+    recipe: Any = task("roberta").recipe
+    view.begin(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
+    for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):
+        view.step(Step(number, {}, 0.0, 0.0, 1000, seconds))
+    speed = 1000 * (1 + 0.9 + 0.81) / (3 + 0.9 + 0.81)
+    assert bars.tasks[0].fields["told"] == f" · {speed:,.0f} tokens/s · arithmetic-bound"
+
+
+# The plateau
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretches of 15 steps."""
+    monkeypatch.setattr(plateau, "_FEWEST", 15)
+
+
+def warned(events: list[Any]) -> list[int]:
+    """After which steps a run was warned."""
+    found, last = [], 0
+    for event in events:
+        if isinstance(event, Step):
+            last = event.number
+        elif isinstance(event, Said) and "on the unigram plateau" in event.text:
+            found.append(last)
+    return found
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path) -> None:
+    events = went(task("roberta", *STILL, steps=80), tmp_path / "run")
+    assert warned(events) == [31]
+    (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
+    assert said.endswith("a rate of 1e-09 is unusual: raise it by --set optimiser.rate=…")
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
+    events = went(task("roberta", "optimiser.rate=0.01", steps=48, sequences=8), tmp_path / "run")
+    losses = [step.sums["masked_lm"] for step in of(Step, events)]
+    assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1
+    assert warned(events) == []
+
+
+@pytest.mark.usefixtures("brief")
+@pytest.mark.parametrize(("stop", "again"), [(20, [31]), (40, [])])
+def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
+    stop: int, again: list[int], tmp_path: Path
+) -> None:
+    given, place = task("roberta", *STILL, steps=64), tmp_path / "run"
+    habits = Habits(save_every=20, evaluate_every=0, evaluate_blocks=8)
+    events = pretrain(given, place, machine=MACHINE, habits=habits)
+    before = []
+    for event in events:
+        before.append(event)
+        if isinstance(event, Step) and event.number == stop + 1:
+            break
+    events.close()  # type: ignore[attr-defined]
+    assert warned(before) == ([] if again else [31])
+    after = list(resume(starting.resumed(place), place, machine=MACHINE, habits=habits))
+    assert of(Step, after)[0].number == stop + 1 and warned(after) == again
+
+
+def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("roberta", steps=4), place, habits=Habits(save_every=2, evaluate_every=0))
+    lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    plain = [json.loads(line) for line in lines]
+    for one in plain:
+        one.pop("waited", None)
+        one.pop("slack", None)
+        one["masked_lm"] = {**one.get("masked_lm", {}), "loss": None}
+    text = "".join(json.dumps(one) + "\n" for one in plain)
+    (place / "metrics.jsonl").write_text(text, encoding="utf-8")
+    (place / "result.json").unlink()
+    for file in (place / "checkpoints").glob("step-00000004/*.safetensors"):
+        file.write_bytes(b"")
+    events = list(resume(starting.resumed(place), place, machine=MACHINE, habits=QUIET))
+    assert [step.number for step in of(Step, events)] == [3, 4]
