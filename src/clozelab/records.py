@@ -24,6 +24,7 @@ from clozelab.contracts import UserError
 Entry = dict[str, Any]
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
+STUDY = "study.toml"  # in a study's folder, beside a plan of its own
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,9 @@ from clozelab.runs.tasks.judging import scored
 from clozelab.runs.tasks.lessons import lesson, opened, protocol_task
 from clozelab.runs.tasks.orders import Data
 from clozelab.runs.tasks.predict import follow, predict, score
-from clozelab.runs.tasks.summary import spread, summary
+from clozelab.runs.tasks.summary import summary
 from clozelab.runs.tasks.trial import Trial
+from clozelab.statistics import spread
 from clozelab.tasks import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.tasks.examples import Answer as Gold
 from clozelab.tasks.examples import Choice, Question, Sentences, Tagged
@@ -484,8 +485,8 @@ def test_a_spread_is_best_median_mean_and_students_interval() -> None:
     found = spread([1.0, 2.0, 4.0])
     assert (found["best"], found["median"], found["runs"]) == (4, 2, 3)
     assert found["mean"] == pytest.approx(7 / 3)
-    # The standard deviation is √(7/3); t with two degrees of freedom is 4.303.
-    half = 4.303 * (7 / 3) ** 0.5 / 3**0.5
+    # The standard deviation is √(7/3); t with two degrees of freedom is 4.302653.
+    half = 4.302653 * (7 / 3) ** 0.5 / 3**0.5
     assert (found["low"], found["high"]) == pytest.approx((7 / 3 - half, 7 / 3 + half))
     assert spread([5.0]) == {"best": 5, "median": 5, "mean": 5, "runs": 1}
 
@@ -525,8 +526,8 @@ def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
     first, second = found["cells"]
     assert first["scores"]["f1"]["best"] == 30 and first["scores"]["f1"]["mean"] == 25
     assert second["selected"]["median"] == 45 and second["selected"]["runs"] == 2
-    # t with one degree of freedom is 12.706; the deviation of 40 and 60 is √200.
-    assert first["selected"]["high"] == pytest.approx(50 + 12.706 * 10)
+    # t with one degree of freedom is 12.7062047; the deviation of 40 and 60 is √200.
+    assert first["selected"]["high"] == pytest.approx(50 + 12.7062047 * 10)
 
 
 def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path: Path) -> None:

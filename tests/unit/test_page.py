@@ -21,8 +21,8 @@ from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run
 from clozelab.report import commands
 from clozelab.report.figures import Line, Row, curves, dots
-from clozelab.report.gathering import gather
-from clozelab.report.page import html, markdown
+from clozelab.report.gathering import Pretraining, Trials, gather
+from clozelab.report.page import page
 
 EMPTY = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -57,6 +57,14 @@ def read(page: str) -> Reader:
     reader.close()
     assert not reader.open
     return reader
+
+
+def html(runs: list[Pretraining], tunings: list[Trials], *, title: str) -> str:
+    return page(runs, tunings, title=title).html()
+
+
+def markdown(runs: list[Pretraining], tunings: list[Trials], *, title: str) -> str:
+    return page(runs, tunings, title=title).markdown()
 
 
 def words_of(line: str) -> argparse.Namespace:
@@ -124,6 +132,18 @@ def test_the_page_is_whole_and_links_to_nothing(tmp_path: Path) -> None:
     assert not found.links
     assert {"85.0 ± 63.5", "5.125", "random weights", "masked lm, held out"} <= {*found.cells}
     assert "roberta" in found.cells and "corruption.copies" in found.cells
+
+
+def test_what_limited_a_run_is_a_cell_and_runs_of_old_have_a_gap(tmp_path: Path) -> None:
+    places = [pretraining(tmp_path, name) for name in ("a", "b")]
+    result = Run(places[0]).result() or {}
+    Run(places[0]).write_result({**result, "limited_by": "memory"})
+    runs, _ = gather(places)
+    assert [run.limited_by for run in runs] == ["memory", None]
+    lines = markdown(runs, [], title="x").splitlines()
+    header, _, first, second = [line for line in lines if line.startswith("|")][:4]
+    at = header.split(" | ").index("limited by")
+    assert [line.split(" | ")[at] for line in (first, second)] == ["memory", "–"]
 
 
 def test_markdown_says_the_same(tmp_path: Path) -> None:
@@ -293,9 +313,9 @@ def test_dots_of_one_value_are_drawn() -> None:
 
 
 def test_many_lines_differ_in_colour_or_dashes() -> None:
-    drawn = curves([Line(f"r{n}", [(1, 2.0), (2, n)], n) for n in range(20)], across="", up="")
+    drawn = curves([Line(f"r{n}", [(1, 2.0), (2, n)], n) for n in range(32)], across="", up="")
     looks = re.findall('polyline class="line ([^"]*)"', drawn)
-    assert len({*looks}) == 20 and looks[0] == "c0" and looks[8] == "c0 d1"
+    assert len({*looks}) == 32 and looks[3:5] == ["c3", "c4 d1"] and looks[8] == "c0 d2"
     assert re.findall('<line class="line ([^"]*)"', drawn) == looks  # the legend's
     style = (Path(commands.__file__).parent / "page.css").read_text()
     assert all(f".{word} {{" in style for look in looks for word in look.split())

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from clozelab.cli.console import err, out, read_recipe
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from clozelab.report.document import Page
+
+PAUSE = 5  # seconds between two writings of a page that is followed
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -84,15 +92,39 @@ def blocks(arguments: argparse.Namespace) -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Write a page about some runs."""
+    """Write a page about some runs or a study; to follow them, again while they go on."""
     from clozelab.records import write_text
-    from clozelab.report.gathering import gather
-    from clozelab.report.page import html, markdown
+    from clozelab.report.document import check
 
     place = Path(arguments.out)
-    forms = {".html": html, ".md": markdown}
-    if place.suffix not in forms:
-        raise UserError(f"--out {place}: a page is .html or .md; name it so")
-    runs, tunings = gather(Path(one) for one in arguments.runs)
-    write_text(place, forms[place.suffix](runs, tunings, title=arguments.title))
-    err.print(escape(f"{place}: {len(runs)} runs, {len(tunings)} fine-tunings"))
+    check(place)
+    runs = [Path(one) for one in arguments.runs]
+    page, told, going = _page(runs, arguments.title)
+    if arguments.follow and going:
+        err.print(escape(f"{place}: open it, it keeps up; Ctrl-C ends this, not the runs"))
+        try:
+            while going:
+                write_text(place, page.written(place, refresh=PAUSE))
+                time.sleep(PAUSE)
+                page, told, going = _page(runs, arguments.title)
+        except KeyboardInterrupt:
+            pass  # what is told last stands, and no longer loads itself
+    write_text(place, page.written(place))
+    err.print(escape(f"{place}: {told}"))
+
+
+def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
+    """The page, what it is about, and whether any of that goes on."""
+    from clozelab.records import STUDY
+    from clozelab.report import page, study
+    from clozelab.report.gathering import gather
+
+    if len(runs) == 1 and (runs[0] / STUDY).is_file():
+        found = study.gathered(runs[0])
+        made = study.page(found)
+        told = f"a study, {len(found.outcomes)} of {found.planned} cells"
+        return replace(made, title=title or made.title), told, not found.ended
+    trained, tuned = gather(runs)
+    going = any(not run.done for run in trained)
+    told = f"{len(trained)} runs, {len(tuned)} fine-tunings"
+    return page.page(trained, tuned, title=title or "Runs"), told, going

@@ -9,18 +9,20 @@ from typing import NamedTuple
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
-SERIES = 8  # colours that tell apart for every kind of sight
+SERIES = 8  # colours
+APART = 4  # of them in a row that every kind of sight tells apart; the next are dashed
 DASHES = 4  # ways to draw a line of one colour
 NAME = 46  # characters beside a row of dots
 
 
 class Line(NamedTuple):
-    """A curve; `faint` is drawn behind the others."""
+    """A curve; `faint` is drawn behind the others, a band (x, low, high) behind its line."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: int
     faint: bool = False
+    band: Sequence[tuple[float, float, float]] = ()
 
 
 class Row(NamedTuple):
@@ -40,8 +42,9 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
         return ""
     right = max(x for x, _ in every) or 1.0
     # The first steps are far above the rest, and would press all of it flat.
-    firm = sorted(y for line in lines for x, y in line.points if x >= 0.05 * right)
-    low, high = firm[0], firm[-1]
+    ends = [(x, y) for line in lines for x, *both in line.band for y in both]
+    firm = [y for x, y in [*every, *ends] if x >= 0.05 * right]
+    low, high = min(firm), max(firm)
     bottom, top = low - 0.06 * (high - low or 1.0), high + 0.06 * (high - low or 1.0)
 
     def place(point: tuple[float, float]) -> str:
@@ -50,6 +53,11 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
         return f"{x:.1f},{y:.1f}"
 
     parts = [_frame(0.0, right, bottom, top, across=across, up=up)]
+    for line in lines:
+        edge = [(x, low) for x, low, _ in line.band] + [(x, y) for x, _, y in line.band[::-1]]
+        if edge:
+            path = " ".join(place(point) for point in edge)
+            parts.append(f'<polygon class="band c{line.colour % SERIES}" points="{path}"/>')
     for line in sorted(lines, key=lambda one: not one.faint):
         kind = "faint" if line.faint else "line"
         path = " ".join(place(point) for point in _thinned(line.points))
@@ -57,14 +65,19 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
         if not line.faint:
             x, y = place(line.points[-1]).split(",")
             parts.append(f'<circle class="dot c{line.colour % SERIES}" cx="{x}" cy="{y}" r="3"/>')
-    return _svg("".join(parts), HEIGHT) + legend([(x.name, x.colour) for x in lines if not x.faint])
+    drawn = _svg("".join(parts), HEIGHT, f"{up} over {across}")
+    return drawn + legend([(one.name, one.colour) for one in lines if not one.faint])
 
 
-def dots(rows: Sequence[Row], *, across: str) -> str:
-    """Rows of dots, one below another, each with its mean's interval as a bar."""
+def dots(rows: Sequence[Row], *, across: str, marks: Sequence[float] = ()) -> str:
+    """Rows of dots, one below another, each with its mean's interval as a bar.
+
+    `marks` are values to compare with, each a line from top to bottom.
+    """
     left, step = 20 + 6.7 * max(min(len(row.name), NAME) for row in rows), 26
     height = TOP + step * len(rows) + BOTTOM
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
+    ends += marks
     low, high = min(ends), max(ends)
     margin = 0.06 * (high - low or 1.0)
     low, high = low - margin, high + margin
@@ -77,7 +90,12 @@ def dots(rows: Sequence[Row], *, across: str) -> str:
         parts.append(
             f'<line class="grid" x1="{x_of(tick):.1f}" x2="{x_of(tick):.1f}" y1="{TOP}"'
             f' y2="{height - BOTTOM}"/><text class="tick" text-anchor="middle"'
-            f' x="{x_of(tick):.1f}" y="{height - BOTTOM + 15}">{tick:g}</text>'
+            f' x="{x_of(tick):.1f}" y="{height - BOTTOM + 15}">{_short(tick)}</text>'
+        )
+    for mark in dict.fromkeys(marks):
+        parts.append(
+            f'<line class="mark" x1="{x_of(mark):.1f}" x2="{x_of(mark):.1f}" y1="{TOP}"'
+            f' y2="{height - BOTTOM}"/>'
         )
     for number, row in enumerate(rows):
         y = TOP + step * number + step / 2
@@ -99,7 +117,7 @@ def dots(rows: Sequence[Row], *, across: str) -> str:
         f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2:.1f}"'
         f' y="{height - 6}">{escape(across)}</text>'
     )
-    return _svg("".join(parts), height)
+    return _svg("".join(parts), height, across)
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:
@@ -113,8 +131,8 @@ def legend(names: Sequence[tuple[str, int]]) -> str:
 
 
 def _look(colour: int) -> str:
-    """The classes of a line: its colour, and dashes where the colours begin again."""
-    dash = colour // SERIES % DASHES
+    """The classes of a line: its colour, and dashes where that alone would not tell it apart."""
+    dash = (colour // APART + colour // (APART * DASHES)) % DASHES
     return f"c{colour % SERIES}" + (f" d{dash}" if dash else "")
 
 
@@ -134,7 +152,8 @@ def _frame(left: float, right: float, bottom: float, top: float, *, across: str,
         y = TOP + (top - tick) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
         parts.append(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">{tick:g}</text>'
+            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">'
+            f"{_short(tick)}</text>"
         )
     for tick in _ticks(left, right):
         x = LEFT + (tick - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -151,8 +170,9 @@ def _frame(left: float, right: float, bottom: float, top: float, *, across: str,
     return "".join(parts)
 
 
-def _svg(inside: str, height: float) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{inside}</svg>'
+def _svg(inside: str, height: float, says: str) -> str:
+    name = f'role="img" aria-label="{escape(says)}"'
+    return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{inside}</svg>'
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -165,11 +185,11 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _short(value: float) -> str:
-    """A large number in few characters."""
+    """A number in few characters, with a true minus sign."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
-    return f"{value:g}"
+    return f"{value:g}".replace("-", "−")
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:

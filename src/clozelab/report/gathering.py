@@ -11,7 +11,7 @@ from typing import Any
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import Recipe
-from clozelab.records import PLAN, Entry, Run
+from clozelab.records import PLAN, STUDY, Entry, Run
 
 Points = list[tuple[float, float]]  # (tokens, value)
 
@@ -30,6 +30,7 @@ class Pretraining:
     train: dict[str, Points]  # the loss of each objective
     held_out: dict[str, Points]
     last: dict[str, dict[str, float]]  # what was measured last on held-out text
+    limited_by: str | None  # feed, host, memory or arithmetic; runs of old do not say
 
     @property
     def done(self) -> bool:
@@ -71,7 +72,7 @@ def gather(places: Iterable[Path]) -> tuple[list[Pretraining], list[Trials]]:
         if (folder / PLAN).exists():
             trials += _trials(folder, name)
         else:
-            runs.append(_pretraining(folder, name))
+            runs.append(pretraining(folder, name))
     if not (runs or trials):
         raise UserError("nothing is done yet: wait until a run has a result")
     return runs, trials
@@ -88,14 +89,21 @@ def _named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _folders(place: Path) -> list[Path]:
-    """The runs at or right below a place."""
-    if (place / PLAN).exists() or (place / "recipe.toml").exists():
+    """The runs at or right below a place; a study is none of them."""
+    if (place / STUDY).exists():
+        raise UserError(f"{place}: is a study, which has a page of its own; name it alone")
+    if _is_run(place):
         return [place]
     inside = sorted(path for path in place.glob("*") if path.is_dir())
-    return [one for one in inside if (one / PLAN).exists() or (one / "recipe.toml").exists()]
+    return [one for one in inside if _is_run(one) and not (one / STUDY).exists()]
 
 
-def _pretraining(folder: Path, name: str) -> Pretraining:
+def _is_run(place: Path) -> bool:
+    return (place / PLAN).exists() or (place / "recipe.toml").exists()
+
+
+def pretraining(folder: Path, name: str) -> Pretraining:
+    """One run, as far as it is, under a name."""
     run = Run.open(folder)
     recipe = recipes.parse(run.recipe(), str(run.recipe_file))
     entries = run.entries()
@@ -120,6 +128,7 @@ def _pretraining(folder: Path, name: str) -> Pretraining:
         train=_curves([one for one in entries if one["kind"] == "step"], at),
         held_out=_curves(held, at),
         last={k: v for k, v in held[-1].items() if isinstance(v, dict)} if held else {},
+        limited_by=result.get("limited_by"),
     )
 
 

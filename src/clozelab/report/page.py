@@ -1,45 +1,19 @@
-"""A page about some runs: one file without a link to anything, or the same as Markdown."""
+"""A page about some runs: scores, curves, what their recipes do differently, how to do it again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from clozelab import recipe as recipes
+from clozelab.recipe import Recipe
 from clozelab.recipe.tables import written
 from clozelab.report import commands, figures
+from clozelab.report.document import GAP, Cell, Page, Part, Section, Table, number
 from clozelab.report.figures import Line, Row
 from clozelab.report.gathering import Pretraining, Trials
 from clozelab.report.scores import told
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What a table shows, and what it is sorted by."""
-
-    text: str
-    value: float | None = None  # numbers stand on the right
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns and rows."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, and what stands under it: figures, tables, words, commands."""
-
-    title: str
-    parts: Sequence[str | Table | tuple[str, str]]  # words, a table, or (kind, content)
 
 
 def sections(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> Iterator[Section]:
@@ -49,37 +23,17 @@ def sections(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> Iterator
     if runs:
         yield Section("Pretraining", [_losses(runs), *_curves(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
-        yield Section("What the recipes do differently", [_differences(runs)])
+        compared = [(run.name, run.recipe) for run in runs]
+        yield Section("What the recipes do differently", [differences(compared)])
     again = [commands.pretrain(run) for run in runs]
     again += [line for one in tunings for line in commands.finetune(one)]
     yield Section("How to do it again", [("code", "\n".join(again))])
     yield Section("Machines", [_machines([*runs, *tunings])])
 
 
-def html(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> str:
-    """One self-contained page."""
-    style, script = (_file(name) for name in ("page.css", "page.js"))
-    body = [f"<h1>{escape(title)}</h1>", f'<p class="note">{escape(_opening(runs, tunings))}</p>']
-    for section in sections(runs, tunings):
-        body.append(f"<h2>{escape(section.title)}</h2>")
-        body += [_html(part) for part in section.parts]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
-    )
-
-
-def markdown(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> str:
-    """The same in plain text, without the figures."""
-    lines = [f"# {title}", "", _opening(runs, tunings), ""]
-    for section in sections(runs, tunings):
-        lines += [f"## {section.title}", ""]
-        for part in section.parts:
-            lines += _markdown(part)
-    return "\n".join(lines).rstrip() + "\n"
+def page(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> Page:
+    """All that is told of some runs."""
+    return Page(title, _opening(runs, tunings), [*sections(runs, tunings)])
 
 
 def _opening(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> str:
@@ -88,7 +42,7 @@ def _opening(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> str:
     return f"{' and '.join(said)}. Scores are on dev sets; ± is half of a mean's 95 % interval."
 
 
-def _scores(tunings: Sequence[Trials]) -> Iterator[str | Table | tuple[str, str]]:
+def _scores(tunings: Sequence[Trials]) -> Iterator[Part]:
     """A table and a figure for each task."""
     tasks = list(dict.fromkeys(one.data for one in tunings))
     for task, title in zip(tasks, _titles(tasks), strict=True):
@@ -100,10 +54,10 @@ def _scores(tunings: Sequence[Trials]) -> Iterator[str | Table | tuple[str, str]
             [
                 Cell(name),
                 *(_spread(cell["scores"].get(metric)) for metric in metrics),
-                *(_number(cell["selected"][what]) for what in ("median", "best")),
+                *(number(cell["selected"][what]) for what in ("median", "best")),
                 _runs(cell),
-                _number({**one.order["tuning"], **cell["settings"]}["rate"], "g"),
-                _number(sum(one.seconds[cell["name"]].values()) / 60),
+                number({**one.order["tuning"], **cell["settings"]}["rate"], "g"),
+                number(sum(one.seconds[cell["name"]].values()) / 60),
             ]
             for name, (one, cell) in zip(names, mine, strict=True)
         ]
@@ -116,9 +70,9 @@ def _scores(tunings: Sequence[Trials]) -> Iterator[str | Table | tuple[str, str]
                 [scores[first] for scores in cell["seeds"].values()],
                 cell["scores"][first].get("low"),
                 cell["scores"][first].get("high"),
-                number,
+                colour,
             )
-            for number, (name, (_, cell)) in enumerate(zip(names, mine, strict=True))
+            for colour, (name, (_, cell)) in enumerate(zip(names, mine, strict=True))
             if first in cell["scores"]
         ]
         yield ("figure", figures.dots(dots, across=f"{first.replace('_', ' ')}; a dot a run"))
@@ -161,23 +115,25 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
         [
             Cell(run.name if run.done else f"{run.name} (not done)"),
             Cell(run.recipe.name),
-            _number(sum(run.recipe.parameters().values()) / 1e6),
-            _number(run.steps, ",d"),
-            _number(run.tokens / 1e6),
-            _number(run.seconds / 60),
-            _number(run.tokens / max(run.seconds, 1e-9) / 1e3),
+            number(sum(run.recipe.parameters().values()) / 1e6),
+            number(run.steps, ",d"),
+            number(run.tokens / 1e6),
+            number(run.seconds / 60),
+            number(run.tokens / max(run.seconds, 1e-9) / 1e3),
+            Cell(run.limited_by) if run.limited_by else GAP,
             *(_loss(run, name) for name in objectives),
         ]
         for run in runs
     ]
     columns = ["run", "recipe", "M parameters", "steps", "M tokens", "minutes", "k tokens/s"]
+    columns.append("limited by")
     return Table([*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows)
 
 
 def _loss(run: Pretraining, name: str) -> Cell:
     if name not in run.last:
-        return Cell("–")
-    return _number(run.last[name]["loss"], ".3f")
+        return GAP
+    return number(run.last[name]["loss"], ".3f")
 
 
 def _curves(runs: Sequence[Pretraining]) -> Iterator[tuple[str, str]]:
@@ -185,21 +141,21 @@ def _curves(runs: Sequence[Pretraining]) -> Iterator[tuple[str, str]]:
     for name in dict.fromkeys(name for run in runs for name in (*run.held_out, *run.train)):
         held = any(name in run.held_out for run in runs)
         lines = []
-        for number, run in enumerate(runs):
+        for colour, run in enumerate(runs):
             if name in run.held_out:
-                lines.append(Line(run.name, run.held_out[name], number))
+                lines.append(Line(run.name, run.held_out[name], colour))
                 if name in run.train:
-                    lines.append(Line(run.name, _smooth(run.train[name]), number, faint=True))
+                    lines.append(Line(run.name, smooth(run.train[name]), colour, faint=True))
             elif name in run.train:
                 said = f"{run.name} (in training)" if held else run.name
-                lines.append(Line(said, run.train[name], number))
+                lines.append(Line(said, run.train[name], colour))
         what = "loss on held-out text" if held else "loss in training"
         faint = "; faint: in training" if any(line.faint for line in lines) else ""
         yield ("heading", f"{name.replace('_', ' ')}: {what}, in nats{faint}")
         yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
 
 
-def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """A running mean, so that noise does not hide the curve."""
     found: list[tuple[float, float]] = []
     mean = points[0][1]
@@ -209,22 +165,22 @@ def _smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def _differences(runs: Sequence[Pretraining]) -> Table:
-    """Every setting that some run has otherwise than the first."""
-    first = runs[0].recipe
+def differences(compared: Sequence[tuple[str, Recipe]]) -> Table:
+    """Every setting that some recipe has otherwise than the first; each goes by a name."""
+    (name, first), *others = compared
     keys: dict[str, dict[str, str]] = {}
-    for run in runs[1:]:
-        for key, ours, theirs in recipes.difference(first, run.recipe):
-            row = keys.setdefault(key, {runs[0].name: _told(ours)})
-            row[run.name] = _told(theirs)
+    for other, recipe in others:
+        for key, ours, theirs in recipes.difference(first, recipe):
+            keys.setdefault(key, {name: _told(ours)})[other] = _told(theirs)
     rows = [
-        [Cell(key), *(Cell(row.get(run.name, row[runs[0].name])) for run in runs)]
+        [Cell(key), *(Cell(row.get(other, row[name])) for other, _ in compared)]
         for key, row in keys.items()
     ]
-    return Table(["setting", *(run.name for run in runs)], rows)
+    return Table(["setting", *(other for other, _ in compared)], rows)
 
 
 def _machines(runs: Sequence[Pretraining | Trials]) -> Table:
+    """Where each was made, and with what."""
     names = ("gpu", "device", "precision", "cpus", "torch", "clozelab", "commit", "seed")
     rows = [
         [Cell(run.name), *(Cell(str(run.machine.get(name, "–"))) for name in names)] for run in runs
@@ -233,64 +189,8 @@ def _machines(runs: Sequence[Pretraining | Trials]) -> Table:
 
 
 def _spread(one: dict[str, float] | None) -> Cell:
-    return Cell("–") if one is None else Cell(told(one), one["mean"])
-
-
-def _number(value: float, form: str = ".1f") -> Cell:
-    return Cell(format(int(value) if "d" in form else value, form), float(value))
+    return GAP if one is None else Cell(told(one), one["mean"])
 
 
 def _told(value: Any) -> str:
     return "–" if value is None else written(value)
-
-
-def _html(part: str | Table | tuple[str, str]) -> str:
-    if isinstance(part, Table):
-        return _html_table(part)
-    if isinstance(part, str):
-        return f"<p>{escape(part)}</p>"
-    kind, content = part
-    if kind == "figure":
-        return f"<figure>{content}</figure>" if content else ""
-    tag = "pre" if kind == "code" else "h3"
-    return f"<{tag}>{escape(content)}</{tag}>"
-
-
-def _html_table(table: Table) -> str:
-    right = {
-        number for row in table.rows for number, cell in enumerate(row) if cell.value is not None
-    }
-    marks = [' class="n"' if number in right else "" for number in range(len(table.columns))]
-    head = "".join(f"<th{m}>{escape(c)}</th>" for c, m in zip(table.columns, marks, strict=True))
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{mark}{_value(cell)}>{escape(cell.text)}</td>"
-            for cell, mark in zip(row, marks, strict=True)
-        )
-        + "</tr>"
-        for row in table.rows
-    )
-    inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    return f'<div class="wide"><table>{inside}</table></div>'
-
-
-def _value(cell: Cell) -> str:
-    return "" if cell.value is None else f' data-value="{cell.value!r}"'
-
-
-def _markdown(part: str | Table | tuple[str, str]) -> list[str]:
-    if isinstance(part, str):
-        return [part, ""]
-    if isinstance(part, Table):
-        rule = ["---" for _ in part.columns]
-        rows = [[cell.text.replace("|", "\\|") for cell in row] for row in part.rows]
-        return [*(f"| {' | '.join(row)} |" for row in [part.columns, rule, *rows]), ""]
-    kind, content = part
-    if kind == "figure":
-        return []
-    return [f"```\n{content}\n```", ""] if kind == "code" else [f"### {content}", ""]
-
-
-def _file(name: str) -> str:
-    return (resources.files("clozelab") / "report" / name).read_text(encoding="utf-8")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.recipe import protocols
 from clozelab.records import Run
-
-# Two-sided 95 % of Student's t, by degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-      2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
+from clozelab.statistics import spread
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -58,22 +54,6 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
             " a folder of its own"
         )
     return {"task": task, "best": best, "selected": value, "cells": told}
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Best, median and mean of some runs; of two or more also the mean's 95 % interval."""
-    found = {
-        "best": max(values),
-        "median": statistics.median(values),
-        "mean": statistics.fmean(values),
-        "runs": len(values),
-    }
-    if len(values) > 1:
-        freedom = len(values) - 1
-        t = _T[freedom - 1] if freedom <= len(_T) else 1.96 + 2.5 / freedom
-        half = t * statistics.stdev(values) / math.sqrt(len(values))
-        found |= {"low": found["mean"] - half, "high": found["mean"] + half}
-    return found
 
 
 def _scores(result: Mapping[str, Any]) -> dict[str, float]:

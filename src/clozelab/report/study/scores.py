@@ -1,0 +1,91 @@
+"""Our table beside the paper's. A cell that is missing leaves a gap, never a wrong number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from clozelab.report.document import GAP, Cell, Part, Table, listed
+from clozelab.report.study.cells import Evidence, is_loss, label, unit
+from clozelab.report.study.claims import form
+from clozelab.statistics import difference, mean
+
+
+def tables(evidence: Evidence) -> Iterator[Part]:
+    """Means with their intervals, and differences to the first variant, the paper's beside ours."""
+    measures, first = evidence.measures(), evidence.variants[0]
+    known = {name for one in evidence.variants for name in one.paper}
+    columns: list[str] = ["variant", "seeds"]
+    soft: list[int] = []
+    for measure in measures:
+        columns.append(label(measure))
+        if measure in known:
+            soft.append(len(columns))
+            columns.append("paper")
+    means, gaps = [], []
+    for one in evidence.variants:
+        ours = [evidence.of(one.name, measure) for measure in measures]
+        most = max((len(values) for values in ours), default=0)
+        head = [Cell(one.name), Cell(f"{most} of {evidence.study.seeds}", float(most))]
+        row, gap = [*head], [*head]
+        for measure, values in zip(measures, ours, strict=True):
+            row.append(_mean(list(values.values()), measure, most))
+            theirs = evidence.of(first.name, measure)
+            gap.append(GAP if one is first else _difference(values, theirs, measure))
+            if measure in known:
+                paper = one.paper.get(measure)
+                row.append(_paper(paper, measure))
+                between = None if one is first else _minus(paper, first.paper.get(measure))
+                gap.append(_paper(between, measure, sign="+"))
+        means.append(row)
+        gaps.append(gap)
+    yield Table(columns, means, _beside(evidence, known - {*measures}), frozenset(soft))
+    if len(evidence.variants) > 1:
+        yield ("heading", f"Differences to {first.name}")
+        beside = "Seed by seed where both have two seeds or more in common, else by Welch's method."
+        yield Table(columns, gaps, beside, frozenset(soft))
+
+
+def _beside(evidence: Evidence, lacking: set[str]) -> str:
+    """What a reader of the table should know."""
+    notes = []
+    if lacking:
+        names = listed(map(label, sorted(lacking)))
+        notes.append(f"{evidence.study.paper.name} also has {names}, not run here.")
+    cut = any(key.startswith("tokenizer.") for key in evidence.changed())
+    if any(map(is_loss, evidence.measures())) and (cut or any(v.data for v in evidence.variants)):
+        notes.append("Losses are of a token: those of other tokenizers or texts do not compare.")
+    return " ".join(notes)
+
+
+def _mean(values: Sequence[float], measure: str, most: int) -> Cell:
+    if not values:
+        return GAP
+    digits = 3 if is_loss(measure) else 1
+    sure = mean(values)
+    text = f"{fmean(values):.{digits}f}" + (f" ± {sure.half:.{digits}f}" if sure else "")
+    fewer = f" ({len(values)} of {most})" if len(values) < most else ""
+    return Cell(text + fewer, fmean(values))
+
+
+def _difference(ours: dict[int, float], theirs: dict[int, float], measure: str) -> Cell:
+    found, what = difference(ours, theirs), unit(measure)
+    if found is not None:
+        text = f"{form(found.value, what, sign=True)} ± {form(found.half, what)}"
+        return Cell(text, found.value)
+    both = [*(ours.keys() & theirs.keys())]
+    if not both:
+        return GAP
+    value = fmean(ours[seed] - theirs[seed] for seed in both)
+    return Cell(form(value, what, sign=True), value)
+
+
+def _minus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b
+
+
+def _paper(value: float | None, measure: str, *, sign: str = "") -> Cell:
+    if value is None:
+        return GAP
+    digits = 3 if is_loss(measure) else 1
+    return Cell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)

@@ -1,0 +1,144 @@
+"""Chromium without a window, told what to do over the pipe that its debugger reads."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+PATIENCE = 60  # seconds for any answer: it is slow only where nothing will come
+
+
+class Chromium:
+    """One page in one browser; keeps what it logged and what it asked the network for."""
+
+    def __init__(self, home: Path) -> None:
+        assert PROGRAM is not None
+        theirs, self._to = os.pipe()
+        self._from, ours = os.pipe()
+        words = [PROGRAM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        words += ["--disable-dev-shm-usage", "--remote-debugging-pipe", f"--user-data-dir={home}"]
+        # The debugger reads 3 and writes 4, whatever numbers the pipes have here.
+        script = f'exec "$0" "$@" 3<&{theirs} 4>&{ours}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", script, *words, "about:blank"],
+            pass_fds=(theirs, ours),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(theirs)
+        os.close(ours)
+        self._rest, self._number, self._session = b"", 0, ""
+        self.events: list[dict[str, Any]] = []
+        pages = self.do("Target.getTargets")["targetInfos"]
+        target = next(one["targetId"] for one in pages if one["type"] == "page")
+        attached = self.do("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for name in ("Page", "Runtime", "Log", "Network"):
+            self.do(f"{name}.enable")
+
+    def do(self, method: str, /, **settings: Any) -> dict[str, Any]:
+        """One command of the protocol, and what it answers."""
+        self._number += 1
+        order = {"id": self._number, "method": method, "params": settings}
+        if self._session:
+            order["sessionId"] = self._session
+        os.write(self._to, json.dumps(order).encode() + b"\0")
+        while True:
+            message = self._read()
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                return dict(message["result"])
+            self.events.append(message)
+
+    def open(self, page: Path) -> None:
+        """Load a page from disk, wholly."""
+        self.events.clear()
+        self.do("Page.navigate", url=page.resolve().as_uri())
+        while not any(one.get("method") == "Page.loadEventFired" for one in self.events):
+            self.events.append(self._read())
+
+    def ask(self, script: str) -> Any:
+        """What an expression comes to in the page."""
+        found = self.do("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait(self, script: str) -> None:
+        """Until an expression holds in the page, which may load itself meanwhile."""
+        end = time.monotonic() + PATIENCE
+        while not self.ask(script):
+            if time.monotonic() > end:
+                raise TimeoutError(script)
+            time.sleep(0.1)
+
+    def click(self, element: str) -> None:
+        """Press and release the mouse on what an expression finds."""
+        self.ask(f"{element}.scrollIntoView({{block: 'center'}})")
+        box = self.ask(
+            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
+            f"({element}.getBoundingClientRect())"
+        )
+        place = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+        for kind in ("mousePressed", "mouseReleased"):
+            self.do("Input.dispatchMouseEvent", type=kind, **place)
+
+    def press(self, key: str) -> None:
+        """A key, wherever the focus is."""
+        for kind in ("keyDown", "keyUp"):
+            self.do("Input.dispatchKeyEvent", type=kind, key=key)
+
+    def size(self, width: int, height: int) -> None:
+        """The window's, in the page's own pixels."""
+        shape = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.do("Emulation.setDeviceMetricsOverride", **shape)
+
+    def emulate(self, *, scheme: str = "light", media: str = "") -> None:
+        """Light or dark, screen or print."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.do("Emulation.setEmulatedMedia", media=media, features=[feature])
+
+    def picture(self) -> bytes:
+        """The whole page as PNG."""
+        whole = self.do("Page.captureScreenshot", captureBeyondViewport=True)
+        return base64.b64decode(whole["data"])
+
+    def printed(self) -> bytes:
+        """The page as PDF."""
+        return base64.b64decode(self.do("Page.printToPDF", printBackground=False)["data"])
+
+    def logged(self) -> list[dict[str, Any]]:
+        """What the page's console and the browser had to say."""
+        kinds = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
+        return [one for one in self.events if one.get("method") in kinds]
+
+    def requests(self) -> list[str]:
+        """Every address that was asked for."""
+        sent = [one for one in self.events if one.get("method") == "Network.requestWillBeSent"]
+        return [one["params"]["request"]["url"] for one in sent]
+
+    def close(self) -> None:
+        """End it; it is gone when this returns."""
+        os.close(self._to)
+        os.close(self._from)
+        self._process.terminate()
+        self._process.wait(timeout=PATIENCE)
+
+    def _read(self) -> dict[str, Any]:
+        """The next message, each ended by a zero."""
+        end = time.monotonic() + PATIENCE
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._from], [], [], max(0.0, end - time.monotonic()))
+            more = os.read(self._from, 1 << 16) if ready else b""
+            if not more:
+                raise TimeoutError("the browser does not answer")
+            self._rest += more
+        line, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(line))
