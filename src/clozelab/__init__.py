@@ -2,8 +2,8 @@
 
 The public names, each imported when it is first used, so that `import clozelab` is quick:
 `Recipe` and `read` (recipes), `Corpus` (a store), `pretrain` (a run), `finetune` (runs on a task),
-`load` (a trained model; `load(run).predict([...])` applies a fine-tuned one), `UserError` (what
-every mistake raises).
+`study` (a comparison of recipes), `load` (a trained model; `load(run).predict([...])` applies a
+fine-tuned one), `UserError` (what every mistake raises).
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from clozelab.recipe import Recipe, read
     from clozelab.runs.load import load
     from clozelab.runs.pretrain import pretrain
+    from clozelab.runs.study.running import study
     from clozelab.runs.tasks.finetune import finetune
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
-__all__ = ["Corpus", "Recipe", "UserError", "finetune", "load", "pretrain", "read"]
+__all__ = ["Corpus", "Recipe", "UserError", "finetune", "load", "pretrain", "read", "study"]
 
 _HOMES = {
     "Corpus": "clozelab.text.store",
@@ -30,6 +31,7 @@ _HOMES = {
     "load": "clozelab.runs.load",
     "pretrain": "clozelab.runs.pretrain",
     "read": "clozelab.recipe",
+    "study": "clozelab.runs.study.running",
 }
 
 

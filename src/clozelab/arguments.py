@@ -40,11 +40,18 @@ def parser() -> argparse.ArgumentParser:
     _add_set(verb)
     _add_training(verbs)
     _add_tasks(verbs)
+    _add_study(verbs)
     _add_models(verbs)
     verb = _verb(verbs, "report", "a page about runs: tables, curves, scores with intervals")
-    verb.add_argument("runs", nargs="+", help="folders of runs and fine-tunings, or of such")
+    verb.add_argument(
+        "runs", nargs="+", help="folders of runs and fine-tunings, or of such; or one study's"
+    )
     verb.add_argument("--out", required=True, help="PAGE.html, which needs nothing else, or .md")
-    verb.add_argument("--title", default="Runs", help="(Runs)")
+    verb.add_argument("--title", help="(Runs; a study's own)")
+    verb.add_argument(
+        "--follow", action="store_true", help="write it anew every few seconds until they are done"
+    )
+    _add_bench(verbs)
     verb = _verb(verbs, "demo", "the embedded text, from raw to two encoders and a task")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
     verb.add_argument("--budget", default="800steps", help="for each of them (800steps)")
@@ -127,8 +134,23 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         choices=("next", "order"),
         help="ask a pair objective about next sentences, or about their order",
     )
+    verb.add_argument("--masks", metavar="RECIPE", help="hide what that recipe would (its own)")
     verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
     verb.add_argument("--device", choices=("cpu", "cuda"))
+
+
+def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verb = _verb(verbs, "bench", "how fast training is on this machine, and beside transformers")
+    verb.add_argument("recipes", nargs="*", help="names or TOML files (what suits the machine)")
+    _add_data(verb)
+    verb.add_argument("--size", help="as in show")
+    verb.add_argument("--sequences", type=_count, metavar="N", help="of a step (what suits it)")
+    verb.add_argument("--length", type=_count, metavar="L", help="tokens of a block")
+    verb.add_argument("--steps", type=_count, metavar="N", help="timed for each (12, GPU 80)")
+    verb.add_argument("--against", metavar="PEER", help="transformers: the same work by it")
+    verb.add_argument("--out", metavar="FILE.json", help="write every number there")
+    _add_set(verb)
+    _add_machine(verb)
 
 
 def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -187,6 +209,29 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--device", choices=("cpu", "cuda"))
 
 
+def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    verb = _verb(verbs, "study", "a table of a paper as an experiment, with seeds and a page")
+    verb.add_argument("name", nargs="?", help="a name or a TOML file; none lists the names")
+    _add_data(verb)
+    verb.add_argument("--out", metavar="DIR", help="the study's folder; the same one goes on")
+    verb.add_argument("--plan", action="store_true", help="show what would be run, and run nothing")
+    verb.add_argument("--size", help="as in show")
+    verb.add_argument(
+        "--budget", help="30m for all of it, or 300Mtok or 2000steps for each of its runs"
+    )
+    verb.add_argument("--seeds", type=_count, metavar="N", help="how many (what the study says)")
+    verb.add_argument("--variants", metavar="A,B", help="some of them (all)")
+    verb.add_argument(
+        "--tasks", nargs="*", metavar="TASK", help="known ones, or KIND=DIR with train.* and dev.*"
+    )
+    verb.add_argument("--task-data", metavar="DIR", help="where known tasks lie (CLOZELAB_DATA)")
+    _add_set(verb)
+    verb.add_argument("--keep-models", action="store_true", help="keep fine-tuned weights as well")
+    group = _add_machine(verb)
+    group.add_argument("--at-once", type=_count, default=1, metavar="N", help="side by side (1)")
+    group.add_argument("--on", metavar="CLUSTER", help="ray://HOST:PORT or local, with Ray")
+
+
 def _add_task_data(verb: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     verb.add_argument("--task-data", metavar="DIR", help="where known tasks lie (CLOZELAB_DATA)")
     verb.add_argument(
@@ -235,7 +280,7 @@ def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     verb.add_argument("--device", choices=("cpu", "cuda"))
 
 
-def _add_run(verb: argparse.ArgumentParser) -> None:
+def _add_data(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--data",
         action="append",
@@ -243,6 +288,10 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
         metavar="CORPUS[:WEIGHT]",
         help="a corpus; several are mixed by their size times their weight",
     )
+
+
+def _add_run(verb: argparse.ArgumentParser) -> None:
+    _add_data(verb)
     verb.add_argument("--size", help="as in show")
     verb.add_argument("--budget", help="20m, 300Mtok or 12steps; the schedule is fitted to it")
     verb.add_argument("--seed", type=_count, help="of weights, order, masks and dropout (0)")
@@ -265,6 +314,7 @@ def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--workers", type=_count, default=1, metavar="N", help="threads that prepare steps (1)"
     )
     group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(on a GPU)")
+    group.add_argument("--kernels", action="store_true", help="our own kernels, on a GPU")
     group.add_argument("--recompute", action="store_true", help="less memory, more time")
     return group
 

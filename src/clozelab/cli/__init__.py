@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from rich.markup import escape
 
 from clozelab.arguments import parser
-from clozelab.cli import corpora, demo, looking, models, tasks, training
+from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.console import err
 from clozelab.contracts import UserError
 
@@ -52,11 +52,13 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "evaluate": tasks.evaluate,
     "tasks": tasks.listing,
     "finetune": tasks.finetune,
+    "study": studying.study,
     "predict": tasks.predict,
     "answer": tasks.answer,
     "export": models.export,
     "import": models.bring,
     "fill": models.fill,
     "embed": models.embed,
+    "bench": benching.bench,
     "demo": demo.demo,
 }

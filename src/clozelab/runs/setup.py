@@ -77,10 +77,31 @@ class Setup:
 
         A budget of time is for training: compiling, and timing a few steps, come before it.
         """
-        each = self._seconds_a_step(budget.amount) if budget.kind == "seconds" else None
-        many = budgets.steps(budget, tokens_a_step=self._tokens_a_step(), seconds_a_step=each)
+        each = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
+        many = budgets.steps(budget, tokens_a_step=self.steps.tokens_a_step(), seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()
+
+    def seconds_a_step(self, budget: float) -> float:
+        """Time steps for a twentieth of the budget, then begin again as if they had not been."""
+        kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
+        taken: list[Step] = []
+        jobs = self.steps.jobs(0, self.steps.start())
+        try:
+            with closing(ahead(jobs, workers=self.machine.workers)) as feed:
+                stepping = train(self.trainee, feed, self.world)
+                taken += islice(stepping, _WARM)
+                # Every process must take as many.
+                wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
+                taken += islice(stepping, self.world.most(min(max(int(wanted), 2), 500)))
+        finally:
+            set_weights(self.trainee.model, kept)
+            self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
+            self.trainee.scaler = self._scaler()
+            self.trainee.memory = None
+        timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
+        rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
+        return self._mean(rate * self.steps.tokens_a_step())
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
@@ -190,6 +211,7 @@ class Setup:
             "processes": self.world.size,
             "seed": self.seed,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
+            "fingerprint": [one["made"] for one in self.identity()],
             "from": None if self.task.teacher else origin,
             "teacher": origin if self.task.teacher else None,
         }
@@ -254,39 +276,6 @@ class Setup:
             tokens=self.tokens,
             gpu=self.world.device.type == "cuda",
         )
-
-    def _tokens_a_step(self) -> float:
-        """The mean over the run: phases have other lengths, a ramp has fewer sequences."""
-        schedule, total = self.recipe.schedule, 0.0
-        whole_length = self.recipe.blocks.length
-        for number, (length, share) in enumerate(schedule.phases or ((whole_length, 1.0),)):
-            sample = self.steps.sample(self.steps.sources(number, length))
-            each = whole_length if schedule.fill == "tokens" else sample.tokens / len(sample)
-            total += share * each
-        ramped = sum(share for _, share in schedule.ramp)
-        sequences = sum(size * share for size, share in schedule.ramp)
-        return total * (sequences + schedule.sequences * (1 - ramped))
-
-    def _seconds_a_step(self, budget: float) -> float:
-        """Time steps for a twentieth of the budget, then begin again as if they had not been."""
-        kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
-        taken: list[Step] = []
-        jobs = self.steps.jobs(0, self.steps.start())
-        try:
-            with closing(ahead(jobs, workers=self.machine.workers)) as feed:
-                stepping = train(self.trainee, feed, self.world)
-                taken += islice(stepping, _WARM)
-                # Every process must take as many.
-                wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
-                taken += islice(stepping, self.world.most(min(max(int(wanted), 2), 500)))
-        finally:
-            set_weights(self.trainee.model, kept)
-            self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
-            self.trainee.scaler = self._scaler()
-            self.trainee.memory = None
-        timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
-        rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
-        return self._mean(rate * self._tokens_a_step())
 
     def _mean(self, seconds: float) -> float:
         """Over the processes, which must all reckon with the same."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.contracts import Ints
+from clozelab.contracts import Batch, Ints
 from clozelab.keys import key, mix, weighted
 from clozelab.objectives.widths import weight_at
 from clozelab.recipe import Recipe, slots
@@ -68,6 +68,7 @@ class Steps:
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[Source]] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
+        self._blanks: dict[int, Batch] = {}  # by the room, which is kept
 
     def start(self) -> Cursor:
         """Where a run begins."""
@@ -109,7 +110,7 @@ class Steps:
         return Prepared(
             number=step,
             batches=[pinned(one) if self.gpu else one for one in room.batches(share)],
-            blank=room.lay(share, slice(0, 0)),
+            blank=self._blank(room, share),
             counts=share.counts(),
             tokens=share.tokens,
             factor=schedule.factor(step),
@@ -136,11 +137,29 @@ class Steps:
             )
         return self._rooms[found]
 
+    def _blank(self, room: Room, share: Share) -> Batch:
+        """A micro-batch of dummies; the same for every step of a room."""
+        if id(room) not in self._blanks:
+            self._blanks[id(room)] = room.lay(share, slice(0, 0))
+        return self._blanks[id(room)]
+
     def sample(self, sources: list[Source]) -> Share:
         """Some blocks like those to come."""
         taken = [source.order(0)[:_SAMPLE] for source in sources]
         pairs = zip(sources, taken, strict=True)
         return joined([source.share(0, numbers, progress=0.0) for source, numbers in pairs])
+
+    def tokens_a_step(self) -> float:
+        """The mean over the run: phases have other lengths, a ramp has fewer sequences."""
+        schedule, total = self.recipe.schedule, 0.0
+        whole_length = self.recipe.blocks.length
+        for number, (length, share) in enumerate(schedule.phases or ((whole_length, 1.0),)):
+            sample = self.sample(self.sources(number, length))
+            each = whole_length if schedule.fill == "tokens" else sample.tokens / len(sample)
+            total += share * each
+        ramped = sum(share for _, share in schedule.ramp)
+        sequences = sum(size * share for size, share in schedule.ramp)
+        return total * (sequences + schedule.sequences * (1 - ramped))
 
     def _pick(
         self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int

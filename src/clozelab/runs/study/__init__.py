@@ -1,0 +1,1 @@
+"""A study: variants of a recipe × seeds, pretrained and tuned alike, to be compared."""

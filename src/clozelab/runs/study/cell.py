@@ -1,0 +1,143 @@
+"""One cell of a study: pretrain a variant with a seed, fine-tune it on every task, measure it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozelab.contracts import UserError
+from clozelab.records import Run, write_text
+from clozelab.runs import starting
+from clozelab.runs.events import Ended, Event
+from clozelab.runs.machine import Machine
+from clozelab.runs.pretrain import pretrain, resume
+from clozelab.runs.session import Habits
+from clozelab.runs.study.measures import MEASURED, measured
+from clozelab.runs.study.pace import clear
+from clozelab.runs.study.request import Cell, Request
+from clozelab.runs.tasks import finetune
+from clozelab.runs.tasks.orders import Order as TaskOrder
+
+FAILED = "failed.json"
+TASKS = "tasks"
+PRETRAINING = "pretraining"
+_LOG = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that a process needs to know to do a cell, or to go on with one."""
+
+    request: Request
+    cell: Cell
+    out: str
+    steps: int
+    machine: Machine
+    habits: Habits
+    keep_models: bool = False  # those fine-tuned, once their scores are known
+
+    @property
+    def place(self) -> Path:
+        """Its folder."""
+        return self.cell.place(Path(self.out))
+
+    def beside(self, variant: str) -> Path:
+        """The folder of another variant's cell of the same seed."""
+        return Cell(variant, self.cell.seed).place(Path(self.out))
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event of a cell, in its pretraining or on a task."""
+
+    cell: str
+    stage: str
+    event: Event
+
+
+def run(order: Order) -> Iterator[Happened]:
+    """Do what is left of a cell; after an end that is not whole nothing follows."""
+    (order.place / FAILED).unlink(missing_ok=True)
+    stages: list[tuple[str, Iterator[Event]]] = [(PRETRAINING, _pretrained(order))]
+    stages += [(task, _tuned(order, task)) for task in order.request.tasks()]
+    for stage, events in stages:
+        for event in events:
+            yield Happened(order.cell.name, stage, event)
+            if isinstance(event, Ended) and not event.whole:
+                return
+        clear()
+    if not (order.place / MEASURED).exists():
+        told = measured(
+            order.request,
+            order.cell,
+            model(order),
+            place=order.place,
+            blocks=order.habits.evaluate_blocks,
+            device=order.machine.device,
+        )
+        write_text(order.place / MEASURED, json.dumps(told, indent=1) + "\n")
+
+
+def done(order: Order) -> bool:
+    """Whether nothing is left of a cell."""
+    place = order.place
+    tasks = [place / TASKS / task / "result.json" for task in order.request.tasks()]
+    needed = [place / "result.json", place / MEASURED, *tasks]
+    return all(file.exists() for file in needed)
+
+
+def model(order: Order) -> Path:
+    """Where the weights of a cell are: its own run, or that of its like."""
+    twin = order.request.twin(order.cell.variant)
+    return order.place if twin is None else order.beside(twin)
+
+
+def _pretrained(order: Order) -> Iterator[Event]:
+    """Pretrain, or go on with it, or take what another variant has learned already."""
+    place, request, variant = order.place, order.request, order.cell.variant
+    lean = request.leans.get(variant)
+    if lean is not None and Run(order.beside(lean)).result() is None:
+        raise UserError(f"{order.cell.name}: needs the run of {lean}, which is not done")
+    if Run(place).result() is not None:
+        return
+    if request.twin(variant) is not None:
+        place.mkdir(parents=True, exist_ok=True)
+        for name in _LOG:
+            shutil.copy(model(order) / name, place / name)
+        return
+    data, habits, machine = request.stores(variant), order.habits, order.machine
+    if Run(place).recipe_file.exists():
+        begun = starting.resumed(place, data=data)
+        yield from resume(begun, place, machine=machine, habits=habits)
+        return
+    recipe, budget = request.recipe(variant), f"{order.steps}steps"
+    teacher, seed = request.study.variant(variant).teacher, order.cell.seed
+    if teacher is None:
+        task = starting.fresh(recipe, data=data, seed=seed, budget=budget)
+    else:
+        where = str(order.beside(teacher))
+        task = starting.taught(recipe, where, data=data, seed=seed, budget=budget, sized=True)
+    yield from pretrain(task, place, machine=machine, habits=habits)
+
+
+def _tuned(order: Order, task: str) -> Iterator[Event]:
+    """Fine-tune on a task with the cell's own seed."""
+    folder, request = order.place / TASKS / task, order.request
+    if Run(folder).result() is not None:
+        return
+    given = TaskOrder(
+        str(model(order)),
+        request.tasks()[task],
+        protocol=request.study.variant(order.cell.variant).protocol,
+        settings=request.settings(order.cell.variant),
+        seed=order.cell.seed,
+    )
+    plan = finetune.planned(given)
+    for happened in finetune.follow(plan, folder, machine=order.machine, habits=Habits()):
+        yield happened.event
+    if not order.keep_models and Run(folder).result() is not None:
+        for weights in folder.glob("*/checkpoints"):
+            shutil.rmtree(weights)

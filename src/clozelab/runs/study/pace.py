@@ -1,0 +1,155 @@
+"""How fast the cells of a study go: tokens of a step, a short timing of it, and of fine-tuning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clozelab.recipe import Recipe, protocols
+from clozelab.runs.fitting import Store, fitted, open_stores
+from clozelab.runs.machine import Machine, flops_a_token
+from clozelab.runs.model import build
+from clozelab.runs.setup import Setup, Task
+from clozelab.runs.steps import Steps
+from clozelab.runs.study.request import Request
+from clozelab.runs.tasks.lessons import protocol_task
+from clozelab.runs.tasks.orders import Data
+from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
+from clozelab.text.store import Corpus
+from clozelab.training.tuning import Tuning
+from clozelab.training.world import join
+
+_SMALL = 768  # below this width ours is the usual protocol, as in fine-tuning
+_SAMPLE = 200  # examples that show how long a task's are
+_LEAST = 0.03  # seconds of the smallest step on a GPU
+_WINDOWS = 1.5  # of a passage that does not fit a block, the tokens read for each of its own
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a step of a variant is."""
+
+    tokens_a_step: float
+    flops_a_token: float  # a teacher's are not among them
+    seconds_a_step: float | None = None  # None: not timed
+
+
+def pace(request: Request, variant: str) -> Pace:
+    """A variant's step, by a sample of its blocks."""
+    recipe, stores = _fitted(request, variant)
+    steps = Steps(recipe, stores, seed=0, tokens=recipe.blocks.length, gpu=False)
+    phases = recipe.schedule.phases
+    sample = steps.sample(steps.sources(0, phases[0][0] if phases else recipe.blocks.length))
+    flops = flops_a_token(
+        recipe,
+        recipe.tokenizer.vocabulary,
+        length=sample.tokens / len(sample),
+        predicted=sum(sample.counts().values()) / sample.tokens,
+    )
+    return Pace(steps.tokens_a_step(), flops)
+
+
+def shape(request: Request, variant: str) -> str:
+    """What decides how fast a variant goes: those that agree in it are timed once."""
+    tables = request.recipe(variant).tables()
+    kept = ("tokenizer", "blocks", "encoder", "objectives", "schedule")
+    masking = {key: tables["masking"].get(key) for key in ("use", "rate")}
+    found = [{key: tables[key] for key in kept}, masking, tables["optimiser"]["use"]]
+    return repr([found, request.stores(variant), request.study.variant(variant).teacher])
+
+
+def seconds_a_step(request: Request, variant: str, machine: Machine, *, budget: float) -> float:
+    """Time a few steps of a variant; a student's teacher need not have learned anything."""
+    recipe, stores = _fitted(request, variant)
+    taught = request.study.variant(variant).teacher
+    teacher = None
+    if taught is not None:
+        other, _ = _fitted(request, taught)
+        teacher = build(other, other.tokenizer.vocabulary, seed=0)
+    with join(machine.device) as world, _cleared():
+        setup = Setup(Task(recipe, stores, teacher=teacher), machine, world)
+        while True:
+            try:
+                return setup.seconds_a_step(budget)
+            except torch.OutOfMemoryError:
+                pass  # what filled the memory is held by the error until it is forgotten
+            setup.shrink()
+
+
+def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -> float:
+    """About how long a variant's fine-tunings take, at so many tokens a second."""
+    recipe, stores = _fitted(request, variant)
+    total = 0.0
+    for name, data in request.tasks().items():
+        found = data.found()
+        train, dev = found.read("train"), found.read("dev")
+        tuning = _tuning(request, variant, recipe, name=name, kind=found.kind, data=data)
+        each = _tokens(train, stores[0][0], min(tuning.length, recipe.blocks.length))
+        steps = tuning.steps or math.ceil((tuning.epochs or 1) * len(train) / tuning.sequences)
+        learned = steps * tuning.sequences * each
+        epochs = max(1.0, steps * tuning.sequences / max(len(train), 1))
+        judged = epochs * len(dev) * each / 3  # forward alone
+        total += max((learned + judged) / speed, steps * _LEAST * gpu)
+    return total
+
+
+def _tuning(
+    request: Request, variant: str, recipe: Recipe, *, name: str, kind: str, data: Data
+) -> Tuning:
+    small = recipe.encoder.width < _SMALL
+    usual = protocols.protocol_for(recipe.name, small=small)
+    protocol = request.study.variant(variant).protocol or usual
+    word = protocol_task(data.task, kind)
+    return protocols.read(protocol, word, kind, overrides=request.settings(variant))
+
+
+def _tokens(examples: list[Any], corpus: Corpus, length: int) -> float:
+    """The mean tokens of an example, by some of them."""
+    some = examples[:: max(1, len(examples) // _SAMPLE)][:_SAMPLE]
+    total = 0.0
+    for example in some:
+        texts = _texts(example)
+        whole = [len(one.ids) for one in corpus.tokenizer.encode_batch(texts)]
+        cut = isinstance(example, Question | Document)
+        total += sum(_WINDOWS * n if cut and n > length else min(n, length) for n in whole)
+    return total / max(len(some), 1)
+
+
+def _texts(example: Any) -> list[str]:
+    """What an encoder reads of an example."""
+    if isinstance(example, Sentences):
+        return [f"{example.first} {example.second or ''}"]
+    if isinstance(example, Tagged):
+        return [" ".join(example.words)]
+    if isinstance(example, Question):
+        return [f"{example.question} {example.passage}"]
+    if isinstance(example, Choice):
+        return [f"{example.first} {one}" for one in example.seconds]
+    return [" ".join(word for sentence in example.sentences for word in sentence)]
+
+
+def _fitted(request: Request, variant: str) -> tuple[Recipe, list[Store]]:
+    stores = open_stores(request.stores(variant))
+    recipe = fitted(request.recipe(variant), stores[0][0])
+    return recipe, stores
+
+
+@contextmanager
+def _cleared() -> Iterator[None]:
+    """Leave the device as it was."""
+    try:
+        yield
+    finally:
+        clear()
+
+
+def clear() -> None:
+    """Let go of what a run has compiled and kept on the device."""
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

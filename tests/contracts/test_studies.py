@@ -1,0 +1,152 @@
+"""What every study that ships promises: it runs at any size, and reports its paper truly."""
+
+import tomllib
+from functools import cache
+from importlib import resources
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from clozelab.recipe import protocols, studies
+from clozelab.recipe.scores import metrics_of
+from clozelab.recipe.studies import Study, Variant
+from clozelab.tasks.files.named import NAMED
+
+ASKED = {
+    *("bert-tasks", "bert-masking", "bert-size", "bert-features", "bert-corpus"),
+    *("roberta-masking", "roberta-formats", "roberta-batch", "roberta-scale", "roberta-bpe"),
+    *("spanbert-masking", "spanbert-objective"),
+    *("albert-embedding", "albert-sharing", "albert-sentence", "albert-depth", "albert-width"),
+    *("xlnet", "distilbert", "wwm-zh", "mask-rate", "family", "lengths", "adam"),
+    "nsp-saturation",
+}
+every_study = pytest.mark.parametrize("name", studies.names())
+
+
+@cache
+def study_of(name: str) -> Study:
+    return studies.read(name)
+
+
+def text_of(name: str) -> str:
+    return (resources.files("clozelab") / "studies" / f"{name}.toml").read_text("utf-8")
+
+
+def gain(score: str, better: Variant, than: Variant) -> float:
+    """How far the paper's numbers agree with a claim: of losses, lower is better."""
+    found = better.paper[score] - than.paper[score]
+    return -found if score.startswith("held_out.") else found
+
+
+def experiment(study: Study, one: Variant, size: str) -> str:
+    """All by which a variant differs from another."""
+    recipe = study.recipe_of(one, size=size).tables()
+    return repr((recipe, one.share, one.teacher, one.data, one.finetune, one.protocol))
+
+
+def test_there_is_a_study_for_every_table_asked_for() -> None:
+    assert set(studies.names()) == ASKED
+
+
+def test_no_two_studies_have_one_title_or_ask_one_question() -> None:
+    found = [study_of(name) for name in studies.names()]
+    assert len({study.title for study in found}) == len(found)
+    assert len({study.question for study in found}) == len(found)
+
+
+@every_study
+def test_a_study_says_first_what_its_table_argues(name: str) -> None:
+    lines = text_of(name).splitlines()
+    assert lines[0].startswith("# ") and lines[0][2].isupper()
+    assert max(map(len, lines)) <= 100
+    study = study_of(name)
+    assert study.question.endswith("?")
+    assert study.claims, "a table claims something"
+    assert all(claim.says.endswith(".") for claim in study.claims)
+    assert study.seeds >= 3
+
+
+@every_study
+@pytest.mark.parametrize("size", ["tiny", "small", "base"])
+def test_every_variant_resolves_at_every_size(name: str, size: str) -> None:
+    study = study_of(name)
+    for one in study.variants:
+        assert study.recipe_of(one, size=size).warnings() == []
+
+
+@every_study
+@pytest.mark.parametrize("size", ["small", "base"])  # at tiny, narrow embeddings are full ones
+def test_no_two_variants_are_the_same_experiment(name: str, size: str) -> None:
+    study = study_of(name)
+    assert len(study.variants) > 1
+    found = [experiment(study, one, size) for one in study.variants]
+    assert len(set(found)) == len(found)
+
+
+@every_study
+def test_students_have_fewer_layers_than_their_teachers(name: str) -> None:
+    study = study_of(name)
+    for one in study.variants:
+        if one.teacher is not None:
+            for size in ("tiny", "small", "base"):
+                taught = study.recipe_of(one, size=size).encoder
+                teacher = study.recipe_of(one.teacher, size=size).encoder
+                assert 2 * taught.layers == teacher.layers
+                assert taught.width == teacher.width
+
+
+@every_study
+def test_claims_name_variants_and_scores_that_are_there(name: str) -> None:
+    tables: dict[str, Any] = tomllib.loads(text_of(name))
+    variants = [one["name"] for one in tables["variants"]]
+    assert len(set(variants)) == len(variants)
+    scores = {f"{task}.{one}" for task in tables["base"]["tasks"] for one in metrics_of(task)}
+    scores |= set(tables["base"].get("measures", ()))
+    for claim in tables["claims"]:
+        assert claim["better"] in variants and claim["than"] in variants
+        assert claim["better"] != claim["than"]
+        assert set(claim["on"]) <= scores
+        assert len(set(claim["on"])) == len(claim["on"])
+    for one in tables["variants"]:
+        assert set(one.get("paper", {})) <= scores
+
+
+@every_study
+def test_the_papers_numbers_are_scores_or_losses(name: str) -> None:
+    for one in study_of(name).variants:
+        for score, value in one.paper.items():
+            # The losses are logarithms of perplexities, all of them well trained.
+            assert 0 < value < (5 if score.startswith("held_out.") else 100), score
+
+
+@every_study
+def test_the_papers_own_numbers_bear_out_its_claims(name: str) -> None:
+    study = study_of(name)
+    for claim in study.claims:
+        better, than = study.variant(claim.better), study.variant(claim.than)
+        both = [score for score in claim.on if score in better.paper and score in than.paper]
+        if both:
+            assert fmean(gain(score, better, than) for score in both) >= -claim.margin, claim.says
+
+
+@every_study
+def test_every_variant_can_be_tuned_to_every_task(name: str) -> None:
+    study = study_of(name)
+    for one in study.variants:
+        word = one.recipe or study.recipe
+        for small in (True, False):
+            protocol = one.protocol or protocols.protocol_for(word, small=small)
+            for task in study.tasks:
+                settings = [*study.finetune, *one.finetune]
+                found = protocols.read(protocol, task, NAMED[task].kind, overrides=settings)
+                wanted = dict(line.split("=") for line in settings)
+                assert {key: getattr(found, key) for key in wanted} == wanted
+
+
+@every_study
+def test_a_study_tells_how_to_give_the_corpora_it_needs(name: str) -> None:
+    told = text_of(name)
+    for one in study_of(name).variants:
+        if one.data is not None:
+            assert f"--data {one.data}=" in told

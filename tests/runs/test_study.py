@@ -1,0 +1,354 @@
+"""Studies from their plan to their result: equal budgets, cells in order, interrupted, failing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from finetuning import equal, weights
+from learning import MACHINE, of, store
+from studying import (
+    BROKEN,
+    DYNAMIC,
+    SMALL,
+    STATIC,
+    STUDENT,
+    made,
+    plan_of,
+    ran,
+    reviews,
+)
+
+import clozelab
+from clozelab import recipe as recipes
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.report.study import page_of
+from clozelab.runs import starting
+from clozelab.runs.events import Began
+from clozelab.runs.machine import Machine
+from clozelab.runs.study import cell, pace
+from clozelab.runs.study.cell import Happened
+from clozelab.runs.study.request import Request, asked
+from clozelab.runs.study.running import Begun, Finished
+from clozelab.training.loop import Step
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def cells(out: Path) -> list[dict[str, Any]]:
+    result = Run(out).result()
+    assert result is not None
+    found: list[dict[str, Any]] = result["cells"]
+    return found
+
+
+def begun(told: list[Any]) -> list[str]:
+    return [one.cell.name for one in of(Begun, told)]
+
+
+def stages(told: list[Any]) -> list[tuple[str, str]]:
+    return [(one.cell, one.stage) for one in of(Happened, told) if isinstance(one.event, Began)]
+
+
+def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
+    study = made(tmp_path, tasks=[reviews()], seeds=2)
+    out = tmp_path / "out"
+    told = ran(study, out)
+    # Seed by seed, each pretrained and then tuned.
+    names = [f"{name}/seed-{seed}" for seed in (0, 1) for name in ("static", "dynamic")]
+    assert begun(told) == names
+    assert stages(told) == [(one, stage) for one in names for stage in ("pretraining", "reviews")]
+    assert [one.seed_is_done for one in of(Finished, told)] == [False, True, False, True]
+    found = cells(out)
+    assert [(one["variant"], one["seed"]) for one in found] == [
+        (name, seed) for seed in (0, 1) for name in ("static", "dynamic")
+    ]
+    for one in found:
+        assert one["failed"] is None and one["steps"] == 3
+        assert set(one["scores"]) == {"reviews.accuracy", "held_out.masked_lm"}
+        assert 0 <= one["scores"]["reviews.accuracy"] <= 100
+        assert one["flops"] > 0 and one["tokens"] > 0
+    first = out / "cells" / "static" / "seed-0"
+    recipe = recipes.parse(Run(first).recipe(), "recipe.toml")
+    assert found[0]["parameters"] == sum(recipe.parameters().values())
+    own = Run(first).result() or {}
+    assert found[0]["scores"]["held_out.masked_lm"] == own["held_out"]["masked_lm"]["loss"]
+    # Weights that were tuned are dropped, those pretrained stay.
+    assert list(first.glob("checkpoints/step-*")) and not list(first.rglob("tasks/**/step-*"))
+    page_of(out)
+    assert "Do fresh masks help?" in (out / "page.html").read_text(encoding="utf-8")
+    # Nothing is done twice.
+    assert begun(ran(study, out)) == []
+
+
+def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = ran(made(tmp_path, seeds=2), out)
+    seen = [(one.cell, one.event) for one in of(Happened, told)]
+    steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
+    for number in (1, 2, 3):
+        a, b = steps["static/seed-0", number], steps["dynamic/seed-0", number]
+        assert a.tokens == b.tokens and a.sums == b.sums  # in the first epoch copies do not tell
+    assert steps["static/seed-1", 1].sums != steps["static/seed-0", 1].sums
+
+
+def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    study = made(tmp_path, tasks=[reviews()])
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    many = len(ran(study, whole))
+    assert many > 12
+    for stop in (4, 9, many - 8):  # in the first cell, in its task, in the second cell
+        ran(study, cut, stop_after=stop)
+    last = ran(study, cut)
+    assert "static/seed-0" not in begun(last)
+    mine, other = cells(whole), cells(cut)
+    assert [one["scores"] for one in mine] == [one["scores"] for one in other]
+    for name in ("static", "dynamic"):
+        place = Path("cells") / name / "seed-0"
+        assert equal(weights(whole / place), weights(cut / place))
+
+
+def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
+    study = made(tmp_path, BROKEN, STATIC, DYNAMIC)
+    out = tmp_path / "out"
+    told = ran(study, out)
+    assert [one.cell.variant for one in of(Finished, told)] == ["broken", "static", "dynamic"]
+    broken, *others = cells(out)
+    assert "entit" in broken["failed"] and broken["scores"] == {}
+    assert all(one["failed"] is None and one["scores"] for one in others)
+    failed = out / "cells" / "broken" / "seed-0" / "failed.json"
+    assert json.loads(failed.read_text())["error"] == broken["failed"]
+    page_of(out)
+    # The same command tries again what failed, and only that.
+    assert begun(ran(study, out)) == ["broken/seed-0"]
+
+
+@pytest.mark.parametrize("where", ["fresh", "measured"])
+def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def full(*words: object, **more: object) -> None:
+        raise OSError("the disk is full")
+
+    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(starting if where == "fresh" else cell, where, full)
+        ran(study, out)
+    assert [one["failed"] for one in cells(out)] == ["the disk is full"]
+    told = ran(study, out)
+    assert stages(told) == ([("static/seed-0", "pretraining")] if where == "fresh" else [])
+    assert [one["failed"] for one in cells(out)] == [None]
+    assert set(cells(out)[0]["scores"]) == {"held_out.masked_lm"}
+
+
+def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
+    wild = {"name": "wild", "says": "too fast", "set": ["optimiser.rate=1e30", "optimiser.clip=0"]}
+    out = tmp_path / "out"
+    ran(made(tmp_path, wild, STATIC), out, budget="6steps")
+    first, second = cells(out)
+    assert first["failed"] and second["failed"] is None
+
+
+def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    told = ran(made(tmp_path, STUDENT, DYNAMIC, STATIC), out)
+    assert begun(told) == ["dynamic/seed-0", "static/seed-0", "student/seed-0"]
+    assert all(one["failed"] is None for one in cells(out))
+    facts = Run(out / "cells/student/seed-0").machine()
+    assert facts["teacher"] == str((out / "cells/static/seed-0").resolve())
+
+
+def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> None:
+    wild = {**STATIC, "set": ["optimiser.rate=1e30", "optimiser.clip=0"]}
+    out = tmp_path / "out"
+    ran(made(tmp_path, wild, STUDENT), out, budget="6steps")
+    assert "needs the run of static" in cells(out)[1]["failed"]
+
+
+def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Path) -> None:
+    frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
+    out = tmp_path / "out"
+    told = ran(made(tmp_path, STATIC, frozen, tasks=[reviews()]), out)
+    assert stages(told) == [
+        *(("static/seed-0", "pretraining"), ("static/seed-0", "reviews")),
+        ("frozen/seed-0", "reviews"),
+    ]
+    a, b = cells(out)
+    assert b["pretrained_by"] == "static" and b["tokens"] == a["tokens"] and not b["failed"]
+    assert b["scores"]["held_out.masked_lm"] == a["scores"]["held_out.masked_lm"]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine on which a layer of one sequence takes a millisecond; what was timed on it."""
+    heard: list[str] = []
+
+    def reckoned(request: Request, variant: str, machine: Machine, *, budget: float) -> float:
+        heard.append(variant)
+        recipe = request.recipe(variant)
+        return recipe.encoder.layers * recipe.schedule.sequences / 1000
+
+    monkeypatch.setattr(pace, "seconds_a_step", reckoned)
+    return heard
+
+
+LONG = {"name": "long", "says": "larger steps", "set": ["schedule.sequences=8"]}
+
+
+def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed: list[str]) -> None:
+    deep = {"name": "deep", "says": "four times the work", "set": ["encoder.layers=8"]}
+    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
+    assert timed == ["static", "deep", "long"]  # masks do not change the speed
+    assert plan.kind == "tokens"
+    tokens = [plan.tokens(name) for name in ("static", "dynamic", "deep", "long")]
+    assert max(tokens) - min(tokens) <= plan.paces["long"].tokens_a_step
+    assert plan.steps("static") == pytest.approx(2 * plan.steps("long"), rel=0.02)
+    spent = sum(plan.seconds(cell.variant) or 0.0 for cell in plan.request.cells())
+    assert 0.99 * 600 < spent <= 600
+    assert plan.told()["tokens_a_cell"] == plan.amount
+
+
+def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
+    alone = plan_of(made(tmp_path), budget="10m")
+    tuned = plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
+    assert tuned.amount < alone.amount
+    each = sum(tuned.tuning.values())
+    assert tuned.amount == pytest.approx(alone.amount * (600 - each) / 600)
+    told = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
+    assert told == pytest.approx(600, rel=0.02)
+    with pytest.raises(UserError, match="fine-tuning alone takes"):
+        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=1000000"]), budget="10m")
+
+
+def test_a_pretraining_that_is_shared_is_paid_once(tmp_path: Path, timed: list[str]) -> None:
+    frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
+    plan = plan_of(made(tmp_path, STATIC, frozen), budget="10m")
+    assert plan.seconds("static") == pytest.approx(600, rel=0.01) and plan.seconds("frozen") == 0
+
+
+def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) -> None:
+    steps = plan_of(made(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
+    assert steps.kind == "steps" and steps.steps("static") == steps.steps("long")
+    time = plan_of(made(tmp_path, STATIC, LONG, equal="time"), budget="10m")
+    assert time.kind == "seconds"
+    assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
+    assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
+    with pytest.raises(UserError, match="say --budget"):
+        plan_of(made(tmp_path, equal="time"), budget=None)
+
+
+def test_without_a_budget_the_first_recipe_tells_how_long(tmp_path: Path) -> None:
+    set_ = [*SMALL, "schedule.steps=50"]
+    plan = plan_of(made(tmp_path, STATIC, LONG, set=set_), budget=None)
+    assert plan.steps("static") == 50 and plan.steps("long") in (24, 25, 26)
+
+
+def test_steps_are_timed_as_they_are(tmp_path: Path) -> None:
+    plan = plan_of(made(tmp_path, STATIC, STUDENT), budget="5m")  # under a teacher, too
+    assert all((one.seconds_a_step or 0) > 0 for one in plan.paces.values())
+
+
+def test_a_variant_that_cannot_be_set_up_takes_no_time(tmp_path: Path, timed: list[str]) -> None:
+    plan = plan_of(made(tmp_path, BROKEN, STATIC), budget="10m")
+    assert "entit" in plan.broken["broken"] and plan.seconds("broken") is None
+    assert plan.seconds("static") == pytest.approx(600, rel=0.01)
+
+
+def test_a_share_is_of_what_the_others_have(tmp_path: Path) -> None:
+    twice = {"name": "twice", "says": "trained for longer", "share": 2.0}
+    plan = plan_of(made(tmp_path, STATIC, twice), budget="20ktok")
+    assert plan.tokens("twice") == pytest.approx(2 * plan.tokens("static"), rel=0.02)
+    steps = plan_of(made(tmp_path, STATIC, twice), budget="10steps")
+    assert (steps.steps("static"), steps.steps("twice")) == (10, 20)
+
+
+def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: list[str]) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+    plan = plan_of(study, budget="10m")
+    plan.write(out)
+    more = plan_of(study.narrowed(seeds=4), out, budget="10m")
+    assert more.amount == plan.amount and len(more.request.cells()) == 8
+    first, before = made(tmp_path, STATIC, LONG, equal="time"), len(timed)
+    plan_of(first, budget="10m").write(tmp_path / "time")
+    plan_of(first, tmp_path / "time", budget="10m")
+    assert len(timed) == before + 2  # what was timed stays, so that later cells are like the first
+    with pytest.raises(UserError, match="was begun with another budget"):
+        plan_of(study, out, budget="20m")
+    with pytest.raises(UserError, match="was begun with another recipe"):
+        plan_of(study.narrowed(overrides=["masking.rate=0.3"]), out, budget="10m")
+
+
+def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
+    many = {"name": "many", "says": "hides more", "set": ["masking.rate=0.4"]}
+    out = tmp_path / "out"
+    ran(made(tmp_path, STATIC, many), out)
+    place = out / "cells" / "many" / "seed-0"
+    told = json.loads((place / "measured.json").read_text())
+    own = Run(place).result()
+    assert own is not None and told["base_masks"]
+    assert told["scores"]["held_out.masked_lm"] != own["held_out"]["masked_lm"]["loss"]
+    # By the same measure, what the base's own run said of itself.
+    plain = json.loads((out / "cells/static/seed-0/measured.json").read_text())
+    own = Run(out / "cells/static/seed-0").result() or {}
+    same = own["held_out"]["masked_lm"]["loss"]
+    assert plain["base_masks"]
+    assert plain["scores"]["held_out.masked_lm"] == pytest.approx(same, abs=1e-5)
+
+
+def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
+    order = {
+        "name": "order",
+        "says": "sentence order",
+        "set": ["blocks.use=sentence_order", "objectives.1.use=sentence_order"],
+    }
+    none = {"name": "none", "says": "no pairs", "recipe": "roberta", "set": ["encoder.types=0"]}
+    measures = ["pair.next_sentence", "pair.sentence_order", "held_out.masked_lm"]
+    out = tmp_path / "out"
+    ran(made(tmp_path, STATIC, order, none, measures=measures), out)
+    next_, order_, none_ = cells(out)
+    for one in (next_, order_):
+        assert {"pair.next_sentence", "pair.sentence_order"} <= set(one["scores"]), one
+        assert 0 <= one["scores"]["pair.sentence_order"] <= 100
+    assert set(none_["scores"]) == {"held_out.masked_lm"}, none_
+
+
+def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
+    study = made(tmp_path, STUDENT, STATIC)
+    one, two = tmp_path / "one", tmp_path / "two"
+    ran(study, one)
+    told = ran(study, two, at_once=2)
+    assert begun(told) == ["static/seed-0", "student/seed-0"]
+    assert [cell["scores"] for cell in cells(one)] == [cell["scores"] for cell in cells(two)]
+
+
+def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
+    own = {"name": "own", "says": "other text", "data": "other"}
+    study = made(tmp_path, STATIC, own)
+    other = tmp_path / "other"
+    shutil.copytree(store("wordpiece", documents=30), other)
+    request = asked(study, [store("wordpiece"), f"other={other}"])
+    assert request.stores("static") == [store("wordpiece")]
+    assert request.stores("own") == [str(other)]
+    with pytest.raises(UserError, match="--data other=CORPUS"):
+        plan_of(study)
+
+
+def test_python_runs_a_study_too(tmp_path: Path) -> None:
+    made(tmp_path)
+    result = clozelab.study(
+        str(tmp_path / "masks.toml"),
+        store("wordpiece"),
+        str(tmp_path / "out"),
+        budget="2steps",
+        machine=MACHINE,
+    )
+    assert [one["variant"] for one in result["cells"]] == ["static", "dynamic"]
+    assert all(one["failed"] is None for one in result["cells"])

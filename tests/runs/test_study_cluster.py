@@ -1,0 +1,46 @@
+"""The cells of a study on a cluster of Ray, where it is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from learning import MACHINE
+from studying import BROKEN, HABITS, STATIC, STUDENT, made, plan_of, ran
+
+from clozelab.contracts import UserError
+from clozelab.records import Run
+from clozelab.runs.study import cluster
+from clozelab.runs.study.running import Finished, follow
+
+
+def test_without_ray_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with (
+        pytest.raises(UserError, match=r"clozelab\[ray\]"),
+        cluster.jobs("local", str, share=1, device="cpu"),
+    ):
+        pass
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import clozelab
+
+    source = str(Path(clozelab.__file__).parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *sys.path[1:]]))
+    study = made(tmp_path, STUDENT, STATIC, BROKEN)
+    here, there = tmp_path / "here", tmp_path / "there"
+    ran(study, here)
+    told = list(follow(plan_of(study, there), there, machine=MACHINE, habits=HABITS, on="local"))
+    names = [one.cell.variant for one in told if isinstance(one, Finished)]
+    assert sorted(names) == ["broken", "static", "student"]
+    assert names.index("static") < names.index("student")
+    mine, other = (Run(out).result() or {} for out in (here, there))
+    assert [one["scores"] for one in mine["cells"]] == [one["scores"] for one in other["cells"]]
+    assert [bool(one["failed"]) for one in other["cells"]] == [
+        one["variant"] == "broken" for one in other["cells"]
+    ]

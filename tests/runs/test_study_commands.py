@@ -1,0 +1,114 @@
+"""The command study: what it lists, what it plans, what it refuses, and a run to its page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from learning import store
+from studying import BROKEN, DYNAMIC, STATIC, reviews, written
+
+from clozelab.cli import main
+from clozelab.cli.console import err, out
+from clozelab.recipe import studies
+
+WORDS = ("--device", "cpu", "--workers", "0")
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    for console in (out, err):
+        monkeypatch.setattr(console, "_width", 200)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    found = capsys.readouterr()
+    return found.out + found.err
+
+
+def test_the_studies_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study"]) == 0
+    told = said(capsys)
+    for name in studies.names():
+        assert name in told
+
+
+def test_a_plan_is_shown_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(written(tmp_path / "masks.toml", seeds=3))
+    folder = tmp_path / "out"
+    words = ["--data", store("wordpiece"), "--budget", "5steps", *WORDS]
+    assert main(["study", file, *words, "--plan", "--out", str(folder)]) == 0
+    told = said(capsys)
+    assert "6 cells: 2 variants × 3 seeds" in told and "fresh masks" in told
+    assert not folder.exists() and sorted(one.name for one in tmp_path.iterdir()) == ["masks.toml"]
+    assert main(["study", file, "--plan"]) == 0  # before there is any text
+    assert "corruption.copies=0" in said(capsys)
+
+
+def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(written(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
+    folder = tmp_path / "out"
+    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    words += ["--out", str(folder), "--tasks", reviews(), "--variants", "static,dynamic"]
+    assert main(words) == 0
+    told = said(capsys)
+    assert "reviews.accuracy" in told and "2 of 2 cells" in told
+    for name in ("page.html", "page.md", "study.toml", "plan.json", "result.json"):
+        assert (folder / name).is_file()
+    kept = studies.read(folder / "study.toml")
+    assert [one.name for one in kept.variants] == ["static", "dynamic"] and kept.name == "masks"
+    # One more variant, which fails: the rest stands, and how to try again is said.
+    assert main([*words[:-1], "static,dynamic,broken"]) == 2
+    told = said(capsys)
+    assert "1 of 3 cells failed (broken/seed-0)" in told and "the same command" in told
+    result = json.loads((folder / "result.json").read_text())
+    assert [one["variant"] for one in result["cells"] if not one["failed"]] == ["static", "dynamic"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["roberta-maskin"], "did you mean roberta-masking"),
+        (["FILE"], "no corpus to train on"),
+        (["FILE", "--data", "nowhere", "--plan"], "nowhere"),
+        (["FILE", "--data", "CORPUS"], "needs --out"),
+        (["FILE", "--data", "CORPUS", "--plan", "--budget", "soon"], "not a budget"),
+        (["FILE", "--data", "CORPUS", "--plan", "--size", "huge"], "size huge is unknown"),
+        (["FILE", "--data", "CORPUS", "--plan", "--seeds", "0"], "at least 1"),
+        (["FILE", "--data", "CORPUS", "--plan", "--tasks", "sst3"], "did you mean sst2"),
+        (["FILE", "--data", "CORPUS", "--plan", "--tasks", "sst2", "--task-data", "."], "sst2"),
+        (["FILE", "--data", "CORPUS", "--plan", "--tasks", "films=x"], "KIND=FOLDER"),
+        (["FILE", "--data", "CORPUS", "--plan", "--tasks", "classify=x"], "no file named train"),
+        (["FILE", "--data", "CORPUS", "--plan", "--variants", "fresh"], "variant fresh is unknown"),
+        (["FILE", "--data", "CORPUS", "--plan", "--at-once", "0"], "at least 1"),
+        (["FILE", "--data", "CORPUS", "--plan", "--set", "masking.rat=1"], "masking.rat"),
+        (["FILE", "--data", "CORPUS", "--out", "FOLDER", "--budget", "1steps"], "other files"),
+        (["FILE", "--data", "CORPUS", "--out", "NEW", "--budget", "1steps", "--on", "x"], "ray://"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_wrong_words_are_refused_in_a_sentence(
+    words: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").write_text("mine")
+    places = {
+        "FILE": str(written(tmp_path / "masks.toml")),
+        "CORPUS": store("wordpiece"),
+        "FOLDER": "full",
+        "NEW": "new",
+    }
+    assert main(["study", *(places.get(word, word) for word in words), *WORDS]) == 2
+    told = said(capsys)
+    assert sentence in told and "clozelab: " in told
+    assert "Traceback" not in told and not (tmp_path / "new").exists()

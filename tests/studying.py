@@ -1,0 +1,112 @@
+"""Studies made for tests: shrunk recipes, a few steps, an embedded task of a few examples."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from finetuning import folder, sample
+from learning import MACHINE, store
+
+from clozelab.recipe import studies
+from clozelab.recipe.studies import Study
+from clozelab.runs.events import drained
+from clozelab.runs.session import Habits
+from clozelab.runs.study.plan import Plan, planned
+from clozelab.runs.study.request import asked
+from clozelab.runs.study.running import Told, follow
+
+HABITS = Habits(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
+SMALL = (
+    *("encoder.layers=2", "encoder.width=32", "encoder.heads=2", "encoder.inner=64"),
+    *("encoder.embedding=32", "encoder.dropout=0.0", "encoder.attention_dropout=0.0"),
+    *("blocks.length=32", "schedule.warmup=0", "schedule.sequences=4", "schedule.phases=[]"),
+)
+TUNED = ("sequences=8", "length=32", "steps=2")
+STATIC = {"name": "static", "says": "ten copies"}
+DYNAMIC = {"name": "dynamic", "says": "fresh masks", "set": ["corruption.copies=0"]}
+STUDENT = {
+    "name": "student",
+    "says": "half",
+    "recipe": "distilbert",
+    "teacher": "static",
+    "set": ["encoder.layers=1"],
+}
+BROKEN = {  # the store has no entities
+    "name": "broken",
+    "says": "hides names",
+    "set": ["masking.use=knowledge", "masking.rate=0.15", "masking.levels={entity = 1.0}"],
+}
+
+
+def reviews() -> str:
+    """A task of one's own, in a folder."""
+    place = folder() / "reviews"
+    if not place.exists():
+        place.mkdir()
+        for split in ("train", "dev"):
+            shutil.copy(sample("definitions", 16), place / f"{split}.tsv")
+    return f"classify={place}"
+
+
+def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
+    """A study in a file."""
+    from clozelab.recipe.tables import written as toml
+
+    common = {
+        **{"recipe": "bert", "set": list(SMALL), "tasks": [], "seeds": 1},
+        **{"measures": ["held_out.masked_lm"], "finetune": list(TUNED)},
+        **base,
+    }
+    lines = ['title = "Masks"', 'question = "Do fresh masks help?"', "[paper]"]
+    lines += ['name = "RoBERTa"', 'source = "Table 1"', "[base]"]
+    lines += [f"{key} = {toml(value)}" for key, value in common.items()]
+    for variant in variants or (STATIC, DYNAMIC):
+        lines += ["[[variants]]", *(f"{key} = {toml(value)}" for key, value in variant.items())]
+    lines += claim(variants or (STATIC, DYNAMIC))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place
+
+
+def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
+    """One of the second variant over the first."""
+    names = [one["name"] for one in variants]
+    if len(names) < 2:
+        return []
+    return [
+        *("[[claims]]", f'better = "{names[1]}"', f'than = "{names[0]}"'),
+        *('on = ["held_out.masked_lm"]', 'says = "Fresh masks are no worse."'),
+    ]
+
+
+def made(place: Path, *variants: dict[str, Any], **base: Any) -> Study:
+    """A study, read from a file."""
+    return studies.read(written(place / "masks.toml", *variants, **base))
+
+
+def plan_of(
+    study: Study, out: Path | None = None, *, budget: str | None = "3steps", at_once: int = 1
+) -> Plan:
+    """Its plan on the small store."""
+    request = asked(study, [store("wordpiece")], budget=budget)
+    return drained(planned(request, MACHINE, out=out, at_once=at_once))
+
+
+def ran(study: Study, out: Path, *, stop_after: int | None = None, **more: Any) -> list[Told]:
+    """Everything that a study tells; told to stop, it hears no more after so many events."""
+    found: list[Told] = []
+    plan = plan_of(study, out, **more)
+    for told in follow(plan, out, machine=MACHINE, habits=HABITS):
+        found.append(told)
+        if stop_after is not None and len(found) == stop_after:
+            break
+    return found
+
+
+def narrowed(study: Study, **changes: Any) -> Study:
+    """The study with other fields."""
+    return replace(study, **changes)
