@@ -32,8 +32,9 @@ format: setup  ## format the code
 	$(BIN)/ruff check --fix src tests benchmarks tools
 	$(BIN)/ruff format src tests benchmarks tools
 
-bench: setup  ## measure the text path beside transformers and datasets
+bench: setup  ## measure training and the text path beside transformers and datasets
 	$(BIN)/pip install --quiet --constraint constraints.txt '.[bench]'
+	$(BIN)/clozelab bench --against transformers
 	$(BIN)/python benchmarks/text.py
 
 clean:  ## remove what was made

@@ -103,6 +103,8 @@ def shortened(words: str) -> str:
     words = re.sub(r"^torchrun\b", launcher, words)
     if "--budget" in words:
         words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.sequences=4", words)
+    if words.startswith("clozelab bench"):
+        words += " --size 1x64 --length 32 --sequences 2 --steps 1"
     if words.startswith("clozelab finetune"):
         words = re.sub(r"--set (epochs|steps)=\S+", "", words) + " --set steps=2"
     return words

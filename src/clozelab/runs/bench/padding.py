@@ -1,0 +1,80 @@
+"""Packed micro-batches as transformers takes them: a row for each block, filled up on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, pad
+from torch.nn.utils.rnn import pad_sequence
+
+from clozelab.contracts import Batch, Targets
+from clozelab.encoder.sight import grid, look
+
+_PAIRS = {"next_sentence": "next_sentence_label", "sentence_order": "sentence_order_label"}
+
+
+def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, Tensor]:
+    """The arguments of a model of that config; rows as long as the longest, or of full length."""
+    given, lengths = batch.input, real_lengths(batch)
+    two = config["model_type"] == "xlnet"
+    width = given.longest if full or two else max(lengths)
+
+    def rows(values: Tensor, fill: int) -> Tensor:
+        made = pad_sequence(list(torch.split(values[: sum(lengths)], lengths)), True, fill)
+        return pad(made, (0, width - made.shape[1]), value=fill)
+
+    ids = rows(given.ids, config.get("pad_token_id") or 0)
+    found = {"input_ids": ids, "attention_mask": rows(torch.ones_like(given.ids), 0)}
+    if two or config.get("type_vocab_size", 0) > 1:
+        found["token_type_ids"] = rows(given.segments, 0)
+    if two:
+        return found | _permuted(batch, len(lengths))
+    for name, label in _PAIRS.items():
+        if name in batch.targets:
+            found[label] = batch.targets[name]["labels"][: len(lengths)]
+    return found | {"labels": rows(_labels(batch), Targets.IGNORED)}
+
+
+def real_lengths(batch: Batch) -> list[int]:
+    """The tokens of each block that is no dummy."""
+    starts = batch.input.starts
+    real = len(batch.input.ids) if batch.input.real is None else int(batch.input.real)
+    lengths: list[int] = starts.diff()[starts[:-1] < real].tolist()
+    return lengths
+
+
+def whole_rows(batch: Batch) -> list[list[int]]:
+    """The ids of each block before anything was hidden."""
+    lengths, labels = real_lengths(batch), _labels(batch)
+    ids = torch.where(labels == Targets.IGNORED, batch.input.ids, labels)
+    return [row.tolist() for row in torch.split(ids[: sum(lengths)], lengths)]
+
+
+def _labels(batch: Batch) -> Tensor:
+    """[N] what is to be predicted at each token."""
+    given = batch.input
+    if "causal_lm" in batch.targets:
+        return given.ids  # transformers itself looks one further
+    flat = torch.full_like(given.ids, Targets.IGNORED)
+    targets = batch.targets["masked_lm"]
+    there = targets["labels"] != Targets.IGNORED
+    flat[targets["at"][there]] = targets["labels"][there]
+    return flat
+
+
+def _permuted(batch: Batch, blocks: int) -> dict[str, Tensor]:
+    """XLNet's targets, and who sees whom."""
+    given = batch.input
+    assert given.queries is not None, "a permutation model has queries"
+    labels = batch.targets["permutation_lm"]["labels"].view(blocks, -1)
+    content, _ = look(given, grid(given), None)
+    mapping = one_hot(given.places[given.queries], given.longest)
+    mapping = mapping * (labels != Targets.IGNORED)[..., None]
+    return {
+        "labels": labels,
+        "perm_mask": (~content.seen[:, 0]).float(),
+        "target_mapping": mapping.float(),
+    }

@@ -1,0 +1,236 @@
+"""Measuring speed: what a row holds, that both sides do the same work, what is refused."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from corpora import build, texts, write
+from rich.console import Console
+
+from clozelab import cli, recipe
+from clozelab.contracts import Targets, UserError
+from clozelab.report.bench import table
+from clozelab.runs.bench import measure, theirs
+from clozelab.runs.bench.measure import Finished, Turn, bench
+from clozelab.runs.bench.padding import padded, whole_rows
+from clozelab.runs.bench.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab.runs.machine import Machine
+from clozelab.runs.setup import Setup, Task
+from clozelab.text.store import Corpus
+from clozelab.training.packing import Room, room_for
+from clozelab.training.world import World
+
+CPU = Machine(device="cpu", workers=0)
+STILL = ("encoder.dropout=0", "encoder.attention_dropout=0")
+KINDS = {
+    "roberta": "RobertaForMaskedLM",
+    "bert": "BertForPreTraining",
+    "albert": "AlbertForPreTraining",
+    "distilbert": "DistilBertForMaskedLM",
+    "gpt": "OpenAIGPTLMHeadModel",
+    "xlnet": "XLNetLMHeadModel",
+    "spanbert": "BertForMaskedLM",
+}
+TRAINER = {"Trainer"} if find_spec("accelerate") else set()
+# Theirs drops out before its pairs; theirs looks at all where there is nothing to be seen.
+LOOSE = {"albert": 0.05, "xlnet": 0.005}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("bench")
+    return build(write(folder / "a.jsonl", texts(40)), folder / "c")
+
+
+def order(corpus: Corpus, name: str, *, against: str | None = "transformers", **more: Any) -> Order:
+    settings = {"size": "1x64", "length": 32, "sequences": 4, "steps": 1, "machine": CPU, **more}
+    return Order((name,), (str(corpus.path),), against=against, **settings)
+
+
+def measured(asked: Order) -> dict[str, Any]:
+    last = list(bench(asked))[-1]
+    assert isinstance(last, Finished)
+    return last.record
+
+
+@pytest.fixture(scope="module")
+def beside(corpus: Corpus) -> dict[str, Any]:
+    return measured(order(corpus, "roberta", settings=STILL))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_transformers_class_of_a_recipe_is_its_own(corpus: Corpus, name: str) -> None:
+    made = recipe_of(Row(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
+    found = theirs.exported(Task(made, [(corpus, 1.0)]))
+    assert found.config["architectures"] == [KINDS[name]]
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "distilbert", "gpt", "xlnet"])
+def test_both_sides_do_the_same_work(
+    corpus: Corpus, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "find_spec", lambda _: None)
+    settings = (*STILL, "blocks.reverse=false") if name == "xlnet" else STILL
+    (row,) = measured(order(corpus, name, settings=settings))["rows"]
+    alike(row, atol=LOOSE.get(name, 1e-4))
+
+
+def test_both_sides_of_a_roberta_do_the_same_work(beside: dict[str, Any]) -> None:
+    (row,) = beside["rows"]
+    alike(row, atol=1e-4)
+    assert row["peers"].keys() == {"transformers", *TRAINER}
+
+
+def alike(row: dict[str, Any], *, atol: float) -> None:
+    mine, peer = row["clozelab"], row["peers"]["transformers"]
+    assert abs(mine["first_loss"] - peer["first_loss"]) < atol
+    tokens = [[turn["tokens"] for turn in one["turns"]] for one in (mine, peer)]
+    assert tokens[0] == tokens[1] and len(tokens[0]) == ROUNDS
+    assert all(0 < many <= 4 * 32 for many in tokens[0])
+
+
+@pytest.mark.skipif(not TRAINER, reason="accelerate is not installed")
+def test_the_trainer_sees_the_same_text(corpus: Corpus, beside: dict[str, Any]) -> None:
+    (row,) = beside["rows"]
+    turns = row["peers"]["Trainer"]["turns"]
+    assert len(turns) == ROUNDS and all(0 < turn["tokens"] <= 4 * 32 for turn in turns)
+    share, room = laid(corpus, "roberta", constant=False)
+    wholes = [one for batch in room.batches(share) for one in whole_rows(batch)]
+    plan = prepared(corpus, "roberta").sources(0)[0]
+    blocks = plan.plan(0).blocks(plan.order(0)[: len(share)])
+    assert [id_ for one in wholes for id_ in one] == blocks.ids.tolist()
+
+
+def prepared(corpus: Corpus, name: str) -> Setup:
+    asked = order(corpus, name)
+    made = recipe_of(rows(asked, "cpu")[0], asked, corpus, device="cpu")
+    return Setup(Task(made, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu")))
+
+
+def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, Room]:
+    setup = prepared(corpus, name)
+    share = setup.steps.sample(setup.sources(0))
+    many = len(share) // 2 + 1
+    return share, room_for(share, tokens=many * 32, blocks=many, longest=32, constant=constant)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("constant", [False, True])
+def test_rows_hold_every_real_token_and_target_and_no_dummy(
+    corpus: Corpus, constant: bool, full: bool
+) -> None:
+    share, room = laid(corpus, "bert", constant=constant)
+    config = {"model_type": "bert", "type_vocab_size": 2, "pad_token_id": 1}
+    made = [padded(batch, config, full=full) for batch in room.batches(share)]
+    assert len(made) > 1
+    assert sum(int(one["attention_mask"].sum()) for one in made) == share.tokens
+    assert sum(len(one["input_ids"]) for one in made) == len(share)
+    counts = share.counts()
+    hidden = sum(int((one["labels"] != Targets.IGNORED).sum()) for one in made)
+    assert hidden == counts["masked_lm"]
+    pairs = torch.cat([one["next_sentence_label"] for one in made])
+    assert len(pairs) == counts["next_sentence"] and set(pairs.tolist()) == {0, 1}
+    for one in made:
+        outside = one["attention_mask"] == 0
+        assert (one["input_ids"][outside] == 1).all()
+        assert (one["labels"][outside] == Targets.IGNORED).all()
+        assert one["input_ids"].shape == one["token_type_ids"].shape
+        assert not full or one["input_ids"].shape[1] == 32
+
+
+def test_the_record_is_complete_and_plain(beside: dict[str, Any], tmp_path: Path) -> None:
+    record = json.loads(json.dumps(beside, allow_nan=False))
+    assert {"torch", "transformers", "clozelab", "python", "device"} <= record["machine"].keys()
+    (row,) = record["rows"]
+    expected = {"recipe": "roberta", "size": "1x64", "length": 32, "dropout": 0.0, "sequences": 4}
+    assert expected.items() <= row["what"].items()
+    assert row["what"]["flops_a_token"] > 0 and row["what"]["peak_flops"] > 0
+    numbers = ("tokens_a_second", "useful_share", "first_step_seconds")
+    for one in (row["clozelab"], *row["peers"].values()):
+        assert all(one[name] > 0 for name in numbers) and one["peak_memory_gib"] is None
+    assert row["clozelab"]["feed_share"] > 0
+    assert all(one["ratio"]["speed"] > 0 for one in row["peers"].values())
+    (tmp_path / "r.toml").write_text(row["recipe"], encoding="utf-8")
+    assert recipe.read(str(tmp_path / "r.toml")).blocks.length == 32
+
+
+def test_the_table_fits_eighty_columns(beside: dict[str, Any]) -> None:
+    console = Console(width=80, record=True, file=StringIO())
+    many = {**beside, "rows": [*beside["rows"], *deepcopy(beside["rows"])]}
+    many["rows"][1]["clozelab"]["tokens_a_second"] = 12_345_678.0
+    console.print(table(many))
+    shown = console.export_text()
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    assert shown.count("tokens/s") == 1 and "12,345,678" in shown
+
+
+def test_turns_are_told_of_as_they_are_taken(corpus: Corpus) -> None:
+    events = list(bench(order(corpus, "roberta", against=None)))
+    turns = [event for event in events if isinstance(event, Turn)]
+    assert [turn.done for turn in turns] == list(range(1, turns[0].turns + 1))
+    assert [turn.what for turn in turns[-2:]] == ["clozelab", "the feed"]
+
+
+def test_what_transformers_does_not_have_is_said(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "find_spec", lambda _: None)
+    (span,) = measured(order(corpus, "spanbert"))["rows"]
+    assert any("without span_boundary" in note for note in span["notes"])
+    assert any("accelerate" in note for note in span["notes"])
+    assert span["peers"].keys() == {"transformers"}
+    (elmo,) = measured(order(corpus, "elmo"))["rows"]
+    assert not elmo["peers"] and "no such model" in elmo["notes"][0]
+
+
+def test_rows_suit_the_device_unless_they_are_named() -> None:
+    assert {row.size for row in rows(Order(), "cpu")} == {"mini", "tiny"}
+    assert [row.recipe for row in rows(Order(), "cuda")][:2] == ["roberta", "bert"]
+    assert rows(Order(size="tiny"), "cuda") == (Row("roberta", "tiny"),)
+    asked = rows(Order(("bert", "gpt"), length=64, sequences=2), "cpu")
+    assert asked == (Row("bert", "mini", 64, 2), Row("gpt", "mini", 64, 2))
+
+
+def test_a_released_size_has_the_table_of_its_recipe(corpus: Corpus) -> None:
+    own = recipe_of(Row("bert", "base"), Order(), corpus, device="cuda")
+    assert own.tokenizer.vocabulary == 30522 and own.schedule.sequences * 512 == 32_768
+    small = recipe_of(Row("bert", "mini"), Order(), corpus, device="cpu")
+    assert small.tokenizer.vocabulary == corpus.vocabulary.size
+
+
+def test_the_command_prints_a_table_and_writes_a_record(
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "bench.json"
+    words = ["bert", "--size", "1x64", "--length", "32", "--sequences", "2", "--steps", "1"]
+    words += ["--data", str(corpus.path), "--device", "cpu", "--out", str(place)]
+    assert cli.main(["bench", *words]) == 0
+    assert "bert 1x64, 2 × 32 tokens" in capsys.readouterr().out
+    assert len(json.loads(place.read_text(encoding="utf-8"))["rows"]) == 1
+
+
+def test_mistakes_are_answered(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match="--against jax: unknown; there is transformers"):
+        measured(order(corpus, "roberta", against="jax"))
+    with pytest.raises(UserError, match="no corpus here; make one"):
+        measured(Order(data=(str(tmp_path),), machine=CPU))
+    with pytest.raises(UserError, match="--steps 0"):
+        order(corpus, "roberta", steps=0)
+    assert cli.main(["bench", "--out", str(tmp_path / "none" / "b.json")]) == 2
+    monkeypatch.setattr(theirs, "find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"not installed; pip install 'clozelab\[bench\]'"):
+        measured(order(corpus, "roberta"))
