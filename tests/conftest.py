@@ -1,5 +1,8 @@
-"""Triton asks once, when it is first imported, whether its kernels are to be interpreted."""
+"""Where there is no GPU, Triton is told, before it is first imported, to interpret its kernels."""
 
 import os
 
-os.environ.setdefault("TRITON_INTERPRET", "1")
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")

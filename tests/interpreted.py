@@ -1,9 +1,12 @@
-"""The kernels as Triton's interpreter runs them: on a CPU, one program after another."""
+"""The kernels on a GPU, or else as Triton's interpreter runs them: one program after another."""
 
 import pytest
+import torch
 
-pytest.importorskip("triton", reason="Triton is not there to interpret the kernels")
+pytest.importorskip("triton", reason="Triton is not there to run or interpret the kernels")
 
 from clozelab.kernels import activation, attention, draws, relative, sums
 
-__all__ = ["activation", "attention", "draws", "relative", "sums"]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+__all__ = ["DEVICE", "activation", "attention", "draws", "relative", "sums"]

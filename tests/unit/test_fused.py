@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import streaming
 import torch
-from interpreted import attention
+from interpreted import DEVICE, attention
 from torch import Tensor
 
 from clozelab.contracts import Input, UserError
@@ -32,16 +32,22 @@ def stack(*, dropout: float = 0.0, **settings: Any) -> Stack:
     given["embedding"] = settings.get("embedding", given["width"])
     torch.manual_seed(0)
     shape = Transformer(**given, positions=160, dropout=dropout, attention_dropout=dropout)
-    made = shape.build(50)
+    made = shape.build(50).to(DEVICE)
     with torch.no_grad():  # biases and norms that do something
         for parameter in made.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return made
 
 
+def here(given: Input) -> Input:
+    """The batch on the device of the kernels."""
+    there = {n: v.to(DEVICE) for n, v in given._asdict().items() if isinstance(v, Tensor)}
+    return given._replace(**there)
+
+
 def batch(*lengths: int) -> Input:
     places = torch.cat([torch.arange(length) for length in lengths])
-    return Input(
+    made = Input(
         ids=torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(1)),
         places=places,
         segments=places % 2,
@@ -49,6 +55,7 @@ def batch(*lengths: int) -> Input:
         longest=max(lengths),
         dense=len(set(lengths)) == 1,
     )
+    return here(made)
 
 
 def run(
@@ -58,7 +65,9 @@ def run(
     model.zero_grad()
     encoded = model(given, keep=keep)
     states = list(encoded.layers) if keep else [encoded.states]
-    loss = sum((s * torch.linspace(-1, 1, s.numel()).view_as(s)).sum() for s in states)
+    loss = sum(
+        (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
+    )
     loss.backward()
     return states, {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -83,16 +92,18 @@ def test_states_and_gradients_are_those_of_the_plain_layers(
 @pytest.mark.parametrize("memory", [0, 9])
 def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memory: int) -> None:
     torch.manual_seed(0)
-    model = streaming.shape(width=32, inner=24, memory=6).build(50)
+    model = streaming.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
     old = streaming.memories(2, len(lengths), memory, 32) if memory else None
-    given = streaming.batch(lengths, seed=3, remembered=None if old is None else old.float())
+    given = here(streaming.batch(lengths, seed=3, remembered=None if old is None else old.float()))
 
     def run() -> tuple[list[Tensor], dict[str, Tensor]]:
         model.zero_grad()
         out = model(given)
         assert out.queries is not None
         states = [out.states, out.queries]
-        loss = sum((s * torch.linspace(-1, 1, s.numel()).view_as(s)).sum() for s in states)
+        loss = sum(
+            (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
+        )
         loss.backward()
         return states, {name: p.grad.clone() for name, p in model.named_parameters()}
 
@@ -108,17 +119,17 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
 def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
     torch.manual_seed(0)
     part = replace(streaming.shape(width=32, inner=24), attention_dropout=0.3)
-    model, given = part.build(50), streaming.batch([9, 6], seed=3)
+    model, given = part.build(50).to(DEVICE), here(streaming.batch([9, 6], seed=3))
     model.fused = True
 
     def loss(seed: int) -> Tensor:
         torch.manual_seed(seed)
-        found: Tensor = (model(given).queries * torch.linspace(-1, 1, 32)).sum()
+        found: Tensor = (model(given).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
         return found
 
     weight: Any = model.attention[0].value.weight
     loss(3).backward()
-    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4))
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     expected = float((weight.grad * direction).sum())
     with torch.no_grad():
         weight += 1e-2 * direction
@@ -149,12 +160,12 @@ def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
 
     def loss() -> Tensor:
         torch.manual_seed(3)
-        found: Tensor = (model(given).states * torch.linspace(-1, 1, 32)).sum()
+        found: Tensor = (model(given).states * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
         return found
 
     weight: Any = model.ffn[1].output.weight
     loss().backward()
-    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4))
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
     expected = float((weight.grad * direction).sum())
     with torch.no_grad():
         weight += 1e-2 * direction

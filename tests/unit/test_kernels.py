@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 from corpora import ENVIRONMENT
-from interpreted import activation, attention, draws, sums
+from interpreted import DEVICE, activation, attention, draws, sums
 from torch import Tensor
 from torch.nn import functional
 
 torch.set_num_threads(1)
-SEED = torch.tensor(123456789123456789)
+SEED = torch.tensor(123456789123456789, device=DEVICE)
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    return made.requires_grad_()
+    return made.to(DEVICE).requires_grad_()
 
 
 def wide(*given: Tensor) -> list[Tensor]:
@@ -42,7 +42,7 @@ def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
 def grown(rows: int, columns: int, rate: float, *, stream: int = 0) -> Tensor:
     """What a mask multiplies by, reckoned apart from the kernels."""
     if not rate:
-        return torch.ones(rows, columns, dtype=torch.float64)
+        return torch.ones(rows, columns, dtype=torch.float64, device=DEVICE)
     seed, most = int(SEED), 2**32
 
     def mixed(x: int) -> int:
@@ -56,7 +56,7 @@ def grown(rows: int, columns: int, rate: float, *, stream: int = 0) -> Tensor:
     by_column = np.array([mixed(high ^ column) for column in range(columns)], dtype=np.uint64)
     drawn = (by_row[:, None] ^ by_column[None, :]) * np.uint64(0x9E3779B1) % np.uint64(most)
     kept = torch.from_numpy(drawn >= round(rate * most))
-    return kept.double() / (1 - rate)
+    return kept.double().to(DEVICE) / (1 - rate)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
@@ -111,7 +111,7 @@ def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> T
         q, k, v = qkv[first : first + length].permute(1, 2, 0, 3)
         scores = q @ k.transpose(1, 2) / width**0.5
         if causal:
-            ahead = torch.ones(length, length, dtype=torch.bool).triu(1)
+            ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
             scores = scores.masked_fill(ahead, -torch.inf)
         masks = [grown(length, length, rate, stream=number * heads + h) for h in range(heads)]
         shares = scores.softmax(-1) * torch.stack(masks)
@@ -128,7 +128,7 @@ def test_attention_stays_inside_its_block(
 ) -> None:
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
     ours = attention.attend(qkv, starts, seed=SEED, longest=max(lengths), rate=rate, causal=causal)
     theirs = plainly(QKV, lengths, rate, causal)
     assert_same([ours], [theirs])
@@ -140,7 +140,7 @@ def test_attention_stays_inside_its_block(
 
 def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
     qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
-    starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32)
+    starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)
     for longest in (60, 64, 128, 300):
         ours = attention.attend(qkv, starts, seed=SEED, longest=longest, rate=0.1, causal=False)
         assert_same([ours], [plainly(qkv.double(), lengths, 0.1, False)])
@@ -161,13 +161,13 @@ def test_masks_drop_their_rate_evenly_and_corners_are_not_tied() -> None:
 
 
 def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
-    qkv = torch.zeros(64, 3, 2, 16)
-    qkv[:, 2] = torch.eye(64)[:, :16].repeat(1, 1)[:, None]
-    starts = torch.tensor([0, 32, 64], dtype=torch.int32)
+    qkv = torch.zeros(64, 3, 2, 16, device=DEVICE)
+    qkv[:, 2] = torch.eye(64, 16, device=DEVICE)[:, None]
+    starts = torch.tensor([0, 32, 64], dtype=torch.int32, device=DEVICE)
 
     def out(seed: int) -> Tensor:
         found: Tensor = attention.attend(
-            qkv, starts, seed=torch.tensor(seed), longest=32, rate=0.5, causal=False
+            qkv, starts, seed=torch.tensor(seed, device=DEVICE), longest=32, rate=0.5, causal=False
         )
         return found
 
@@ -185,7 +185,10 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     torch.library.opcheck(sums._add_norm, (x, h, *vectors, SEED, rate, 1e-5), test_utils=tests)
     torch.library.opcheck(activation._activate, (x, vectors[0], 0), test_utils=tests)
     for longest in (8, 200):
-        qkv, starts = numbers(8, 3, 1, 16), torch.tensor([0, 5, 8], dtype=torch.int32)
+        qkv, starts = (
+            numbers(8, 3, 1, 16),
+            torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
+        )
         given = (qkv, starts, SEED, longest, rate, False)
         torch.library.opcheck(attention._attend, given, test_utils=tests)
 
