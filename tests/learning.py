@@ -35,7 +35,7 @@ _STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
     **dict.fromkeys(("distilbert", "spanbert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
-    **dict.fromkeys(("roberta", "elmo"), "byte_bpe"),
+    **dict.fromkeys(("roberta", "swift", "elmo"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
     "ernie": "units",

@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench(verbs)
     verb = _verb(verbs, "demo", "the embedded text, from raw to two encoders and a task")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
-    verb.add_argument("--budget", default="800steps", help="for each of them (800steps)")
+    verb.add_argument("--budget", default="600ktok", help="for each of them (600ktok)")
     return words
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,27 @@ CHECKPOINTS = {
     "bare distilbert": ("DistilBertModel", DISTILBERT, "distilbert", set(), 0),
     "bare xlnet": ("XLNetModel", XLNET, "xlnet", set(), 2),
     "roberta": ("RobertaForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
+    "bare roberta-prelayernorm": (
+        "RobertaPreLayerNormModel",
+        ROBERTA,
+        "roberta-prelayernorm",
+        set(),
+        1,
+    ),
+    "roberta-prelayernorm": (
+        "RobertaPreLayerNormForMaskedLM",
+        ROBERTA | {"type_vocab_size": 2, "layer_norm_eps": 1e-5, "pad_token_id": 3},
+        "roberta-prelayernorm",
+        {"masked_lm"},
+        2,
+    ),
+    "roberta-prelayernorm, left to right": (
+        "RobertaPreLayerNormForCausalLM",
+        ROBERTA | {"is_decoder": True},
+        "roberta-prelayernorm",
+        {"causal_lm"},
+        1,
+    ),
     "xlm-roberta": ("XLMRobertaForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
     "camembert": ("CamembertForMaskedLM", ROBERTA, "roberta", {"masked_lm"}, 1),
     "albert": (
@@ -99,7 +121,7 @@ def test_a_checkpoint_of_transformers_computes_the_same_here(name: str) -> None:
     got = bring(model.config.to_dict(), model.state_dict())
     assert got.family == family
     assert set(got.heads) == heads
-    batch = padded(types)
+    batch = padded(types, padding=settings.get("pad_token_id", 1))
     agree(ours(loaded(got.encoder, got.heads, got.weights), batch), theirs(model, batch))
 
 
@@ -132,6 +154,21 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         Transformer(**SHAPE, position_offset=5, types=0),
         ("masked_lm",),
         "BertForMaskedLM",
+    ),
+    "swift": (
+        Transformer(**SHAPE, norm="pre", position_offset=2, types=0, epsilon=1e-5),
+        ("masked_lm",),
+        "RobertaPreLayerNormForMaskedLM",
+    ),
+    "swift without a head": (
+        Transformer(**SHAPE, norm="pre", position_offset=2, types=1),
+        (),
+        "RobertaPreLayerNormModel",
+    ),
+    "swift counted otherwise": (
+        Transformer(**SHAPE, norm="pre", types=2),
+        ("masked_lm",),
+        "RobertaPreLayerNormForMaskedLM",
     ),
     "albert": (
         Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
@@ -198,7 +235,7 @@ def test_what_we_export_computes_the_same_in_transformers(name: str, tmp_path: P
         agree(wanted, theirs(peer.eval(), batch))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "no head"])
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][1]])
 def test_the_file_holds_what_transformers_itself_would_write(name: str, tmp_path: Path) -> None:
     _, there = exported(name)
     put(tmp_path / "hf", there)
@@ -224,11 +261,24 @@ def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     agree(ours(model, batch), ours(loaded(got.encoder, got.heads, got.weights), batch))
 
 
-@pytest.mark.parametrize("name", ["bert", "albert", "roberta"])
+@pytest.mark.parametrize("name", ["roberta", "swift"])
+def test_weights_that_fit_as_they_are_come_back_bit_for_bit(name: str) -> None:
+    encoder, _, _ = MODELS[name]
+    model, there = exported(name)
+    got = bring(there.config, there.tensors)
+    assert got.encoder == replace(encoder, types=1)  # a table of zeros, since theirs has one
+    types = got.weights.pop("encoder.embeddings.types.weight")
+    assert not types.any()
+    assert got.weights.keys() == model.state_dict().keys()
+    for key, tensor in model.state_dict().items():
+        assert torch.equal(got.weights[key], tensor), key
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "roberta", "swift"])
 def test_the_automatic_classes_find_their_way(name: str, tmp_path: Path) -> None:
     model, there = exported(name)
     put(tmp_path / "hf", there)
-    batch = padded(2 if name != "roberta" else 0)
+    batch = padded(2 if name in ("bert", "albert") else 0)
     states = ours(model, batch)["layer 3"]
     for kind in ("AutoModel", "AutoModelForMaskedLM", "AutoModelForPreTraining"):
         peer = getattr(transformers, kind).from_pretrained(tmp_path / "hf", dtype=torch.float64)
@@ -242,6 +292,7 @@ DRESSED = {
     "albert": ("unigram", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "0 0 0", "0 0 0 1 1"),
     "distilbert": ("wordpiece", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "", ""),
     "roberta": ("byte_bpe", "<s> A </s>", "<s> A </s> </s> B </s>", "", ""),
+    "swift": ("byte_bpe", "<s> A </s>", "<s> A </s> </s> B </s>", "", ""),
     "xlnet": ("unigram", "A [SEP] [CLS]", "A [SEP] B [SEP] [CLS]", "0 0 2", "0 0 1 1 2"),
     "gpt": ("char_bpe", "A", "A B", "", ""),
 }

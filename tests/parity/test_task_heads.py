@@ -25,7 +25,7 @@ from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.interop.families import Exported, Imported, bring, export
 from clozelab.interop.fitting import summary
-from clozelab.interop.heads import Summary, TaskHead
+from clozelab.interop.heads import ROBERTAS, Summary, TaskHead
 from clozelab.interop.huggingface import read, write
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.rows import Judged, marked_last
@@ -47,6 +47,9 @@ GPT = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True, "epsilon": 
 ENCODERS: dict[str, Encoder] = {
     "bert": Transformer(**SHAPE),
     "roberta": Transformer(**SHAPE, position_offset=2, types=0, epsilon=1e-5),
+    "roberta-prelayernorm": Transformer(
+        **SHAPE, norm="pre", position_offset=2, types=0, epsilon=1e-5
+    ),
     "albert": Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
     "distilbert": Transformer(**SHAPE, types=0),
     "xlnet": Relative(**STREAMS),
@@ -66,6 +69,7 @@ PLAIN = {
 STEMS = {
     "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert",
     "xlnet": "XLNet", "openai-gpt": "OpenAIGPT", "gpt2": "GPT2",
+    "roberta-prelayernorm": "RobertaPreLayerNorm",
 }  # fmt: skip
 NONE = {("openai-gpt", "choose"), ("openai-gpt", "tag"), ("openai-gpt", "answer")}
 NONE |= {("gpt2", "choose")}
@@ -251,7 +255,8 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
         assert tuple(named) == task.labels
     problems = {"classify": "single_label_classification", "regress": "regression"}
     assert peer.config.problem_type == problems.get(kind)
-    encoders = (("roberta", "choose"), ("distilbert", "tag"))  # which have no rate of their own
+    # These have no rate of their own.
+    encoders = {("distilbert", "tag"), *((each, "choose") for each in ROBERTAS)}
     assert dropped(peer) <= {encoder.dropout if (family, kind) in encoders else task.dropout}
     back = read(str(tmp_path / "hf"))
     got = bring(back.config, back.tensors)
@@ -286,6 +291,7 @@ N = {"vocab_size": VOCABULARY, "n_layer": 3, "n_head": 2, "pad_token_id": 1}
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "roberta": BERT | {"type_vocab_size": 1},
+    "roberta-prelayernorm": BERT | {"type_vocab_size": 1},
     "albert": BERT | {"embedding_size": 8},
     "distilbert": {
         "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
@@ -317,7 +323,7 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     got = bring(config, model.state_dict())
     told = got.task
     assert told is not None and got.left == [] and got.family == family
-    if not named and kind == "choose" and family != "roberta":
+    if not named and kind == "choose" and family not in ROBERTAS:
         assert told.kind == "regress"  # which nothing tells apart
         return
     assert told.kind == task.kind and told.summary == task.summary and told.head == task.head
@@ -375,7 +381,7 @@ def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
 # The recipe whose texts are laid, and its tokenizer.
 READ = {
     "bert": "wordpiece", "ernie": "chars", "albert": "unigram", "roberta": "byte_bpe",
-    "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece",
+    "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece", "swift": "byte_bpe",
 }  # fmt: skip
 A, B = "The river was wide, and slow.", "Nobody crossed it 在冬天!"
 
@@ -385,7 +391,8 @@ def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_pa
     recipe = recipes.read(name)
     tokenizer = Tokenizer.from_file(str(data.tokenizer(READ[name])))
     vocabulary = describe(tokenizer)
-    family = "bert" if name == "ernie" else "openai-gpt" if name == "gpt" else name
+    called = {"ernie": "bert", "gpt": "openai-gpt", "swift": "roberta-prelayernorm"}
+    family = called.get(name, name)
     encoder = ENCODERS[family]
     task = asked(family, "classify")[1]
     model = Tuned(encoder, task, vocabulary.size)

@@ -33,13 +33,14 @@ from clozelab.text.store import Corpus
 KINDS = {
     "bert": "wordpiece",
     "roberta": "byte_bpe",
+    "swift": "byte_bpe",
     "spanbert": "wordpiece",
     "albert": "unigram",
     "xlnet": "unigram",
     "gpt": "char_bpe",
     "elmo": "wordpiece",
 }
-FAMILIES = ["bert", "roberta", "albert", "xlnet", "gpt"]
+FAMILIES = ["bert", "roberta", "swift", "albert", "xlnet", "gpt"]
 SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.sequences=8", "blocks.length=32"]
 ATTENTIVE = ["encoder.heads=2", "encoder.inner=128"]
 NARROW = ["encoder.embedding=32", "encoder.positions=32"]
@@ -97,7 +98,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # Export and import.
 
 
-@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "swift", "albert"])
 def test_the_pipeline_of_transformers_fills_an_exported_model_in_the_same_way(
     made: Path, recipe: str
 ) -> None:
@@ -120,7 +121,7 @@ def test_the_pipeline_of_transformers_fills_an_exported_model_in_the_same_way(
                 assert guess.probability == pytest.approx(one["score"], rel=1e-4)
 
 
-@pytest.mark.parametrize("recipe", ["bert", "roberta", "albert", "xlnet", "gpt"])
+@pytest.mark.parametrize("recipe", FAMILIES)
 def test_transformers_makes_the_same_states_of_an_exported_model(made: Path, recipe: str) -> None:
     folder = str(made / f"hf-{recipe}")
     model = transformers.AutoModel.from_pretrained(folder).eval()

@@ -48,7 +48,8 @@ def exported(
 @pytest.mark.parametrize(
     ("encoder", "setting"),
     [
-        (Transformer(**SHAPE, norm="pre"), "encoder.norm = 'pre'"),
+        (Transformer(**SHAPE, norm="pre", sharing="all"), "encoder.norm = 'pre'"),
+        (Transformer(**SHAPE, norm="pre", activation="relu"), "encoder.activation = 'relu'"),
         (Transformer(**SHAPE, embedding_norm=False), "encoder.embedding_norm = False"),
         (Transformer(**SHAPE, sharing="attention"), "encoder.sharing = 'attention'"),
         (Transformer(**SHAPE, sharing="ffn"), "encoder.sharing = 'ffn'"),
@@ -74,6 +75,7 @@ CLASSES = {
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",
     "spanbert": "BertForMaskedLM",
+    "swift": "RobertaPreLayerNormForMaskedLM",
     "xlnet": "XLNetLMHeadModel",
 }
 
@@ -94,7 +96,7 @@ def test_every_recipe_has_a_class(name: str) -> None:
         weights = build(recipe, size, seed=0).state_dict()
     there = export(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
     assert there.config["architectures"] == [CLASSES.get(name, "BertForPreTraining")]
-    assert there.length == 512
+    assert there.length == recipe.blocks.length
     assert {name.split(".")[1] for name in there.left} <= {"span_boundary", "distillation"}
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.markup import escape
 
 from clozelab.arguments import parser
+from clozelab.cli.books import set_aside
 from clozelab.cli.console import out, warn
 
 _TEXT = (
@@ -16,16 +18,18 @@ _TEXT = (
     " unbelievably hard since Wednesday."
 )
 _BLANK = "It is one of {} most common kinds of bug."
-_DEFINITIONS = ("a sweet cake made with fruit", "a bird that swims and cannot fly")
-_TUNING = ("--set", "rate=1e-3", "--set", "epochs=3")
-_CLEAR = 5.0  # points; between two accuracies on 600 examples less may well be chance
+_SENTENCES = ("And the king said unto his servants, Go forth.", "The file system crashed again.")
+_TUNING = ("--set", "rate=1e-3", "--set", "epochs=10", "--set", "sequences=8", "--seeds", "3")
+# So little text is gone through in more and smaller steps than tiny has.
+_SETTINGS = {"swift": ("--set", "schedule.sequences=8")}
 
 
 def demo(arguments: argparse.Namespace) -> None:
     """The embedded text to two encoders, a task and a page; finished stages are kept."""
     place = Path(arguments.out)
-    corpus, models = place / "corpus", (place / "roberta", place / "bert")
-    _corpus(corpus)
+    corpus, models = place / "corpus", (place / "swift", place / "bert")
+    text, books = set_aside(place)
+    _corpus(corpus, text)
     _say("diff", "bert", "roberta")
     _say("mask", "bert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
     _say("mask", "spanbert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
@@ -36,19 +40,17 @@ def demo(arguments: argparse.Namespace) -> None:
     if not (place / "hf").exists():
         _say("export", str(models[1]), str(place / "hf"))
     _fill_mask(place / "hf")
-    _task(place, models[0])
-    shown = (*models, place / "definitions", place / "definitions-fresh")
+    _task(place, models[0], books)
+    shown = (*models, place / "books", place / "books-fresh")
     _say("report", *map(str, shown), "--out", str(place / "page.html"), "--title", "The demo")
 
 
-def _corpus(place: Path) -> None:
-    from clozelab import data
-
+def _corpus(place: Path, text: Path) -> None:
     if (place / "manifest.json").exists():
         _say("corpus", "show", str(place))
     else:
         built = ("--out", str(place), "--vocabulary", "8000", "--phrases")
-        _say("corpus", "build", str(data.corpus()), *built)
+        _say("corpus", "build", str(text), *built)
 
 
 def _pretrain(place: Path, corpus: Path, budget: str) -> None:
@@ -59,7 +61,7 @@ def _pretrain(place: Path, corpus: Path, budget: str) -> None:
         _say("pretrain", "--resume", str(place))
         return
     words = ("--size", "tiny", "--data", str(corpus), "--budget", budget, "--out", str(place))
-    _say("pretrain", place.name, *words)
+    _say("pretrain", place.name, *words, *_SETTINGS.get(place.name, ()))
 
 
 def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
@@ -80,42 +82,44 @@ def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     out.print()
 
 
-def _task(place: Path, model: Path) -> None:
-    """Definitions of words by what they define: the model, and its like without pretraining."""
-    tuned, fresh = place / "definitions", place / "definitions-fresh"
-    _finetune(model, tuned)
-    _finetune(model, fresh, "--fresh")
+def _task(place: Path, model: Path, books: dict[str, Path]) -> None:
+    """Which book a sentence is from: the model, and its like without pretraining."""
+    tuned, fresh = place / "books", place / "books-fresh"
+    files = ("--train", str(books["train"]), "--dev", str(books["dev"]))
+    _finetune(model, tuned, *files)
+    _finetune(model, fresh, *files, "--fresh")
     _gain(tuned, fresh)
-    texts = [word for text in _DEFINITIONS for word in ("--text", text)]
+    texts = [word for text in _SENTENCES for word in ("--text", text)]
     _say("predict", str(tuned), *texts)
-    if not (place / "hf-definitions").exists():
-        _say("export", str(tuned), str(place / "hf-definitions"))
-    _classification(place / "hf-definitions")
+    if not (place / "hf-books").exists():
+        _say("export", str(tuned), str(place / "hf-books"))
+    _classification(place / "hf-books")
 
 
 def _finetune(model: Path, place: Path, *more: str) -> None:
-    """Fit the model to the embedded definitions, unless that is done."""
-    from clozelab import data
-
-    if (place / "result.json").exists():
-        return
-    files = [str(data.task("definitions", split)) for split in ("train", "dev")]
-    words = ("--out", str(place), *more, *_TUNING, "--train", files[0], "--dev", files[1])
-    _say("finetune", str(model), "classify", *words)
+    """Fit the model to a few labelled sentences, unless that is done."""
+    if not (place / "result.json").exists():
+        _say("finetune", str(model), "classify", "--out", str(place), *more, *_TUNING)
 
 
 def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
     from clozelab.records import Run
 
-    scores = [(Run(one).result() or {})["selected"] for one in (tuned, fresh)]
-    out.print(f"[bold]{scores[0]:.1f}[/]  of 100 right (ten classes), pretrained")
-    out.print(f"[bold]{scores[1]:.1f}[/]  the same architecture from random weights")
-    gain = scores[0] - scores[1]
-    if gain > _CLEAR:
-        out.print(f"Pretraining gained {gain:.1f} points.\n")
+    scores = [(Run(one).result() or {})["cells"][0]["selected"] for one in (tuned, fresh)]
+    out.print(f"{_shown(scores[0])}  of 100 right, pretrained")
+    out.print(f"{_shown(scores[1])}  the same architecture from random weights")
+    if scores[0].get("low", 0) > scores[1].get("high", 100):
+        gain = scores[0]["mean"] - scores[1]["mean"]
+        out.print(f"Pretraining gained {gain:.1f} points; the 95 % intervals do not overlap.\n")
     else:
         out.print("No clear gain: so short a pretraining is too little for this task.\n")
+
+
+def _shown(score: Mapping[str, float]) -> str:
+    """The mean over seeds; of two or more with half its interval."""
+    sure = f" ± {score['high'] - score['mean']:.1f}" if "high" in score else ""
+    return f"[bold]{score['mean']:.1f}{sure}[/]"
 
 
 def _fill_mask(place: Path) -> None:
@@ -136,8 +140,8 @@ def _classification(place: Path) -> None:
         return
     from transformers import pipeline
 
-    found = pipeline("text-classification", str(place))(list(_DEFINITIONS))
-    for guess, text in zip(found, _DEFINITIONS, strict=True):
+    found = pipeline("text-classification", str(place))(list(_SENTENCES))
+    for guess, text in zip(found, _SENTENCES, strict=True):
         out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
     out.print()
 

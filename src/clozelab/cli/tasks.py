@@ -174,6 +174,7 @@ def _losses(arguments: argparse.Namespace) -> None:
         arguments.model,
         arguments.data,
         pairs=arguments.pairs,
+        masks=arguments.masks,
         blocks=arguments.blocks,
         device=arguments.device,
     )

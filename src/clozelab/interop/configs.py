@@ -7,6 +7,7 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop.heads import ROBERTAS
 from clozelab.interop.names import GPTS
 
 Config = dict[str, Any]
@@ -36,7 +37,7 @@ _GPT = {
 # Their key for each of our settings.
 KEYS: dict[str, dict[str, str]] = {
     "bert": _BERT,
-    "roberta": _BERT,
+    **dict.fromkeys(ROBERTAS, _BERT),
     "albert": {**_BERT, "embedding_size": "embedding", "num_hidden_groups": "groups"},
     "distilbert": {
         "n_layers": "layers",
@@ -65,7 +66,7 @@ KEYS: dict[str, dict[str, str]] = {
 # What a config that leaves a key out means by it.
 _LEFT_OUT: dict[str, dict[str, Any]] = {
     "bert": {"activation": "gelu", "epsilon": 1e-12, "types": 2},
-    "roberta": {"activation": "gelu", "epsilon": 1e-12, "types": 2},
+    **{one: {"activation": "gelu", "epsilon": 1e-12, "types": 2} for one in ROBERTAS},
     "albert": {"activation": "gelu_new", "epsilon": 1e-12, "types": 2, "groups": 1},
     "distilbert": {"activation": "gelu"},
     "xlnet": {"activation": "gelu", "epsilon": 1e-12, "memory": None},
@@ -80,6 +81,7 @@ _CAUSAL = {"embedding_norm": False, "sharing": "none", "causal": True, "types": 
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": _LAYERS,
     "roberta": {**_LAYERS, "activation": "gelu"},  # its head knows no other
+    "roberta-prelayernorm": {**_LAYERS, "activation": "gelu", "norm": "pre"},
     "albert": {"norm": "post", "embedding_norm": True, "causal": False},
     "distilbert": {**_LAYERS, "epsilon": 1e-12, "types": 0, "causal": False},
     "openai-gpt": {**_CAUSAL, "norm": "post"},
@@ -121,9 +123,9 @@ def written(encoder: Encoder, family: str) -> Config:
     config = {theirs: getattr(encoder, ours) for theirs, ours in KEYS[family].items()}
     activation = next(theirs for theirs, ours in KEYS[family].items() if ours == "activation")
     config[activation] = _ACTIVATIONS[encoder.activation]
-    if family in ("bert", "roberta"):
+    if family in ("bert", *ROBERTAS):
         config["is_decoder"] = isinstance(encoder, Transformer) and encoder.causal
-        if family == "roberta" and isinstance(encoder, Transformer):
+        if family in ROBERTAS and isinstance(encoder, Transformer):
             config["max_position_embeddings"] += encoder.position_offset
     elif family == "albert" and isinstance(encoder, Transformer):
         config["num_hidden_groups"] = encoder.copies("attention")
@@ -194,9 +196,10 @@ def understood(config: Mapping[str, Any], family: str) -> Encoder:
         settings["attention_dropout"] = settings["dropout"]
         return Relative(**settings)
     settings.setdefault("embedding", settings["width"])
-    if family in ("bert", "roberta"):
+    if family in ("bert", *ROBERTAS):
         settings["causal"] = bool(config.get("is_decoder", False))
-    if family == "roberta":
+    if family in ROBERTAS:
+        settings["norm"] = "post" if family == "roberta" else "pre"
         padding = config.get("pad_token_id", 1)
         if padding is None:
             raise UserError("config.json: pad_token_id, from which positions are counted, is unset")

@@ -16,7 +16,7 @@ from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.interop.cleaning import cleaned, present, stays, without_identity
 from clozelab.interop.configs import Config, understood, written
 from clozelab.interop.fitting import admit, filled, fitted, fitting, marks
-from clozelab.interop.heads import TaskHead, architecture, head_shapes
+from clozelab.interop.heads import ROBERTAS, TaskHead, architecture, head_shapes
 from clozelab.interop.labels import head_understood, head_written
 from clozelab.interop.names import GPTS, NAMES, shapes
 
@@ -36,6 +36,11 @@ _CLASSES: dict[str, dict[frozenset[str], str]] = {
         frozenset(): "RobertaModel",
         frozenset({"masked_lm"}): "RobertaForMaskedLM",
         frozenset({"causal_lm"}): "RobertaForCausalLM",
+    },
+    "roberta-prelayernorm": {
+        frozenset(): "RobertaPreLayerNormModel",
+        frozenset({"masked_lm"}): "RobertaPreLayerNormForMaskedLM",
+        frozenset({"causal_lm"}): "RobertaPreLayerNormForCausalLM",
     },
     "albert": {
         frozenset(): "AlbertModel",
@@ -184,9 +189,9 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
 def _possible(encoder: Encoder, family: str) -> tuple[str, ...]:
     """The heads with weights that this encoder may have in that family."""
     causal = isinstance(encoder, Transformer) and encoder.causal
-    if family == "roberta" and isinstance(encoder, Transformer) and encoder.activation != "gelu":
+    if family in ROBERTAS and isinstance(encoder, Transformer) and encoder.activation != "gelu":
         return ()  # its head is made with gelu all the same, which ours would not be
-    if family in ("bert", "roberta") and causal:
+    if family in ("bert", *ROBERTAS) and causal:
         return ("causal_lm",)
     return tuple(sorted({head for heads in _CLASSES[family] for head in heads} - {"causal_lm"}))
 

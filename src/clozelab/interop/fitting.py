@@ -10,7 +10,15 @@ from torch import Tensor
 
 from clozelab.contracts import UserError, Vocabulary
 from clozelab.encoder import Encoder, Lstm, Relative, Transformer
-from clozelab.interop.heads import SUMMARISED, Summary, TaskHead, architecture, head_shapes, usual
+from clozelab.interop.heads import (
+    ROBERTAS,
+    SUMMARISED,
+    Summary,
+    TaskHead,
+    architecture,
+    head_shapes,
+    usual,
+)
 from clozelab.interop.labels import EPSILON, unseeing
 from clozelab.interop.names import GPTS, NAMES
 
@@ -32,6 +40,8 @@ def fitting(
     narrow = encoder.embedding != encoder.width
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:
         return "albert"
+    if encoder.norm == "pre":
+        return "roberta-prelayernorm"
     counted = encoder.position_offset == vocabulary.roles.get("pad", -1) + 1
     if encoder.position_offset and counted and encoder.activation == "gelu":
         return "roberta"
@@ -147,11 +157,13 @@ def fitted(
                 f"encoder.position_offset = {encoder.position_offset}: roberta counts positions"
                 f" from the padding id, here {padding} + 1; leave the family out"
             )
+    elif family == "roberta-prelayernorm":
+        encoder, weights = _counted(encoder, weights, vocabulary.role("pad") + 1)
     elif encoder.position_offset:
         rows = weights[f"{inside}.positions.weight"][encoder.position_offset :]
         weights = {**weights, f"{inside}.positions.weight": rows}
         encoder = replace(encoder, position_offset=0)
-    if encoder.types == 0 and family in ("bert", "roberta", "albert"):
+    if encoder.types == 0 and family in ("bert", *ROBERTAS, "albert"):
         weights = {**weights, f"{inside}.types.weight": words.new_zeros(1, encoder.embedding)}
         encoder = replace(encoder, types=1)
     if family == "albert" and encoder.embedding == encoder.width:
@@ -163,11 +175,22 @@ def fitted(
     return encoder, weights
 
 
+def _counted(
+    encoder: Transformer, weights: dict[str, Tensor], offset: int
+) -> tuple[Transformer, dict[str, Tensor]]:
+    """The same positions, counted from another row: those before the first are never read."""
+    table = "encoder.embeddings.positions.weight"
+    rows = weights[table][encoder.position_offset :]
+    if encoder.position_offset != offset:
+        weights = {**weights, table: torch.cat([rows.new_zeros(offset, rows.shape[1]), rows])}
+    return replace(encoder, position_offset=offset), weights
+
+
 def marks(family: str, vocabulary: Vocabulary) -> dict[str, int | None]:
     """The ids that a config names."""
     roles = vocabulary.roles
     marks = {"pad_token_id": roles.get("pad")}
-    if family in ("roberta", "albert"):
+    if family in (*ROBERTAS, "albert"):
         marks |= {"bos_token_id": roles.get("cls"), "eos_token_id": roles.get("sep")}
     elif family in ("xlnet", *GPTS):
         marks |= {"bos_token_id": None, "eos_token_id": roles.get("eod", roles.get("sep"))}

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Size
 
 Activation = Literal["tanh", "relu", "none"]
+ROBERTAS = ("roberta", "roberta-prelayernorm")  # the second has its norms before each half
 SUMMARISED = ("classify", "regress", "choose")  # kinds that make one vector of a block
 
 
@@ -49,6 +50,7 @@ class TaskHead(NamedTuple):
 _STEMS = {
     "bert": "Bert",
     "roberta": "Roberta",
+    "roberta-prelayernorm": "RobertaPreLayerNorm",
     "albert": "Albert",
     "distilbert": "DistilBert",
     "xlnet": "XLNet",
@@ -81,6 +83,7 @@ def architecture(family: str, task: TaskHead) -> str | None:
 _SUMMARY_NAMES = {
     "bert": ("bert.pooler.dense", "classifier"),
     "roberta": ("roberta.pooler.dense", "classifier"),
+    "roberta-prelayernorm": ("roberta_prelayernorm.pooler.dense", "classifier"),
     "albert": ("albert.pooler", "classifier"),
     "distilbert": ("pre_classifier", "classifier"),
     "xlnet": ("sequence_summary.summary", "logits_proj"),
@@ -102,7 +105,7 @@ def head_names(family: str) -> dict[str, str]:
     found = {"heads.tag.classifier": "classifier", "heads.answer.scores": "qa_outputs"}
     for kind in SUMMARISED:
         dense, classifier = _SUMMARY_NAMES[family]
-        if family == "roberta" and kind != "choose":  # the one class that ignores its pooler
+        if family in ROBERTAS and kind != "choose":  # the classes that ignore their pooler
             dense, classifier = "classifier.dense", "classifier.out_proj"
         found[f"heads.{kind}.classifier"] = classifier
         if dense:
@@ -112,6 +115,7 @@ def head_names(family: str) -> dict[str, str]:
 
 _SUMMARIES = {
     "roberta": Summary(drop_first=True),
+    "roberta-prelayernorm": Summary(drop_first=True),
     "distilbert": Summary("relu"),
     "openai-gpt": Summary("none", bias=False),
     "gpt2": Summary("none", bias=False),
@@ -120,7 +124,7 @@ _SUMMARIES = {
 
 def usual(family: str, kind: str) -> Summary:
     """The summary of a family's class for that kind; BERT's where it has no other."""
-    if kind not in SUMMARISED or (family == "roberta" and kind == "choose"):
+    if kind not in SUMMARISED or (family in ROBERTAS and kind == "choose"):
         return Summary()
     return _SUMMARIES.get(family, Summary())
 

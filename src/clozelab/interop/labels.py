@@ -9,13 +9,22 @@ from torch import Tensor
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Encoder, Transformer
-from clozelab.interop.heads import SUMMARISED, Activation, Summary, TaskHead, head_names, usual
+from clozelab.interop.heads import (
+    ROBERTAS,
+    SUMMARISED,
+    Activation,
+    Summary,
+    TaskHead,
+    head_names,
+    usual,
+)
 from clozelab.interop.names import GPTS
 
 _PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
 _DROPOUTS = {
     "bert": "classifier_dropout",
     "roberta": "classifier_dropout",
+    "roberta-prelayernorm": "classifier_dropout",
     "albert": "classifier_dropout_prob",
     "distilbert": "seq_classif_dropout",
     "xlnet": "summary_last_dropout",
@@ -119,7 +128,7 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: str)
         return "classify"
     if not any("pooler." in name for name in tensors):
         return "tag"
-    return "choose" if family == "roberta" else "classify"
+    return "choose" if family in ROBERTAS else "classify"
 
 
 def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:

@@ -115,6 +115,17 @@ def _bert(prefix: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
+def _prelayernorm(prefix: str) -> dict[str, str | tuple[str, ...]]:
+    """BERT's layers with their norms before each half, and one more after the last."""
+    layer = f"{prefix}encoder.layer.{{}}."
+    return {
+        **_bert(prefix),
+        "encoder.attention.{}.norm": f"{layer}attention.LayerNorm",
+        "encoder.ffn.{}.norm": f"{layer}intermediate.LayerNorm",
+        "encoder.norm": f"{prefix}LayerNorm",
+    }
+
+
 def _head(dense: str, norm: str, bias: str) -> dict[str, str]:
     """BERT's head over the vocabulary, which serves masked and causal language modelling."""
     return {
@@ -220,6 +231,17 @@ NAMES = {
             **head_names("roberta"),
         },
         twins=_twins("roberta.embeddings.word_embeddings", "lm_head.decoder", "lm_head.bias"),
+    ),
+    "roberta-prelayernorm": Names(
+        prefix="roberta_prelayernorm.",
+        table={
+            **_prelayernorm("roberta_prelayernorm."),
+            **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+            **head_names("roberta-prelayernorm"),
+        },
+        twins=_twins(
+            "roberta_prelayernorm.embeddings.word_embeddings", "lm_head.decoder", "lm_head.bias"
+        ),
     ),
     "albert": Names(
         prefix="albert.",

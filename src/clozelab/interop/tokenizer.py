@@ -7,15 +7,17 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from clozelab.contracts import Vocabulary
+from clozelab.interop.heads import ROBERTAS
 from clozelab.interop.names import GPTS
 
 # One text, and two; the number is the type of what follows.
 _BERT = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
+_ROBERTA = ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B:1 {sep}:1")
 _TEMPLATES = {
     "bert": _BERT,
     "albert": _BERT,
     "distilbert": _BERT,
-    "roberta": ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B:1 {sep}:1"),
+    **dict.fromkeys(ROBERTAS, _ROBERTA),
     "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
 }
 # GPT has marks around the texts of a task alone; its text never had them (GPT §3.3).
@@ -72,7 +74,7 @@ def described(
     if generates or family == "xlnet":
         end = names.get("eod", names.get("sep"))
         roles |= {"eos": end} if end else {}
-    elif family in ("roberta", "albert") and {"cls", "sep"} <= set(names):
+    elif family in (*ROBERTAS, "albert") and {"cls", "sep"} <= set(names):
         roles |= {"bos": names["cls"], "eos": names["sep"]}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,19 +1,26 @@
-"""Measure a model on held-out text, also on the pairs of another objective (ALBERT §4.6)."""
+"""Measure a model on held-out text: also under another recipe's masks, or on the pairs of another
+objective (ALBERT §4.6).
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from clozelab import recipe as recipes
 from clozelab.blocks.segment_pair import SegmentPair
 from clozelab.blocks.sentence_order import SentenceOrder
 from clozelab.contracts import UserError
+from clozelab.recipe import Recipe, slots
+from clozelab.recipe.scores import PAIRS
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.heldout import HeldOut
-from clozelab.runs.load import load
+from clozelab.runs.load import load, pretrained
+from clozelab.runs.model import Model
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
-PAIRS = {"next": SegmentPair, "order": SentenceOrder}
+FORMATS = {"next": SegmentPair, "order": SentenceOrder}
 _TOKENS = 16_384
 
 
@@ -22,13 +29,15 @@ def evaluate(
     data: str,
     *,
     pairs: str | None = None,
+    masks: str | Recipe | None = None,
     blocks: int = 1024,
     device: str | None = None,
 ) -> Measured:
     """Every objective's sums over held-out blocks.
 
     `pairs` takes the pairs of next-sentence or sentence-order prediction whatever the model was
-    trained on, so that either head can be asked the other's question.
+    trained on, so that either head can be asked the other's question. `masks` hides what that recipe
+    would hide in the same blocks, so that recipes that hide more or less can be compared.
     """
     if blocks < 1:
         raise UserError(f"--blocks {blocks}: at least 1")
@@ -40,12 +49,35 @@ def evaluate(
             f"{data}: its tokenizer is not the model's; build the corpus with --tokenizer-from"
             f" {place}"
         )
-    form: Any = given.recipe.blocks
+    recipe, whole = given.recipe, pretrained(given)
+    form: Any = recipe.blocks
     if pairs is not None:
-        if not {"next_sentence", "sentence_order"} & set(given.model.heads):
+        if not {*PAIRS} & {*whole.heads}:
             raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
-        form = PAIRS[pairs](length=form.length)
+        form = FORMATS[pairs](length=form.length)
+    if masks is not None:
+        recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
+    asked = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
-        model = given.model.to(world.device)
-        found = HeldOut(given.recipe, corpus, blocks=form, many=blocks)
+        heads = {name: head for name, head in whole.heads.items() if name in asked}
+        model = Model(whole.encoder, heads).to(world.device).eval()
+        found = HeldOut(recipe, corpus, blocks=form, many=blocks)
         return found.measure(model, world, tokens=_TOKENS)
+
+
+def masked(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with what another hides; objectives about more than that are left out."""
+    lost = recipe.masking.provides - other.masking.provides
+    ordered = ["order_of_prediction" in one.masking.provides for one in (recipe, other)]
+    if "targets" in lost or ordered[0] != ordered[1]:
+        raise UserError(
+            f"--masks {other.name}: {recipe.name} and {other.name} do not predict alike; name"
+            " another recipe"
+        )
+    kept = tuple(part for part in recipe.objectives if not part.needs & lost)
+    try:
+        return replace(recipe, masking=other.masking, corruption=other.corruption, objectives=kept)
+    except UserError as error:
+        raise UserError(
+            f"--masks {other.name}: not for a model of {recipe.name}, since {error}"
+        ) from None

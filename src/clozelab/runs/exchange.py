@@ -18,7 +18,7 @@ from clozelab.encoder import Relative, Transformer
 from clozelab.interop import families, huggingface
 from clozelab.interop.card import card
 from clozelab.interop.fitting import fitting
-from clozelab.interop.heads import TaskHead
+from clozelab.interop.heads import ROBERTAS, TaskHead
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.tokenizer import dressed
 from clozelab.records import PLAN, Run, machine_facts, write_text
@@ -53,7 +53,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
         task=task,
     )
     kind = found.config["model_type"]
-    if _doubled(given) and kind != "roberta":
+    if _doubled(given) and kind not in ROBERTAS:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"

@@ -33,7 +33,12 @@ from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
 # Whose recipe a model of another library is taken for.
-_RECIPES = {"distilbert": "bert", "openai-gpt": "gpt", "gpt2": "gpt"}
+_RECIPES = {
+    "distilbert": "bert",
+    "openai-gpt": "gpt",
+    "gpt2": "gpt",
+    "roberta-prelayernorm": "swift",
+}
 
 
 @dataclass(frozen=True)

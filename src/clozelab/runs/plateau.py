@@ -32,6 +32,7 @@ _PARTS, _FEWEST, _MOST = 20, 100, 5_000
 _NEAR = 0.98  # of the plateau's loss: below, something else was learned
 _FALL = 0.005  # of the entropy, from one stretch to the next: less is no fall
 _ACTIVE = 0.5  # of the peak rate: once it has decayed further, every loss is nearly level
+_EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
 _LOW, _HIGH = 1e-5, 2e-3  # rates that Adam rarely pretrains with
@@ -82,7 +83,8 @@ class Plateau:
                 return f"left the unigram plateau before step {end:,}: {self.objective} {mean:.2f}"
             return None
         level = before >= _NEAR * self.level and before - mean < _FALL * self.entropy
-        if self.warned or not level or self.schedule.factor(end) < _ACTIVE:
+        early = end < min(_EARLY * self.schedule.steps, _LONG)
+        if self.warned or early or not level or self.schedule.factor(end) < _ACTIVE:
             return None
         self.warned = True
         return (

@@ -13,20 +13,16 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.objectives import MaskedLm
-from clozelab.recipe import Recipe, read
+from clozelab.recipe import Recipe, parse, read
 from clozelab.recipe.scores import PAIRS
 from clozelab.records import Run
-from clozelab.runs.evaluate import evaluate
+from clozelab.runs.evaluate import evaluate, masked
 from clozelab.runs.events import means
-from clozelab.runs.fitting import fitted, open_stores
-from clozelab.runs.heldout import HeldOut
+from clozelab.runs.fitting import open_stores
 from clozelab.runs.load import load, pretrained
-from clozelab.runs.model import Model
 from clozelab.runs.study.request import Cell, Request
-from clozelab.training.world import join
 
 MEASURED = "measured.json"
-_TOKENS = 16_384
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
 
 
@@ -48,14 +44,14 @@ def measured(
         if kind == "pair":
             found = _pairs(request, cell, model, objective, blocks=blocks, device=device)
         elif objective == "masked_lm" and objective in held and _masks_differ(request):
+            # A loss under other masks is no number to stand beside these: better none.
             found = _under_base(request, cell, model, blocks=blocks, device=device)
-            common = found is not None
-            found = held[objective]["loss"] if found is None else found
+            common = True
         else:
             found = held[objective]["loss"] if objective in held else None
         if found is not None:
             scores[measure] = found
-    return {"scores": scores, "base_masks": common}
+    return {"scores": scores, "base_masks": common, "measures": list(request.study.measures)}
 
 
 def _base(request: Request) -> Recipe:
@@ -64,12 +60,14 @@ def _base(request: Request) -> Recipe:
 
 
 def _masks_differ(request: Request) -> bool:
-    """Whether any variant's held-out masks are others than the base's."""
-    recipes = [request.recipe(one.name) for one in request.study.variants]
+    """Whether the base hides tokens, and any variant's held-out masks are others."""
+    base, recipes = _base(request), [request.recipe(one.name) for one in request.study.variants]
+    if not any(isinstance(part, MaskedLm) for part in base.objectives):
+        return False
     # Copies, and pairs drawn again, are for epochs, of which held-out text has one.
     told = [
         (one.masking, replace(one.corruption, copies=0, redraw="masks"))
-        for one in (_base(request), *recipes)
+        for one in (base, *recipes)
         if any(isinstance(part, MaskedLm) for part in one.objectives)
     ]
     return any(one != told[0] for one in told)
@@ -79,22 +77,13 @@ def _under_base(
     request: Request, cell: Cell, model: Path, *, blocks: int, device: str | None
 ) -> float | None:
     """The loss on masked tokens under the base's masks; None where they are no masks for it."""
-    given = load(str(model))
-    corpus = open_stores(request.stores(cell.variant))[0][0]
-    base, whole = _base(request), pretrained(given)
-    parts = tuple(part for part in given.recipe.objectives if isinstance(part, MaskedLm))
-    if not any(isinstance(part, MaskedLm) for part in base.objectives):
-        return None
+    base, run = _base(request), Run(model)
     try:
-        recipe = replace(
-            given.recipe, masking=base.masking, corruption=base.corruption, objectives=parts
-        )
-        judge = HeldOut(fitted(recipe, corpus), corpus, blocks=recipe.blocks, many=blocks)
+        masked(parse(run.recipe(), str(run.recipe_file)), base)
     except UserError:
         return None
-    with join(device) as world:
-        alone = Model(whole.encoder, {"masked_lm": whole.heads["masked_lm"]}).to(world.device)
-        sums = judge.measure(alone.eval(), world, tokens=_TOKENS)
+    data = _corpus(request, cell)
+    sums = evaluate(str(model), data, masks=base, blocks=blocks, device=device)
     return means(sums)["masked_lm"]["loss"]
 
 
@@ -104,7 +93,12 @@ def _pairs(
     """How often a model's pair head, whichever it has, is right on the pairs of an objective."""
     if not {*PAIRS} & {*pretrained(load(str(model))).heads}:
         return None
-    data = str(open_stores(request.stores(cell.variant))[0][0].path)
+    data = _corpus(request, cell)
     sums = evaluate(str(model), data, pairs=_ASKED[objective], blocks=blocks, device=device)
     (head,) = {*PAIRS} & {*sums}
     return 100 * means(sums)[head]["accuracy"]
+
+
+def _corpus(request: Request, cell: Cell) -> str:
+    """Whose held-out text it is: the first of those that a cell reads."""
+    return str(open_stores(request.stores(cell.variant))[0][0].path)

@@ -19,6 +19,7 @@ from clozelab.blocks.words import spell
 from clozelab.contracts import Array, Blocks, Bools, Counts, Ids, Ints, Mark, Spelling, Vocabulary
 from clozelab.encoder import Lstm, Relative, Transformer
 from clozelab.interop.fitting import fitting
+from clozelab.interop.heads import ROBERTAS
 from clozelab.packed import offsets
 from clozelab.recipe import Recipe
 from clozelab.tasks.laying import Pieces, Row
@@ -115,7 +116,7 @@ class TaskReader:
         encoder = self.recipe.encoder
         if not isinstance(encoder, Transformer) or encoder.causal:
             return False
-        return fitting(encoder, frozenset(), self.vocabulary) == "roberta"
+        return fitting(encoder, frozenset(), self.vocabulary) in ROBERTAS
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:

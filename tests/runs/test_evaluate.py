@@ -1,0 +1,66 @@
+"""Held-out losses, under a model's own masks and under those of another recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from learning import store, task, went
+
+from clozelab import cli
+from clozelab.contracts import UserError
+from clozelab.runs.evaluate import evaluate
+from clozelab.runs.events import means
+from clozelab.training.loop import Measured
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that hides more than RoBERTa does."""
+    out = tmp_path_factory.mktemp("evaluate") / "swift"
+    went(task("swift", "masking.rate=0.4", steps=3), out)
+    return str(out)
+
+
+def measured(place: str, masks: str | None = None) -> Measured:
+    return evaluate(place, store("byte_bpe"), masks=masks, blocks=40, device="cpu")
+
+
+def hidden(sums: Measured) -> float:
+    return sums["masked_lm"]["count"]
+
+
+def test_the_masks_of_another_recipe_are_as_many_as_it_hides(place: str) -> None:
+    own, theirs = measured(place), measured(place, "roberta")
+    assert hidden(theirs) == pytest.approx(hidden(own) * 0.15 / 0.4, rel=0.1)
+    assert means(own)["masked_lm"]["loss"] != means(theirs)["masked_lm"]["loss"]
+
+
+def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_path: Path) -> None:
+    went(task("roberta", steps=3), tmp_path / "roberta")
+    asked = measured(str(tmp_path / "roberta"))
+    assert hidden(measured(place, "roberta")) == hidden(asked)
+    again = measured(str(tmp_path / "roberta"), "roberta")
+    assert means(again) == means(asked)  # its own by name
+
+
+def test_masks_that_do_not_fit_the_objectives_are_refused(place: str) -> None:
+    for name in ("xlnet", "gpt"):
+        with pytest.raises(UserError, match=f"--masks {name}: "):
+            measured(place, name)
+    with pytest.raises(UserError, match="did you mean roberta"):
+        measured(place, "robeta")
+
+
+def test_the_command_takes_a_recipe_s_masks(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", place, "--data", store("byte_bpe"), "--blocks", "40", "--device", "cpu"]
+    told = []
+    for more in ([], ["--masks", "roberta"]):
+        capsys.readouterr()
+        assert cli.main([*words, *more]) == 0
+        told.append(capsys.readouterr().out)
+    loss = means(measured(place, "roberta"))["masked_lm"]["loss"]
+    assert f"{loss:.4f}" in told[1] and f"{loss:.4f}" not in told[0]
