@@ -179,6 +179,14 @@ def machine_facts() -> dict[str, Any]:
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def read_json(file: Path) -> dict[str, Any]:
+    """A file of ours; nothing, if there is none or less than a whole one."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
 def write_text(file: Path, text: str) -> None:
     """Replace a file whole, or leave it as it was."""
     part = file.with_name(f".{file.name}.part")

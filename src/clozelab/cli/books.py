@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 from clozelab import data
+from clozelab.records import write_text
 
 # Documents go by the book and the chapter or entry; three of the books are novels of one author.
 _BOOKS = {"pride": "austen", "northanger": "austen", "persuasion": "austen"}
@@ -27,9 +28,9 @@ def set_aside(place: Path) -> tuple[Path, dict[str, Path]]:
             lines = list(file)
         sentences = _sentences(lines[::_ASIDE])
         for name, part in _SPLITS.items():
-            splits[name].write_text(_table(sentences, part), encoding="utf-8")
+            write_text(splits[name], _table(sentences, part))
         del lines[::_ASIDE]
-        text.write_text("".join(lines), encoding="utf-8")
+        write_text(text, "".join(lines))
     return text, splits
 
 

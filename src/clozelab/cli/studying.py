@@ -35,7 +35,7 @@ def study(arguments: argparse.Namespace) -> None:
         out.print(views.described(_chosen(arguments)))
         return
     request = _request(arguments)
-    if arguments.out is None and not arguments.plan:
+    if not arguments.out and not arguments.plan:
         raise UserError(f"study {arguments.name} needs --out DIR for what it makes; or say --plan")
     plan = _planned(arguments, request)
     out.print(views.plan(plan.request.study, plan.told()))

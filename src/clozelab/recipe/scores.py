@@ -30,7 +30,13 @@ def named_task(task: str, *, place: str) -> str:
             raise UserError(
                 f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(OWN)}"
             )
-        return Path(folder).name
+        name = Path(folder).name
+        if "." in name or name in ("held_out", "pair"):
+            raise UserError(
+                f"{place}: task {task}: its scores would be called {name}.…, which is something"
+                " else; give the folder a name without a dot that is not held_out or pair"
+            )
+        return name
     known = [name for name, one in NAMED.items() if "train" in one.splits]
     if task not in known:
         own = " or KIND=FOLDER for one's own, as in classify=reviews"

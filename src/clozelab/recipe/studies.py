@@ -75,6 +75,10 @@ class Claim:
     says: str
     margin: float = 0.0  # better, or not worse by more than this
 
+    def __post_init__(self) -> None:
+        if self.margin < 0:
+            raise UserError(f"margin = {self.margin:g} must be 0, or what may be lost, above it")
+
 
 @dataclass(frozen=True)
 class Base:

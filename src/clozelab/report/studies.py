@@ -80,13 +80,13 @@ def scores(study: Study, result: Mapping[str, Any]) -> Table:
     found.add_column("seeds", justify="right")
     for variant in study.variants:
         cells = [one for one in result["cells"] if one["variant"] == variant.name]
-        whole = [one for one in cells if one["failed"] is None]
-        row = []
+        row, most = [], 0 if names else len(cells)
         for name in names:
-            values = [one["scores"][name] for one in whole if name in one["scores"]]
+            values = [one["scores"][name] for one in cells if one["scores"].get(name) is not None]
             digits = 3 if name.startswith("held_out.") else 1
             row.append(f"{fmean(values):.{digits}f}" if values else "–")
-        found.add_row(variant.name, *row, str(len(whole)))
+            most = max(most, len(values))
+        found.add_row(variant.name, *row, str(most))
     return found
 
 

@@ -36,8 +36,8 @@ def evaluate(
     """Every objective's sums over held-out blocks.
 
     `pairs` takes the pairs of next-sentence or sentence-order prediction whatever the model was
-    trained on, so that either head can be asked the other's question. `masks` hides what that recipe
-    would hide in the same blocks, so that recipes that hide more or less can be compared.
+    trained on, so that either head can be asked the other's question. `masks` hides what that
+    recipe would hide in the same blocks, so that recipes that hide more or less can be compared.
     """
     if blocks < 1:
         raise UserError(f"--blocks {blocks}: at least 1")
@@ -56,7 +56,7 @@ def evaluate(
             raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
         form = FORMATS[pairs](length=form.length)
     if masks is not None:
-        recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
+        recipe = _masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
     asked = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
         heads = {name: head for name, head in whole.heads.items() if name in asked}
@@ -65,7 +65,7 @@ def evaluate(
         return found.measure(model, world, tokens=_TOKENS)
 
 
-def masked(recipe: Recipe, other: Recipe) -> Recipe:
+def _masked(recipe: Recipe, other: Recipe) -> Recipe:
     """The recipe with what another hides; objectives about more than that are left out."""
     lost = recipe.masking.provides - other.masking.provides
     ordered = ["order_of_prediction" in one.masking.provides for one in (recipe, other)]

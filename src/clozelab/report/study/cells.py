@@ -57,6 +57,12 @@ class Evidence:
         return len(self.plan.get("cells", [])) or len(self.study.variants) * self.study.seeds
 
     @property
+    def equal(self) -> str:
+        """What every cell had the same of; a budget of tokens or steps goes before the study."""
+        planned = str(self.plan.get("equal", self.study.equal))
+        return {"seconds": "time"}.get(planned, planned)
+
+    @property
     def ended(self) -> bool:
         """Whether no cell is left to do; one that failed may be tried again."""
         return len(self.outcomes) >= self.planned

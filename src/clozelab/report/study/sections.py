@@ -62,8 +62,8 @@ def _opening(evidence: Evidence) -> str:
     failed = f", {len(evidence.failed)} failed" if evidence.failed else ""
     return (
         f"After {study.paper.source}: {len(evidence.variants)} variants × {study.seeds} seeds{size}"
-        f" with equal {study.equal}. {done}{failed}. Scores are on dev sets, in points of 100; ± is"
-        " half of a mean's 95 % interval over seeds."
+        f" with equal {evidence.equal}. {done}{failed}. Scores are on dev sets, in points of 100;"
+        " ± is half of a mean's 95 % interval over seeds."
     )
 
 
@@ -99,14 +99,14 @@ def _few(value: float) -> Cell:
 
 def _equal(evidence: Evidence) -> str:
     """How equal that was which the study holds equal."""
-    key = {"tokens": "tokens", "steps": "steps", "time": "seconds"}[evidence.study.equal]
+    key = {"time": "seconds"}.get(evidence.equal, evidence.equal)
     shares = {one.name: one.share for one in evidence.study.variants}
     found = [each.cost[key] / shares[each.variant] for each in evidence.done if each.cost.get(key)]
     if len(found) < 2:
         return ""
     apart = max(found) / min(found) - 1
     shared = ", each by its share" if {*shares.values()} != {1.0} else ""
-    told = f"Cells have equal {evidence.study.equal}{shared}"
+    told = f"Cells have equal {evidence.equal}{shared}"
     return f"{told}: they differ by at most {100 * apart:.1f} %."
 
 
@@ -118,7 +118,7 @@ def _changes(evidence: Evidence) -> Iterator[Part]:
             *([f"recipe {one.recipe}"] if one.recipe else []),
             *one.set,
             *([f"distilled from {one.teacher}"] if one.teacher else []),
-            *([f"{one.share:g} × the {evidence.study.equal}"] if one.share != 1 else []),
+            *([f"{one.share:g} × the {evidence.equal}"] if one.share != 1 else []),
             *([f"protocol {one.protocol}"] if one.protocol else []),
             *(f"fine-tuning {setting}" for setting in one.finetune),
         ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.records import Run, write_text
+from clozelab.records import Run, read_json, write_text
 from clozelab.runs import starting
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
@@ -69,7 +69,7 @@ def run(order: Order) -> Iterator[Happened]:
             if isinstance(event, Ended) and not event.whole:
                 return
         clear()
-    if not (order.place / MEASURED).exists():
+    if not _is_measured(order):
         told = measured(
             order.request,
             order.cell,
@@ -85,8 +85,13 @@ def done(order: Order) -> bool:
     """Whether nothing is left of a cell."""
     place = order.place
     tasks = [place / TASKS / task / "result.json" for task in order.request.tasks()]
-    needed = [place / "result.json", place / MEASURED, *tasks]
-    return all(file.exists() for file in needed)
+    return all(file.exists() for file in (place / "result.json", *tasks)) and _is_measured(order)
+
+
+def _is_measured(order: Order) -> bool:
+    """Whether the study's measures are known, also those that were asked for later."""
+    told = read_json(order.place / MEASURED)
+    return {*order.request.study.measures} <= {*told.get("measures", told.get("scores", ()))}
 
 
 def model(order: Order) -> Path:

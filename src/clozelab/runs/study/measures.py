@@ -13,10 +13,10 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.objectives import MaskedLm
-from clozelab.recipe import Recipe, parse, read
+from clozelab.recipe import Recipe, read
 from clozelab.recipe.scores import PAIRS
 from clozelab.records import Run
-from clozelab.runs.evaluate import evaluate, masked
+from clozelab.runs.evaluate import evaluate
 from clozelab.runs.events import means
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.load import load, pretrained
@@ -46,7 +46,7 @@ def measured(
         elif objective == "masked_lm" and objective in held and _masks_differ(request):
             # A loss under other masks is no number to stand beside these: better none.
             found = _under_base(request, cell, model, blocks=blocks, device=device)
-            common = True
+            common = found is not None
         else:
             found = held[objective]["loss"] if objective in held else None
         if found is not None:
@@ -77,13 +77,12 @@ def _under_base(
     request: Request, cell: Cell, model: Path, *, blocks: int, device: str | None
 ) -> float | None:
     """The loss on masked tokens under the base's masks; None where they are no masks for it."""
-    base, run = _base(request), Run(model)
+    load(str(model))  # what is wrong with the model itself is to be told
+    data, base = _corpus(request, cell), _base(request)
     try:
-        masked(parse(run.recipe(), str(run.recipe_file)), base)
+        sums = evaluate(str(model), data, masks=base, blocks=blocks, device=device)
     except UserError:
         return None
-    data = _corpus(request, cell)
-    sums = evaluate(str(model), data, masks=base, blocks=blocks, device=device)
     return means(sums)["masked_lm"]["loss"]
 
 

@@ -85,24 +85,23 @@ def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -
     """About how long a variant's fine-tunings take, at so many tokens a second."""
     recipe, stores = _fitted(request, variant)
     total = 0.0
-    for name, data in request.tasks().items():
+    for data in request.tasks().values():
         found = data.found()
         train, dev = found.read("train"), found.read("dev")
-        tuning = _tuning(request, variant, recipe, name=name, kind=found.kind, data=data)
-        each = _tokens(train, stores[0][0], min(tuning.length, recipe.blocks.length))
-        steps = tuning.steps or math.ceil((tuning.epochs or 1) * len(train) / tuning.sequences)
-        learned = steps * tuning.sequences * each
-        epochs = max(1.0, steps * tuning.sequences / max(len(train), 1))
+        given = tuning(request, variant, data)
+        each = _tokens(train, stores[0][0], min(given.length, recipe.blocks.length))
+        steps = given.steps or math.ceil((given.epochs or 1) * len(train) / given.sequences)
+        learned = steps * given.sequences * each
+        epochs = max(1.0, steps * given.sequences / max(len(train), 1))
         judged = epochs * len(dev) * each / 3  # forward alone
         total += max((learned + judged) / speed, steps * _LEAST * gpu)
     return total
 
 
-def _tuning(
-    request: Request, variant: str, recipe: Recipe, *, name: str, kind: str, data: Data
-) -> Tuning:
-    small = recipe.encoder.width < _SMALL
-    usual = protocols.protocol_for(recipe.name, small=small)
+def tuning(request: Request, variant: str, data: Data) -> Tuning:
+    """How a variant is fine-tuned on a task: by the usual protocol or its own, and its settings."""
+    recipe, kind = request.recipe(variant), data.found().kind
+    usual = protocols.protocol_for(recipe.name, small=recipe.encoder.width < _SMALL)
     protocol = request.study.variant(variant).protocol or usual
     word = protocol_task(data.task, kind)
     return protocols.read(protocol, word, kind, overrides=request.settings(variant))

@@ -8,7 +8,7 @@ time, as the study says. The plan is kept, so that cells done later have what th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,17 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.recipe import studies
-from clozelab.records import PLAN, write_text
+from clozelab.records import PLAN, STUDY, write_text
 from clozelab.runs.events import Said
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.machine import Machine
 from clozelab.runs.study import pace as paces_
+from clozelab.runs.study.begun import KINDS, begun, made
 from clozelab.runs.study.pace import Pace
 from clozelab.runs.study.request import Request
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
-STUDY = "study.toml"
-_KINDS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}
 _SHORT = 40.0  # seconds; a twentieth of them is spent on timing
 _ROOM = 0.1  # of a budget must be left for pretraining
 
@@ -43,6 +42,7 @@ class Plan:
     paces: Mapping[str, Pace]
     broken: Mapping[str, str]  # variants that cannot be set up, and why
     tuning: Mapping[str, float]  # seconds of a cell's fine-tunings, where they were reckoned
+    made: Mapping[str, str]  # what the folder's variants, tasks and corpora are
     at_once: int = 1
 
     def steps(self, variant: str) -> int:
@@ -89,6 +89,7 @@ class Plan:
             "paces": {name: asdict(one) for name, one in self.paces.items()},
             "tuning_seconds": dict(self.tuning),
             "cannot": dict(self.broken),
+            "made": dict(self.made),
             "cells": [
                 {
                     "variant": cell.variant,
@@ -114,25 +115,30 @@ def planned(
     """The plan of a request, or of the one that was begun in the folder before."""
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
-    given = budgets.parse(request.budget) if request.budget else None
+    given = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
-    for data in request.tasks().values():
-        data.found()
-    before = _before(request, out)
-    plan = Plan(request, "", 0.0, {}, {}, {}, at_once)
+        for data in request.tasks().values():
+            paces_.tuning(request, variant.name, data)  # what is wrong there is told before it runs
+    if not request.study.tasks and not request.study.measures:
+        yield Said(f"{request.study.name}: has nothing to compare but curves; name --tasks")
+    before = begun(request, out)
+    plan = Plan(request, "", 0.0, {}, {}, {}, made(request), at_once)
     if before is None:
         return (yield from _shared_out(_with_paces(plan), given, machine))
     plan = replace(
         plan,
-        kind=before["equal"],
-        amount=before["amount"],
-        paces={name: Pace(**one) for name, one in before["paces"].items()},
-        tuning=before["tuning_seconds"],
+        kind=before.kind,
+        amount=before.amount,
+        paces=before.paces,
+        tuning=before.tuning,
+        made={**before.made, **plan.made},
     )
     plan = _with_paces(plan)
-    new = [name for name, one in plan.paces.items() if one.seconds_a_step is None]
-    return (yield from _timed(plan, machine, new)) if plan.kind == "seconds" else plan
+    if plan.kind == "seconds":
+        new = [name for name, one in plan.paces.items() if one.seconds_a_step is None]
+        plan = yield from _timed(plan, machine, new)
+    return replace(plan, paces={**before.paces, **plan.paces})  # variants may come back
 
 
 def _with_paces(plan: Plan) -> Plan:
@@ -171,7 +177,7 @@ def _shared_out(plan: Plan, given: Budget | None, machine: Machine) -> Generator
             f" {(given.amount - left) / 60:,.1f} minutes; give more time, or fewer --seeds or"
             " --tasks"
         )
-    kind = _KINDS[study.equal]
+    kind = KINDS[study.equal]
     cost = sum(
         study.seeds * study.variant(name).share * _cost(one, kind)
         for name, one in plan.paces.items()
@@ -222,56 +228,3 @@ def _tuning(plan: Plan, machine: Machine) -> dict[str, float]:
         )
         for name, one in plan.paces.items()
     }
-
-
-def _before(request: Request, out: Path | None) -> dict[str, Any] | None:
-    """The plan that was begun in a folder, if it was this study."""
-    if out is None or not out.exists():
-        return None
-    if not out.is_dir():
-        raise UserError(f"{out}: is a file; name a new or empty folder")
-    if not (out / PLAN).exists():
-        if any(out.iterdir()):
-            raise UserError(f"{out}: has other files in it; name a new or empty folder")
-        return None
-    try:
-        before = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
-        study = studies.read(out / STUDY)
-        old = {word: before[word] for word in ("size", "data", "task_data", "budget")}
-        needed = {word: before[word] for word in ("paces", "equal", "amount", "tuning_seconds")}
-    except (ValueError, TypeError, KeyError, OSError):
-        raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
-    changed = [word for word, value in old.items() if value != _now(request)[word]]
-    changed += _changes(study, request.study)
-    if changed:
-        raise UserError(
-            f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
-        )
-    return needed
-
-
-def _now(request: Request) -> dict[str, Any]:
-    return {
-        "size": request.size,
-        "data": list(request.data),
-        "task_data": request.task_data,
-        "budget": request.budget,
-    }
-
-
-def _changes(before: studies.Study, now: studies.Study) -> list[str]:
-    """What a folder cannot have of two kinds; seeds, tasks and variants may be added."""
-    alike: dict[str, Callable[[studies.Study], Any]] = {
-        "recipe": lambda one: (one.recipe, one.set),
-        "study": lambda one: (one.name, one.equal),
-        "finetune": lambda one: one.finetune,
-    }
-    changed = [word for word, of in alike.items() if of(before) != of(now)]
-    old = {one.name: one for one in before.variants}
-    changed += [
-        f"variant {one.name}"
-        for one in now.variants
-        if one.name in old
-        and replace(one, says="", paper={}) != replace(old[one.name], says="", paper={})
-    ]
-    return changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
 from clozelab.contracts import UserError
@@ -85,6 +86,15 @@ class Request:
         """An earlier variant with the same pretraining, which need not be done twice."""
         same = [name for name, one in self._learned.items() if one == self._learned[variant]]
         return same[0] if same[0] != variant else None
+
+    def mark(self, variant: str) -> str:
+        """A word for what a variant is, pretraining and fine-tuning: another if that changes."""
+        told = (
+            self._learned[variant],
+            self.settings(variant),
+            self.study.variant(variant).protocol,
+        )
+        return sha256(repr(told).encode()).hexdigest()
 
     def cells(self) -> list[Cell]:
         """Seed by seed, so that what is there can be compared whenever it ends; teachers first."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab import recipe as recipes
-from clozelab.records import Run, write_text
+from clozelab.records import Run, read_json, write_text
 from clozelab.runs.study.cell import FAILED, TASKS, Order, done
 from clozelab.runs.study.measures import MEASURED
 from clozelab.runs.study.plan import Plan
@@ -41,7 +41,7 @@ def record(order: Order, error: BaseException) -> str:
 def failure(order: Order) -> str | None:
     """Why a cell failed, if it did."""
     file = order.place / FAILED
-    return str(_read(file).get("error", "")) if file.exists() else None
+    return str(read_json(file).get("error", "")) if file.exists() else None
 
 
 def _told(plan: Plan, order: Order) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def _scores(order: Order) -> dict[str, float]:
         if result is not None:
             own = result["cells"][0]["seeds"].get(str(order.cell.seed), {})
             found |= {f"{task}.{metric}": value for metric, value in own.items()}
-    return found | dict(_read(order.place / MEASURED).get("scores", {}))
+    return found | dict(read_json(order.place / MEASURED).get("scores", {}))
 
 
 def _tuning(order: Order) -> float:
@@ -85,11 +85,3 @@ def _parameters(run: Run) -> int | None:
         return None
     recipe = recipes.parse(run.recipe(), str(run.recipe_file))
     return sum(recipe.parameters().values())
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """A file of ours; nothing, if a crash left less than a whole one."""
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return {}

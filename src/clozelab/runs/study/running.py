@@ -22,6 +22,7 @@ from clozelab.runs.events import Ended, Said, drained
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
 from clozelab.runs.study import cluster, results
+from clozelab.runs.study.begun import held
 from clozelab.runs.study.cell import PRETRAINING, Happened, Order, done, run
 from clozelab.runs.study.pace import clear
 from clozelab.runs.study.plan import Plan, planned
@@ -106,6 +107,21 @@ def follow(
         raise UserError("study is for one process: leave torchrun out, and see --at-once and --on")
     if on is not None:
         cluster.known(on)
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        yield from _begun(plan, out, machine=machine, habits=habits, on=on, keep_models=keep_models)
+
+
+def _begun(
+    plan: Plan,
+    out: Path,
+    *,
+    machine: Machine,
+    habits: Habits,
+    on: str | None,
+    keep_models: bool,
+) -> Iterator[Told]:
+    """The cells, in a folder that is ours alone."""
     plan.write(out)
     orders = orders_of(plan, out, machine=machine, habits=habits, keep_models=keep_models)
     results.write(plan, orders, out)

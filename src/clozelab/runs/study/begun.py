@@ -1,0 +1,130 @@
+"""What a study's folder was begun with: the same may go on in it, and nothing that is not alike.
+
+Seeds, variants, tasks and measures may be added, or left out for a time. What has a name keeps its
+meaning: a variant, a task or a corpus that has changed since would stand for two things on a page.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.contracts import UserError
+from clozelab.recipe import studies
+from clozelab.recipe.scores import named_task
+from clozelab.recipe.studies import Study
+from clozelab.records import PLAN, STUDY
+from clozelab.runs.fitting import open_stores
+from clozelab.runs.study.pace import Pace
+from clozelab.runs.study.request import Request
+
+KINDS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}
+_ASKED = ("size", "data", "task_data", "budget")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What later cells have from the first ones."""
+
+    kind: str
+    amount: float
+    paces: Mapping[str, Pace]
+    tuning: Mapping[str, float]
+    made: Mapping[str, str]
+
+
+def made(request: Request) -> dict[str, str]:
+    """What every variant, task and corpus of a request is, by what they are called."""
+    study = request.study
+    found = {f"variant {one.name}": request.mark(one.name) for one in study.variants}
+    found |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
+    for one in study.variants:
+        for corpus, _ in open_stores(request.stores(one.name)):
+            found[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
+    return found
+
+
+def begun(request: Request, out: Path | None) -> Begun | None:
+    """What was begun in a folder, if it was this study; None where nothing was."""
+    if out is None or not out.exists():
+        return None
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file; name a new or empty folder")
+    if not (out / PLAN).exists():
+        # A crash at the very beginning may have left the study, and no plan.
+        if {file.name for file in out.iterdir()} - {STUDY, f".{STUDY}.part", f".{PLAN}.part"}:
+            raise UserError(f"{out}: has other files in it; name a new or empty folder")
+        return None
+    try:
+        kept = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
+        study = studies.read(out / STUDY)
+        asked = {word: kept[word] for word in _ASKED}
+        found = Begun(
+            _kind(kept["equal"]),
+            float(kept["amount"]),
+            {name: _pace(one) for name, one in kept["paces"].items()},
+            {name: float(seconds) for name, seconds in kept["tuning_seconds"].items()},
+            dict(kept.get("made", {})),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OSError):
+        raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
+    changed = [word for word in _ASKED if asked[word] != _plain(getattr(request, word))]
+    changed += _changes(study, request.study)
+    now = made(request)
+    changed = changed or [what for what, mark in found.made.items() if now.get(what, mark) != mark]
+    if changed:
+        raise UserError(
+            f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
+        )
+    return found
+
+
+@contextmanager
+def held(out: Path) -> Iterator[None]:
+    """Keep a second study out of the folder; the lock goes with the process, however it ends."""
+    lock = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            told = f"{out}: another study is at work there; wait for it, or end it"
+            raise UserError(told) from None
+        yield
+    finally:
+        os.close(lock)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _kind(word: str) -> str:
+    if word not in KINDS.values():
+        raise ValueError(word)
+    return word
+
+
+def _pace(told: Mapping[str, Any]) -> Pace:
+    timed = told["seconds_a_step"]
+    return Pace(
+        float(told["tokens_a_step"]),
+        float(told["flops_a_token"]),
+        None if timed is None else float(timed),
+    )
+
+
+def _changes(before: Study, now: Study) -> list[str]:
+    """What all variants have in common, and a folder cannot have of two kinds."""
+    alike: dict[str, Callable[[Study], Any]] = {
+        "recipe": lambda one: (one.recipe, one.set),
+        "study": lambda one: (one.name, one.equal),
+        "finetune": lambda one: one.finetune,
+    }
+    return [word for word, of in alike.items() if of(before) != of(now)]
