@@ -47,6 +47,14 @@ def test_two_recipes_are_asked_the_same_under_the_same_masks(place: str, tmp_pat
     assert means(again) == means(asked)  # its own by name
 
 
+def test_objectives_about_other_masks_are_left_out(tmp_path: Path) -> None:
+    went(task("spanbert", steps=2), tmp_path / "spans")
+    sums = evaluate(
+        str(tmp_path / "spans"), store("wordpiece"), masks="bert", blocks=40, device="cpu"
+    )
+    assert "span_boundary" not in sums and sums["masked_lm"]["count"] > 0
+
+
 def test_masks_that_do_not_fit_the_objectives_are_refused(place: str) -> None:
     for name in ("xlnet", "gpt"):
         with pytest.raises(UserError, match=f"--masks {name}: "):

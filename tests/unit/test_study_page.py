@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -233,6 +234,14 @@ def test_costs_are_told_and_shared_runs_counted_once(tmp_path: Path) -> None:
     assert "equal tokens: they differ by at most 1.0 %" in text
 
 
+def test_a_budget_of_steps_is_told_as_equal_steps(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps({**plan, "equal": "steps"}), encoding="utf-8")
+    text = page(gathered(folder)).markdown()
+    assert "with equal steps." in text and "equal steps: they differ by at most 0.0 %" in text
+
+
 def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
     words = shlex.split(command(gathered(folder)))
@@ -243,7 +252,8 @@ def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
 
 def test_a_band_reaches_as_far_as_every_curve() -> None:
     mean, band = banded([[(1, 4.0), (2, 3.0), (4, 2.0)], [(1, 6.0), (3, 4.0)]])
-    assert mean == [(1, 5.0), (2, 4.0)] and band == [(1, 4.0, 6.0), (2, 3.0, 5.0)]
+    assert mean == [(1, 5.0), (2, 4.0), (3, 3.25)]
+    assert band == [(1, 4.0, 6.0), (2, 3.0, 5.0), (3, 2.5, 4.0)]
     assert banded([[(1, 4.0), (2, 3.0)]])[0] == [(1, 4.0), (2, 3.0)]
 
 

@@ -56,7 +56,10 @@ def _points(run: Pretraining, name: str, *, held: bool) -> Points:
 def banded(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, float, float]]]:
     """Mean, least and most of some curves, as far as all of them reach."""
     begin, end = max(one[0][0] for one in curves), min(one[-1][0] for one in curves)
-    places = [x for x, _ in curves[0] if begin <= x <= end] or [end]
+    # Seeds see other text, and so have not the same tokens at a step: where all of them begin and
+    # end need not be a point of the first.
+    between = {x for x, _ in curves[0] if begin <= x <= end}
+    places = sorted(between | {min(begin, end), end})
     found = [(x, [_at(one, x) for one in curves]) for x in places]
     return (
         [(x, fmean(values)) for x, values in found],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     FIRST_COMPLETED,
@@ -12,8 +14,9 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from clozelab.contracts import UserError
@@ -251,4 +254,20 @@ def _processes(many: int) -> Iterator[Submit]:
 
 def _apart(order: Order) -> Outcome:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(alone, order).result()
+        return pool.submit(_watched, order).result()
+
+
+def _watched(order: Order) -> Outcome:
+    """A cell that stops and saves once the study's process is gone, so that the next finds none."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, daemon=True).start()
+    outcome = alone(order)
+    if not parent.is_alive():
+        os._exit(1)  # nobody is left to hear of it; the pool would wait for more for ever
+    return outcome

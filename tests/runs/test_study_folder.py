@@ -1,0 +1,193 @@
+"""What may go on in a study's folder: the same, in one process; what has changed is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning import MACHINE, store
+from studying import DYNAMIC, HABITS, SMALL, STATIC, made, plan_of, ran, reviews, written
+
+from clozelab.cli import main
+from clozelab.contracts import UserError
+from clozelab.recipe import studies
+from clozelab.records import PLAN, STUDY, Run, read_json
+from clozelab.report.studies import scores
+from clozelab.runs.events import drained
+from clozelab.runs.study.plan import planned
+from clozelab.runs.study.request import asked
+from clozelab.runs.study.running import Begun, follow
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", {**DYNAMIC, "set": ["corruption.copies=3"]}
+    study = made(tmp_path)
+    plan_of(study).write(out)
+    plan_of(study.narrowed(variants=["static"]), out).write(out)
+    with pytest.raises(UserError, match="was begun with another variant dynamic; name another"):
+        plan_of(made(tmp_path, STATIC, other), out)
+    plan_of(study, out)
+
+
+def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", tmp_path / "out"
+    recipe.write_text('extends = "bert"\n', encoding="utf-8")
+    study = made(tmp_path, recipe="mine.toml")
+    plan_of(study).write(out)
+    more = '[masking]\nuse = "token"\nrate = 0.3\n'
+    recipe.write_text(f'extends = "bert"\n{more}', encoding="utf-8")
+    with pytest.raises(UserError, match="another variant static, variant dynamic"):
+        plan_of(study, out)
+
+
+def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
+    corpus, out = tmp_path / "corpus", tmp_path / "out"
+    shutil.copytree(store("wordpiece"), corpus)
+    request = asked(made(tmp_path), [str(corpus)], budget="3steps")
+    drained(planned(request, MACHINE, out=out)).write(out)
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    changed = json.dumps({**manifest, "fingerprint": "other"})
+    (corpus / "manifest.json").write_text(changed)
+    with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
+        drained(planned(request, MACHINE, out=out))
+
+
+def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", tmp_path / "reviews"
+    shutil.copytree(reviews().partition("=")[2], other)
+    plan_of(made(tmp_path, tasks=[reviews()])).write(out)
+    with pytest.raises(UserError, match="another task reviews; name another folder"):
+        plan_of(made(tmp_path, tasks=[f"classify={other}"]), out)
+    plan_of(made(tmp_path, tasks=[]), out)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("equal", "money"),
+        ("amount", "three"),
+        ("paces", {"static": {}}),
+        ("paces", []),
+        ("tuning_seconds", None),
+        ("made", 3),
+    ],
+)
+def test_a_damaged_plan_is_refused_in_a_sentence(tmp_path: Path, key: str, value: Any) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+    plan_of(study).write(out)
+    told = {**json.loads((out / PLAN).read_text()), key: value}
+    (out / PLAN).write_text(json.dumps(told))
+    with pytest.raises(UserError, match="its plan cannot be read"):
+        plan_of(study, out)
+
+
+def test_a_crash_before_the_plan_was_written_leaves_a_folder_to_begin_in(tmp_path: Path) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / STUDY).write_text(studies.to_toml(study), encoding="utf-8")
+    assert plan_of(study, out).steps("static") == 3
+
+
+def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+    plan = plan_of(study)
+    first = follow(plan, out, machine=MACHINE, habits=HABITS)
+    assert isinstance(next(first), Begun)
+    with pytest.raises(UserError, match="another study is at work there"):
+        next(follow(plan, out, machine=MACHINE, habits=HABITS))
+    first.close()
+    assert isinstance(next(follow(plan, out, machine=MACHINE, habits=HABITS)), Begun)
+
+
+def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="epoch"):
+        plan_of(made(tmp_path, tasks=[reviews()], finetune=["epoch=3"]))
+
+
+def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) -> None:
+    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    ran(study, out, budget="2steps")
+    file = out / "cells/static/seed-0/measured.json"
+    first = read_json(file)["scores"]
+    more = replace(study, measures=(*study.measures, "pair.next_sentence"))
+    ran(more, out, budget="2steps")
+    both = read_json(file)["scores"]
+    assert first.items() < both.items() and "pair.next_sentence" in both
+    file.write_text("{")
+    ran(more, out, budget="2steps")
+    assert read_json(file)["scores"] == both
+    (cell,) = (Run(out).result() or {})["cells"]
+    assert cell["scores"] == both and cell["tokens"] > 0
+
+
+def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:
+    cell = {"variant": "static", "failed": None}
+    told = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
+    found = scores(made(tmp_path, STATIC), {"cells": told})
+    assert [next(iter(column.cells)) for column in found.columns] == ["static", "3.000", "2"]
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out", "NEW", "--budget", ""]])
+def test_an_empty_word_is_no_folder_and_no_budget(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "masks.toml", set=list(SMALL))
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    budget = [] if "--budget" in words else ["--budget", "1steps"]
+    corpus = store("wordpiece")
+    told = main(["study", str(file), "--data", corpus, *budget, *words, "--device", "cpu"])
+    assert told == 2 and not list(here.iterdir())
+
+
+def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
+    file, out = written(tmp_path / "masks.toml", STATIC, DYNAMIC), tmp_path / "out"
+    words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
+    words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "clozelab", *words]
+    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    try:
+        runs = [out / "cells" / name / "seed-0" for name in ("static", "dynamic")]
+        _until(lambda: all(Run(one).entries("step") for one in runs))
+        running.kill()
+        running.wait()
+        _until(lambda: all(any(one.glob("checkpoints/step-*")) for one in runs))
+        _until(lambda: not _alive(running.pid))
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+
+
+def _until(so: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if so():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it did not come to pass in a minute")
+
+
+def _alive(group: int) -> bool:
+    """Whether a process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
