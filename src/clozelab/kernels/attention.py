@@ -27,6 +27,13 @@ WHOLE = {"num_warps": 8, "num_stages": 1}
 
 
 @triton.jit
+def _block(starts, stream, HEADS: tl.constexpr):
+    """The head of a stream, and where its block begins and how long it is."""
+    begin = tl.load(starts + stream // HEADS)
+    return stream % HEADS, begin, tl.load(starts + stream // HEADS + 1) - begin
+
+
+@triton.jit
 def _tile(base, rows, dims, length, STRIDE: tl.constexpr):
     """Some rows of a head, zero past the block's end."""
     at = base + rows[:, None].to(tl.int64) * STRIDE + dims[None, :]
@@ -71,9 +78,7 @@ def _forward(
 ):  # fmt: skip
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(1)
-    head = stream % HEADS
-    begin = tl.load(starts + stream // HEADS)
-    length = tl.load(starts + stream // HEADS + 1) - begin
+    head, begin, length = _block(starts, stream, HEADS)
     low = tl.program_id(0) * BM
     if low >= length:
         return
@@ -113,9 +118,7 @@ def _by_queries(
     """The queries' gradients, and for the others what each row's weights pull back by."""
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(1)
-    head = stream % HEADS
-    begin = tl.load(starts + stream // HEADS)
-    length = tl.load(starts + stream // HEADS + 1) - begin
+    head, begin, length = _block(starts, stream, HEADS)
     low = tl.program_id(0) * BM
     if low >= length:
         return
@@ -162,9 +165,7 @@ def _by_others(
     """The gradients of keys and values; everything lies on its side, a column to each row."""
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(1)
-    head = stream % HEADS
-    begin = tl.load(starts + stream // HEADS)
-    length = tl.load(starts + stream // HEADS + 1) - begin
+    head, begin, length = _block(starts, stream, HEADS)
     low = tl.program_id(0) * BN
     if low >= length:
         return
@@ -213,9 +214,7 @@ def _by_all(
     """All three gradients of a block of at most SIZE tokens."""
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(0)
-    head = stream % HEADS
-    begin = tl.load(starts + stream // HEADS)
-    length = tl.load(starts + stream // HEADS + 1) - begin
+    head, begin, length = _block(starts, stream, HEADS)
     if length == 0:
         return
     row, dims = tl.arange(0, SIZE), tl.arange(0, WIDTH)
