@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from clozelab.runs.bench import measure, theirs
 from clozelab.runs.bench.measure import Finished, Turn, bench
 from clozelab.runs.bench.padding import padded, whole_rows
 from clozelab.runs.bench.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.setup import Setup, Task
 from clozelab.text.store import Corpus
@@ -234,3 +236,24 @@ def test_mistakes_are_answered(
     monkeypatch.setattr(theirs, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"not installed; pip install 'clozelab\[bench\]'"):
         measured(order(corpus, "roberta"))
+
+
+def test_a_row_that_fills_the_memory_does_not_lose_the_others(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = measure._Trial.turns
+
+    def full(self: Any) -> Any:
+        if self.row.recipe == "bert":
+            raise torch.OutOfMemoryError
+        yield from turns(self)
+
+    monkeypatch.setattr(measure._Trial, "turns", full)
+    events = list(bench(replace(order(corpus, "bert", against=None), recipes=("bert", "roberta"))))
+    (told,) = (event.text for event in events if isinstance(event, Said))
+    assert "bert: out of memory with 4 sequences a step" in told and "--sequences 2" in told
+    last = events[-1]
+    assert isinstance(last, Finished)
+    assert [row["what"]["recipe"] for row in last.record["rows"]] == ["roberta"]
+    with pytest.raises(UserError, match="out of memory"):
+        list(bench(order(corpus, "bert", against=None)))

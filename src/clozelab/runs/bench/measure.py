@@ -68,16 +68,23 @@ def bench(order: Order) -> Iterator[Turn | Said | Finished]:
             found = []
             for number, (row, recipe) in enumerate(made):
                 trial = _Trial(row, recipe, stores, order=order, world=world)
+                full = False
                 try:
                     for what, done in trial.turns():
                         yield Turn(number, len(made), what, done, trial.total)
                 except torch.OutOfMemoryError:
-                    many = recipe.schedule.sequences
-                    raise UserError(
-                        f"{recipe.name}: out of memory with {many} sequences a step; use fewer:"
-                        f" --sequences {max(1, many // 2)}"
-                    ) from None
-                found.append(trial.told())
+                    full = True  # what filled the memory is held by the error until it is forgotten
+                if not full:
+                    found.append(trial.told())
+                    continue
+                many = recipe.schedule.sequences
+                told = (
+                    f"{recipe.name}: out of memory with {many} sequences a step; use fewer:"
+                    f" --sequences {max(1, many // 2)}"
+                )
+                if number == len(made) - 1 and not found:
+                    raise UserError(told)
+                yield Said(told)
         yield Finished({"machine": _facts(order, world.device), "rows": found})
 
 
