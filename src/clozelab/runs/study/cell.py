@@ -23,6 +23,7 @@ from clozelab.runs.tasks.orders import Order as TaskOrder
 
 FAILED = "failed.json"
 TASKS = "tasks"
+LIKE = "like.txt"  # the variant whose weights a cell has
 PRETRAINING = "pretraining"
 _LOG = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
 
@@ -95,7 +96,10 @@ def _is_measured(order: Order) -> bool:
 
 
 def model(order: Order) -> Path:
-    """Where the weights of a cell are: its own run, or that of its like."""
+    """Where the weights of a cell are: its own run, or that of its like, left out now or not."""
+    like = order.place / LIKE
+    if like.exists():
+        return order.beside(like.read_text(encoding="utf-8").strip())
     twin = order.request.twin(order.cell.variant)
     return order.place if twin is None else order.beside(twin)
 
@@ -108,8 +112,9 @@ def _pretrained(order: Order) -> Iterator[Event]:
         raise UserError(f"{order.cell.name}: needs the run of {lean}, which is not done")
     if Run(place).result() is not None:
         return
-    if request.twin(variant) is not None:
+    if (twin := request.twin(variant)) is not None:
         place.mkdir(parents=True, exist_ok=True)
+        write_text(place / LIKE, f"{twin}\n")
         for name in _LOG:
             shutil.copy(model(order) / name, place / name)
         return
