@@ -24,6 +24,7 @@ from clozelab.runs.session import Habits
 from clozelab.runs.setup import Setup
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
+from clozelab.training.timing import Work
 
 torch.set_num_threads(1)
 STILL = ("optimiser.rate=1e-9", "schedule.decay=constant")
@@ -74,7 +75,7 @@ class Ticks:
 def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Ticks)
     monkeypatch.setattr(Ticks, "now", 0)
-    work = loop._Work(torch.device("cuda"), 0.0)
+    work = Work(torch.device("cuda"), 0.0)
     with work:
         Ticks.now += 9
     Ticks.now += 100  # between the two it rests
@@ -82,10 +83,10 @@ def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.Mon
         pass
     assert not Ticks.read
     assert work.busy() == 10.0 + 1.0
-    failed = loop._Work(torch.device("cuda"), 0.0)
+    failed = Work(torch.device("cuda"), 0.0)
     with pytest.raises(KeyError), failed:
         raise KeyError
-    assert len(failed.events) == 1 and loop._Work(HERE.device, 0.0).busy() is None
+    assert len(failed.events) == 1 and Work(HERE.device, 0.0).busy() is None
 
 
 def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> 
 
     qkv = attention.qkv(x).view(x.shape[0], 3, attention.heads, -1)
     rate = attention.rate if attention.training else 0.0
-    # Full rectangles without dropout are best served by the library's kernel.
+    # Full rectangles without dropout take the library's kernel, which is made for them.
     dense = layout.dense and (not rate or layout.seen is not None)
     if dense or qkv.shape[-1] not in WIDTHS:
         q, k, v = qkv.unbind(1)

@@ -1,4 +1,4 @@
-"""Passes over memory that a compiler does not make one of, written by hand for a GPU.
+"""Several passes over memory made one, written by hand for a GPU.
 
 Each file has one: its Triton kernels, the operator that autograd and the compiler see, and how it
 differs from the plain arithmetic it stands for (by nothing but rounding and the dropout drawn).

@@ -16,10 +16,11 @@ import triton.language as tl
 from torch import Tensor
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+from clozelab.kernels.heads import inverse_root, tile
 
 WIDTHS = (16, 32, 64, 128)  # of a head
 SHORT = 128  # blocks up to this have their gradients made in one program
-# Tiles and warps, as measured on an H200.
+# Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
 FORWARD = {"BM": 128, "BN": 64, "num_warps": 4, "num_stages": 3}
 QUERIES = {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 2}
 OTHERS = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 2}
@@ -34,13 +35,6 @@ def _block(starts, stream, HEADS: tl.constexpr):
 
 
 @triton.jit
-def _tile(base, rows, dims, length, STRIDE: tl.constexpr):
-    """Some rows of a head, zero past the block's end."""
-    at = base + rows[:, None].to(tl.int64) * STRIDE + dims[None, :]
-    return tl.load(at, mask=(rows < length)[:, None], other=0.0)
-
-
-@triton.jit
 def _gone_on(
     acc, top, sums, q, base_k, base_v, row, first, last, length, row_key, seed, stream, lost,
     dims, scale2,
@@ -50,7 +44,7 @@ def _gone_on(
     """The softmax carried over the columns from `first` to `last`."""
     for start in range(first, last, BN):
         column = start + tl.arange(0, BN)
-        k = _tile(base_k, column, dims, length, STRIDE)
+        k = tile(base_k, column, dims, length, STRIDE)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
         if MASKED:
             seen = (column < length)[None, :]
@@ -64,7 +58,7 @@ def _gone_on(
         if DROPS:
             keys = column_keys(seed, stream, column)
             share = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
-        v = _tile(base_v, column, dims, length, STRIDE)
+        v = tile(base_v, column, dims, length, STRIDE)
         acc = tl.dot(share.to(v.dtype), v, acc * less[:, None], input_precision="ieee")
         top = higher
     return acc, top, sums
@@ -84,7 +78,7 @@ def _forward(
         return
     row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
     base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
-    q = _tile(base, row, dims, length, 3 * ROW)
+    q = tile(base, row, dims, length, 3 * ROW)
     seed = tl.load(seeds)
     row_key = row_keys(seed, stream, row)
     acc = tl.zeros((BM, WIDTH), tl.float32)
@@ -126,9 +120,9 @@ def _by_queries(
     inside = row < length
     base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = _tile(base, row, dims, length, 3 * ROW)
-    g = _tile(by_out + plain, row, dims, length, ROW)
-    was = _tile(out + plain, row, dims, length, ROW)
+    q = tile(base, row, dims, length, 3 * ROW)
+    g = tile(by_out + plain, row, dims, length, ROW)
+    was = tile(out + plain, row, dims, length, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
     number = head.to(tl.int64) * tokens + begin + row
     tl.store(deltas + number, delta, inside)
@@ -139,8 +133,8 @@ def _by_queries(
     end = tl.minimum(length, low + BM) if CAUSAL else length
     for start in range(0, end, BN):
         column = start + tl.arange(0, BN)
-        k = _tile(base + ROW, column, dims, length, 3 * ROW)
-        v = _tile(base + 2 * ROW, column, dims, length, 3 * ROW)
+        k = tile(base + ROW, column, dims, length, 3 * ROW)
+        v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
         share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
         if CAUSAL:
             share = tl.where(column[None, :] <= row[:, None], share, 0.0)
@@ -172,8 +166,8 @@ def _by_others(
     column, dims = low + tl.arange(0, BN), tl.arange(0, WIDTH)
     base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    k = _tile(base + ROW, column, dims, length, 3 * ROW)
-    v = _tile(base + 2 * ROW, column, dims, length, 3 * ROW)
+    k = tile(base + ROW, column, dims, length, 3 * ROW)
+    v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
     seed = tl.load(seeds)
     keys = column_keys(seed, stream, column)
     by_k = tl.zeros((BN, WIDTH), tl.float32)
@@ -181,8 +175,8 @@ def _by_others(
     for start in range(low // BM * BM if CAUSAL else 0, length, BM):
         row = start + tl.arange(0, BM)
         number = head.to(tl.int64) * tokens + begin + row
-        q = _tile(base, row, dims, length, 3 * ROW)
-        g = _tile(by_out + plain, row, dims, length, ROW)
+        q = tile(base, row, dims, length, 3 * ROW)
+        g = tile(by_out + plain, row, dims, length, ROW)
         # Rows past the end have no share in anything.
         log = tl.load(logs + number, row < length, other=float("inf"))
         delta = tl.load(deltas + number, row < length, other=0.0)
@@ -221,17 +215,17 @@ def _by_all(
     inside = row < length
     base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = _tile(base, row, dims, length, 3 * ROW)
-    k = _tile(base + ROW, row, dims, length, 3 * ROW)
-    g = _tile(by_out + plain, row, dims, length, ROW)
-    was = _tile(out + plain, row, dims, length, ROW)
+    q = tile(base, row, dims, length, 3 * ROW)
+    k = tile(base + ROW, row, dims, length, 3 * ROW)
+    g = tile(by_out + plain, row, dims, length, ROW)
+    was = tile(out + plain, row, dims, length, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
     number = head.to(tl.int64) * tokens + begin + row
     log = tl.load(logs + number, inside, other=float("inf"))
     share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
     if CAUSAL:
         share = tl.where(row[None, :] <= row[:, None], share, 0.0)
-    v = _tile(base + 2 * ROW, row, dims, length, 3 * ROW)
+    v = tile(base + 2 * ROW, row, dims, length, 3 * ROW)
     pull = tl.dot(g, tl.trans(v), input_precision="ieee")
     given = share
     if DROPS:
@@ -263,7 +257,7 @@ def _attend(
     logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
     blocks = len(starts) - 1
     _forward[(triton.cdiv(longest, FORWARD["BM"]), blocks * heads)](
-        qkv, out, logs, starts, seed, tokens, _scale(width) / math.log(2), threshold(rate),
+        qkv, out, logs, starts, seed, tokens, inverse_root(width) / math.log(2), threshold(rate),
         scale(rate), HEADS=heads, WIDTH=width, CAUSAL=causal, DROPS=rate > 0, **FORWARD,
     )  # fmt: skip
     return out, logs
@@ -285,7 +279,7 @@ def _attend_backward(
     tokens, _, heads, width = qkv.shape
     by_qkv = torch.empty_like(qkv)
     streams = (len(starts) - 1) * heads
-    numbers = (_scale(width) / math.log(2), _scale(width), threshold(rate), scale(rate))
+    numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "CAUSAL": causal, "DROPS": rate > 0}
     if longest <= SHORT:
         size = max(16, triton.next_power_of_2(longest))
@@ -334,7 +328,3 @@ def attend(
     """[N, 3, H, D] queries, keys and values of packed blocks → [N, H · D]."""
     out, _ = _attend(qkv, starts, seed, longest, rate, causal)
     return out
-
-
-def _scale(width: int) -> float:
-    return 1 / math.sqrt(width)

@@ -16,17 +16,12 @@ import triton.language as tl
 from torch import Tensor
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
+from clozelab.kernels.heads import inverse_root, tile
 
-# Tiles and warps, as measured on an H200.
+# Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
 FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
 QUERIES = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
 OTHERS = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 2}
-
-
-@triton.jit
-def _tile(base, rows, dims, length, STRIDE: tl.constexpr):
-    at = base + rows[:, None].to(tl.int64) * STRIDE + dims[None, :]
-    return tl.load(at, mask=(rows < length)[:, None], other=0.0)
 
 
 @triton.jit
@@ -71,7 +66,7 @@ def _forward(
     stream = tl.program_id(1)
     block, head = stream // HEADS, stream % HEADS
     row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
-    asked = _tile(q + block.to(tl.int64) * R * ROW + head * WIDTH, row, dims, R, ROW)
+    asked = tile(q + block.to(tl.int64) * R * ROW + head * WIDTH, row, dims, R, ROW)
     base = block.to(tl.int64) * K * ROW + head * WIDTH
     own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
     same = tl.load(sames + stream * R + row, row < R, other=0.0).to(tl.float32)
@@ -83,7 +78,7 @@ def _forward(
     sums = tl.zeros((BM,), tl.float32)
     for start in range(0, K, BN):
         column = start + tl.arange(0, BN)
-        keys = _tile(k + base, column, dims, K, ROW)
+        keys = tile(k + base, column, dims, K, ROW)
         scores, _, _, _ = _scored(
             asked, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
@@ -95,7 +90,7 @@ def _forward(
         if DROPS:
             drawn = column_keys(seed, stream, column)
             share = tl.where(kept(row_key[:, None], drawn[None, :], lost), share, 0.0)
-        values = _tile(v + base, column, dims, K, ROW)
+        values = tile(v + base, column, dims, K, ROW)
         acc = tl.dot(share.to(values.dtype), values, acc * less[:, None], input_precision="ieee")
         top = higher
     some = sums > 0
@@ -121,9 +116,9 @@ def _by_queries(
     row, dims = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, WIDTH)
     inside = row < R
     here = block.to(tl.int64) * R * ROW + head * WIDTH
-    asked = _tile(q + here, row, dims, R, ROW)
-    g = _tile(by_out + here, row, dims, R, ROW)
-    was = _tile(out + here, row, dims, R, ROW)
+    asked = tile(q + here, row, dims, R, ROW)
+    g = tile(by_out + here, row, dims, R, ROW)
+    was = tile(out + here, row, dims, R, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
     tl.store(deltas + stream * R + row, delta, inside)
     log = tl.load(logs + stream * R + row, inside, other=float("inf"))
@@ -138,13 +133,13 @@ def _by_queries(
     by_other = tl.zeros((BM,), tl.float32)
     for start in range(0, K, BN):
         column = start + tl.arange(0, BN)
-        keys = _tile(k + base, column, dims, K, ROW)
+        keys = tile(k + base, column, dims, K, ROW)
         scores, agree, cell, seen = _scored(
             asked, keys, far, same, other, index, theirs,
             own_row, itself_row, shift_row, mine_row, stream, block, row, column, R, K, P, scale2,
         )  # fmt: skip
         share = tl.exp2(scores - log[:, None])
-        values = _tile(v + base, column, dims, K, ROW)
+        values = tile(v + base, column, dims, K, ROW)
         pull = tl.dot(g, tl.trans(values), input_precision="ieee")
         if DROPS:
             drawn = column_keys(seed, stream, column)
@@ -173,8 +168,8 @@ def _by_others(
     block, head = stream // HEADS, stream % HEADS
     column, dims = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, WIDTH)
     base = block.to(tl.int64) * K * ROW + head * WIDTH
-    keys = _tile(k + base, column, dims, K, ROW)
-    values = _tile(v + base, column, dims, K, ROW)
+    keys = tile(k + base, column, dims, K, ROW)
+    values = tile(v + base, column, dims, K, ROW)
     seed = tl.load(seeds)
     drawn = column_keys(seed, stream, column)
     here = block.to(tl.int64) * R * ROW + head * WIDTH
@@ -183,8 +178,8 @@ def _by_others(
     for start in range(0, R, BM):
         row = start + tl.arange(0, BM)
         inside = row < R
-        asked = _tile(q + here, row, dims, R, ROW)
-        g = _tile(by_out + here, row, dims, R, ROW)
+        asked = tile(q + here, row, dims, R, ROW)
+        g = tile(by_out + here, row, dims, R, ROW)
         own_row, itself_row, shift_row, mine_row = _about(own, itself, shift, mine, block, row, R)
         same = tl.load(sames + stream * R + row, inside, other=0.0).to(tl.float32)
         other = tl.load(others + stream * R + row, inside, other=0.0).to(tl.float32)
@@ -224,7 +219,8 @@ def _relative(
     logs = q.new_empty((blocks, heads, rows), dtype=torch.float32)
     _forward[(triton.cdiv(rows, FORWARD["BM"]), blocks * heads)](
         q, k, v, far, same, other, *sight, seed, out, logs,
-        rows, k.shape[1], far.shape[3], _scale(width) / math.log(2), threshold(rate), scale(rate),
+        rows, k.shape[1], far.shape[3], inverse_root(width) / math.log(2), threshold(rate),
+        scale(rate),
         HEADS=heads, WIDTH=width, DROPS=rate > 0, **FORWARD,
     )  # fmt: skip
     return out, logs
@@ -254,7 +250,7 @@ def _relative_backward(
     deltas = torch.empty_like(logs)
     streams = blocks * heads
     sizes = (rows, k.shape[1], far.shape[3])
-    numbers = (_scale(width) / math.log(2), _scale(width), threshold(rate), scale(rate))
+    numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "DROPS": rate > 0}
     _by_queries[(triton.cdiv(rows, QUERIES["BM"]), streams)](
         by_out, q, k, v, far, same, other, *sight, seed, out, logs, deltas,
@@ -302,7 +298,3 @@ def attend(
     """
     out, _ = _relative(q, k, v, far, same, other, *sight, seed, rate)
     return out
-
-
-def _scale(width: int) -> float:
-    return 1 / math.sqrt(width)

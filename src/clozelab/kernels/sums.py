@@ -1,7 +1,6 @@
 """The end of half a layer in one pass: x + dropout(h + bias), and its layer norm.
 
-Backward, one pass makes the gradients of x and h and adds up those of bias, scale and shift; the
-compiler reads the same rows four times for it.
+Backward, one pass makes the gradients of x and h and adds up those of bias, scale and shift.
 """
 
 from __future__ import annotations

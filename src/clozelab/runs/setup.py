@@ -206,6 +206,7 @@ class Setup:
             "micro_tokens": self.tokens,
             "workers": self.machine.workers,
             "compiled": self.machine.compiles(device, self.recipe),
+            "kernels": self.machine.kernels,
             "recompute": self.machine.recompute,
             "sharded": self.machine.shard,
             "processes": self.world.size,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Batch, UserError
 from clozelab.keys import key, mix
+from clozelab.training.timing import Coming, Work
 from clozelab.training.updates import clip
 from clozelab.training.world import World
 
@@ -93,66 +94,16 @@ class _Made(NamedTuple):
     memory: Tensor | None
 
 
-class _Work:
-    """The time a step takes: for the feed, and inside `with` by the device's own clock.
-
-    A CPU has no such clock. Events are read with the step: nothing is waited for early.
-    """
-
-    def __init__(self, device: torch.device, waited: float) -> None:
-        self.device, self.waited = device, waited
-        self.events: list[torch.cuda.Event] = []
-
-    def __enter__(self) -> None:
-        self._mark()
-
-    def __exit__(self, failed: type[BaseException] | None, *rest: object) -> None:
-        if failed is None:
-            self._mark()
-
-    def busy(self) -> float | None:
-        """Seconds from each beginning to its end; None without a clock."""
-        if not self.events:
-            return None
-        self.events[-1].synchronize()
-        pairs = zip(self.events[::2], self.events[1::2], strict=True)
-        return float(sum(begun.elapsed_time(done) for begun, done in pairs)) / 1000
-
-    def _mark(self) -> None:
-        if self.device.type == "cuda":
-            self.events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-            self.events[-1].record()
-
-
-class _Coming:
-    """Numbers on their way from the device, in front of whatever it is told to do later."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values, self.arrived = values, None
-        if values.is_cuda:
-            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            self.values.copy_(values, non_blocking=True)
-            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.arrived.record()
-
-    def read(self) -> list[float]:
-        """Wait for them."""
-        if self.arrived is not None:
-            self.arrived.synchronize()
-        found: list[float] = self.values.tolist()
-        return found
-
-
 @dataclass(frozen=True)
 class _Taken:
     """A step that the device may still be at."""
 
     number: int
     made: _Made
-    coming: _Coming  # its sums, then the gradient's norm
+    coming: Coming  # its sums, then the gradient's norm
     rate: float
     scaled: bool  # a scaler has skipped the update if the norm is no number
-    work: _Work
+    work: Work
     after: object
 
     def read(self, since: float) -> Step:
@@ -189,7 +140,7 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
         if taken and not _overlaps(prepared, world):
             yield taken.read(last)
             taken, last = None, time.perf_counter()
-        work = _Work(world.device, waited)
+        work = Work(world.device, waited)
         made, failed = None, None
         try:
             with work:
@@ -267,12 +218,12 @@ def _overlaps(prepared: Prepared, world: World) -> bool:
     return world.device.type == "cuda" and world.size == 1 and len(prepared.batches) == 1
 
 
-def _update(trainee: Trainee, prepared: Prepared, made: _Made, work: _Work) -> _Taken:
+def _update(trainee: Trainee, prepared: Prepared, made: _Made, work: Work) -> _Taken:
     """Clip and learn; nothing is waited for."""
     for optimiser in trainee.optimisers if trainee.scaler else ():
         trainee.scaler.unscale_(optimiser)  # type: ignore[union-attr]
     norm = clip(trainee.model.parameters(), trainee.clip)
-    coming = _Coming(torch.cat([made.sums.values, norm.detach().double().reshape(1)]))
+    coming = Coming(torch.cat([made.sums.values, norm.detach().double().reshape(1)]))
     for optimiser in trainee.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * prepared.factor

@@ -230,6 +230,7 @@ class Trial:
             "precision": self.precision,
             "micro_tokens": self.tokens,
             "compiled": self.compiled,
+            "kernels": self.machine.kernels,
             "processes": self.world.size,
             "seed": lesson.seed,
             "task": lesson.task.name,

@@ -1,0 +1,56 @@
+"""What a step took, and its numbers: measured and fetched without making the device wait."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Work:
+    """The time a step takes: for the feed, and inside `with` by the device's own clock.
+
+    A CPU has no such clock. Events are read with the step: nothing is waited for early.
+    """
+
+    def __init__(self, device: torch.device, waited: float) -> None:
+        self.device, self.waited = device, waited
+        self.events: list[torch.cuda.Event] = []
+
+    def __enter__(self) -> None:
+        self._mark()
+
+    def __exit__(self, failed: type[BaseException] | None, *rest: object) -> None:
+        if failed is None:
+            self._mark()
+
+    def busy(self) -> float | None:
+        """Seconds from each beginning to its end; None without a clock."""
+        if not self.events:
+            return None
+        self.events[-1].synchronize()
+        pairs = zip(self.events[::2], self.events[1::2], strict=True)
+        return float(sum(begun.elapsed_time(done) for begun, done in pairs)) / 1000
+
+    def _mark(self) -> None:
+        if self.device.type == "cuda":
+            self.events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self.events[-1].record()
+
+
+class Coming:
+    """Numbers on their way from the device, in front of whatever it is told to do later."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.arrived = values, None
+        if values.is_cuda:
+            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self.values.copy_(values, non_blocking=True)
+            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrived.record()
+
+    def read(self) -> list[float]:
+        """Wait for them."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        found: list[float] = self.values.tolist()
+        return found
