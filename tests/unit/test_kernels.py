@@ -82,8 +82,8 @@ def test_the_end_of_a_half_is_a_sum_and_its_norm(
 
 
 def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sums, "_PROGRAMS", 2)
-    monkeypatch.setattr(sums, "_TILE", 64)
+    monkeypatch.setattr(sums, "PROGRAMS", 2)
+    monkeypatch.setitem(sums.BACKWARD, "TILE", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
 
 

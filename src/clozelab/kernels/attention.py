@@ -21,9 +21,9 @@ from clozelab.kernels.heads import inverse_root, tile
 WIDTHS = (16, 32, 64, 128)  # of a head
 SHORT = 128  # blocks up to this have their gradients made in one program
 # Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
-FORWARD = {"BM": 128, "BN": 64, "num_warps": 4, "num_stages": 3}
-QUERIES = {"BM": 128, "BN": 64, "num_warps": 8, "num_stages": 2}
-OTHERS = {"BM": 64, "BN": 128, "num_warps": 8, "num_stages": 2}
+FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
+QUERIES = {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3}
+OTHERS = {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 3}
 WHOLE = {"num_warps": 8, "num_stages": 1}
 
 

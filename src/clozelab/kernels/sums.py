@@ -12,8 +12,11 @@ from torch import Tensor
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 
-_TILE = 4096  # numbers that a program holds at a time
-_PROGRAMS = 528  # that share the rows backward: four for each of an H200's processors
+# Rows and warps of a program, by the power of two that a row fits in; backward, programs share
+# the rows: four for each of an H200's processors.
+FORWARD = {"TILE": 4096, "num_warps": 4}
+BACKWARD = {"TILE": 4096, "num_warps": 8}
+PROGRAMS = 528
 
 
 @triton.jit
@@ -61,9 +64,9 @@ def _backward(
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
     w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    by_weight = tl.zeros((BLOCK,), tl.float32)
-    by_shift = tl.zeros((BLOCK,), tl.float32)
-    by_bias = tl.zeros((BLOCK,), tl.float32)
+    by_weight = tl.zeros((ROWS, BLOCK), tl.float32)
+    by_shift = tl.zeros((ROWS, BLOCK), tl.float32)
+    by_bias = tl.zeros((ROWS, BLOCK), tl.float32)
     drawn = tl.load(seed)
     columns_drawn = column_keys(drawn, drawn * 0, column)
     for first in range(program * ROWS, rows, PROGRAMS * ROWS):
@@ -75,8 +78,8 @@ def _backward(
         scaled = tl.load(deviation + row, mask=row < rows, other=0.0)
         seen = tl.load(total + cell, mask=here, other=0.0).to(tl.float32)
         unit = tl.where(here, (seen - middle[:, None]) * scaled[:, None], 0.0)
-        by_weight += tl.sum(g * unit, 0)
-        by_shift += tl.sum(g, 0)
+        by_weight += g * unit
+        by_shift += g
         g = g * w[None, :]
         along = tl.sum(g * unit, 1) / WIDTH
         even = tl.sum(g, 1) / WIDTH
@@ -89,11 +92,11 @@ def _backward(
             keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
             by_sum = tl.where(keep, by_sum * grown, 0.0)
             tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
-        by_bias += tl.sum(tl.where(here, by_sum, 0.0), 0)
+        by_bias += tl.where(here, by_sum, 0.0)
     part = parts + program * 3 * WIDTH + column
-    tl.store(part, by_bias, mask=inside)
-    tl.store(part + WIDTH, by_weight, mask=inside)
-    tl.store(part + 2 * WIDTH, by_shift, mask=inside)
+    tl.store(part, tl.sum(by_bias, 0), mask=inside)
+    tl.store(part + WIDTH, tl.sum(by_weight, 0), mask=inside)
+    tl.store(part + 2 * WIDTH, tl.sum(by_shift, 0), mask=inside)
 
 
 @torch.library.custom_op("clozelab::add_norm", mutates_args=())
@@ -107,11 +110,11 @@ def _add_norm(
     total, normal = torch.empty_like(x), torch.empty_like(x)
     mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
     block = triton.next_power_of_2(width)
-    each = max(1, _TILE // block)
+    each = max(1, FORWARD["TILE"] // block)
     _forward[(triton.cdiv(rows, each),)](
         x, h, bias, weight, shift, seed, total, normal, mean, deviation,
         rows, epsilon, threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=4,
+        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=FORWARD["num_warps"],
     )  # fmt: skip
     return total, normal, mean, deviation
 
@@ -134,14 +137,14 @@ def _add_norm_backward(
     by_x = torch.empty_like(total)
     by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
     block = triton.next_power_of_2(width)
-    each = max(1, _TILE // block)
-    programs = min(_PROGRAMS, triton.cdiv(rows, each))
+    each = max(1, BACKWARD["TILE"] // block)
+    programs = min(PROGRAMS, triton.cdiv(rows, each))
     parts = total.new_empty((programs, 3, width), dtype=torch.float32)
     _backward[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
         mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
-        DROPS=rate > 0, BOTH=by_total is not None, num_warps=8,
+        DROPS=rate > 0, BOTH=by_total is not None, num_warps=BACKWARD["num_warps"],
     )  # fmt: skip
     return by_x, by_h, parts.sum(0)
 

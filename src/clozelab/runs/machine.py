@@ -29,7 +29,7 @@ class Machine:
     micro_batch: int | None = None  # sequences of full length
     workers: int = 1
     compile: bool | None = None
-    graphs: bool | None = None  # replay a compiled step of fine-tuning as CUDA graphs
+    graphs: bool | None = None  # replay a compiled step as CUDA graphs
     kernels: bool = False  # our own, in place of what the compiler makes
     recompute: bool = False
     shard: bool = False
@@ -79,6 +79,14 @@ class Machine:
             return self.compile
         whole = not self.shard and not isinstance(recipe.encoder, Lstm)
         return device.type == "cuda" and whole
+
+    def replays(self, device: torch.device, recipe: Recipe) -> bool:
+        """Whether a compiled step of pretraining is replayed as CUDA graphs.
+
+        A stream's memory outlives its step, and a graph would write over it.
+        """
+        alone = not self.shard and "stream" not in recipe.blocks.provides
+        return bool(self.graphs) and device.type == "cuda" and alone
 
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
         """Tokens of a micro-batch at most: as asked, or as memory should allow."""

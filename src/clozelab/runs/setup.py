@@ -254,15 +254,20 @@ class Setup:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device = self.model, self.world.device
         self.machine.place((model, *model.teacher), device)
-        if self.machine.compiles(device, self.recipe):
+        compiled = self.machine.compiles(device, self.recipe)
+        replays = compiled and self.machine.replays(device, self.recipe)
+        if compiled:
             # A few shapes (a fuller step, a stream's first) are graphs of their own.
             torch._dynamo.config.recompile_limit = 64
             # Where weights are gathered as they are needed, the graph has to break.
-            model.compile(fullgraph=not self.machine.shard, dynamic=False)
+            mode = "reduce-overhead" if replays else None
+            model.compile(fullgraph=not self.machine.shard, dynamic=False, mode=mode)
         wrapped = self.world.wrap(model, shard=self.machine.shard)
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
-        return Trainee(wrapped, optimisers, clip, self.seed, self._scaler())
+        return Trainee(
+            wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
+        )
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

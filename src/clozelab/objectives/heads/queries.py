@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums
-from clozelab.objectives.heads.vocabulary import predicted
+from clozelab.objectives.heads.vocabulary import predicted, scored
 
 
 class QueryHead(nn.Module):
@@ -25,4 +24,4 @@ class QueryHead(nn.Module):
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
         assert table is not None, "this head is tied to an embedding table"
-        return functional.linear(states, table.to(states.dtype), self.bias.to(states.dtype))
+        return scored(states, table, self.bias)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.heads.vocabulary import predicted
+from clozelab.objectives.heads.vocabulary import predicted, scored
 from clozelab.objectives.widths import Tied
 
 
@@ -50,4 +50,4 @@ class SpanHead(nn.Module):
             seen.append(before.to(states.dtype))
         x = self.first_norm(activate(self.first(torch.cat(seen, dim=1)), self.activation))
         x = self.second_norm(activate(self.second(x), self.activation))
-        return functional.linear(x, table.to(x.dtype), self.bias.to(x.dtype))
+        return scored(x, table, self.bias)

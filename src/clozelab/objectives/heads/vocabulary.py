@@ -10,6 +10,7 @@ from clozelab.contracts import Corrupted, Encoded, Sums, Targets
 from clozelab.layers import Linear, Norm, activate, initialise
 from clozelab.objectives.widths import Tied
 
+_ROUND = 64  # logits of a row: a multiple of this
 _DECISIONS = {"mask": Corrupted.MASK, "random": Corrupted.RANDOM, "same": Corrupted.SAME}
 
 
@@ -34,7 +35,7 @@ class VocabularyHead(nn.Module):
         """[K, W] → [K, V]."""
         assert table is not None, "this head is tied to an embedding table"
         x = self.norm(activate(self.dense(states), self.activation))
-        return functional.linear(x, table.to(x.dtype), self.bias.to(x.dtype))
+        return scored(x, table, self.bias)
 
 
 class PlainHead(nn.Module):
@@ -48,7 +49,22 @@ class PlainHead(nn.Module):
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
         assert table is not None, "this head is tied to an embedding table"
-        return functional.linear(states, table.to(states.dtype))
+        return scored(states, table)
+
+
+def scored(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
+    """[K, E] → [K, V], the product with the table in the precision of x.
+
+    A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
+    there the table is made a little longer, and what it adds is cut off again.
+    """
+    size = len(table)
+    more = -size % _ROUND if x.is_cuda else 0
+    table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    if more:
+        table = functional.pad(table, (0, 0, 0, more))
+        bias = None if bias is None else functional.pad(bias, (0, more))
+    return functional.linear(x, table, bias)[:, :size]
 
 
 def predicted(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
