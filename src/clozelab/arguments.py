@@ -185,10 +185,7 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--grid", nargs="*", metavar="KEY=A,B", help="every combination; none given: the protocol's"
     )
     group.add_argument("--at-once", type=_count, default=1, metavar="N", help="side by side (1)")
-    group = _add_machine(verb)
-    group.add_argument(
-        "--graphs", action=argparse.BooleanOptionalAction, help="CUDA graphs of what is compiled"
-    )
+    _add_machine(verb)
     verb = _verb(verbs, "predict", "what a fine-tuned model says of texts")
     verb.add_argument("model", help="a fine-tuned run")
     verb.add_argument("--text", action="append", default=[], help="a text; twice for a pair")
@@ -313,8 +310,10 @@ def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument(
         "--workers", type=_count, default=1, metavar="N", help="threads that prepare steps (1)"
     )
-    group.add_argument("--compile", action=argparse.BooleanOptionalAction, help="(on a GPU)")
-    group.add_argument("--kernels", action="store_true", help="our own kernels, on a GPU")
+    switch = argparse.BooleanOptionalAction
+    group.add_argument("--compile", action=switch, help="(on a GPU)")
+    group.add_argument("--kernels", action=switch, help="our own, in a compiled model (on a GPU)")
+    group.add_argument("--graphs", action=switch, help="replay compiled steps (narrow models)")
     group.add_argument("--recompute", action="store_true", help="less memory, more time")
     return group
 

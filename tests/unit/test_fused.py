@@ -15,6 +15,7 @@ from torch import Tensor
 from clozelab.contracts import Input, UserError
 from clozelab.encoder.stack import Stack
 from clozelab.encoder.transformer import Transformer
+from clozelab.recipe import read
 from clozelab.runs.machine import Machine
 
 torch.set_num_threads(1)
@@ -182,13 +183,15 @@ def test_nothing_is_dropped_when_judged() -> None:
     torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
 
 
-def test_packed_blocks_take_the_kernel_and_full_ones_without_dropout_the_library_s(
+def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
     kernel = attention.attend
+    monkeypatch.setattr(attention, "SHORT", 8)
     monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
-    for lengths, dropout, times in ((9, 5), 0.0, 3), ((6, 6), 0.0, 0), ((6, 6), 0.1, 3):
+    cases = ((9, 5), 0.0, 3), ((9, 9), 0.0, 0), ((9, 9), 0.1, 3), ((6, 6), 0.0, 3)
+    for lengths, dropout, times in cases:
         model = stack(dropout=dropout)
         model.fused = True
         called.clear()
@@ -198,12 +201,28 @@ def test_packed_blocks_take_the_kernel_and_full_ones_without_dropout_the_library
 
 def test_kernels_are_for_half_precision_on_a_gpu() -> None:
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    assert Machine(kernels=True).fuses(gpu)
-    for one in Machine(), Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
-        assert not one.fuses(gpu)
-    assert not Machine().fuses(cpu)
+    assert Machine().fuses(gpu, compiled=True)
+    assert Machine(kernels=True).fuses(gpu, compiled=False)
+    assert not Machine().fuses(gpu, compiled=False)
+    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+        assert not one.fuses(gpu, compiled=True)
+    assert not Machine().fuses(cpu, compiled=True)
     with pytest.raises(UserError, match="--kernels"):
-        Machine(kernels=True).fuses(cpu)
+        Machine(kernels=True).fuses(cpu, compiled=True)
+
+
+def test_narrow_models_without_a_stream_are_replayed() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    small, stream = (read(name, size="small") for name in ("bert", "xlnet"))
+    base = read("bert")
+    assert Machine().replays(gpu, small)
+    assert Machine(graphs=True).replays(gpu, base)
+    assert not Machine().replays(gpu, base)
+    assert not Machine().replays(gpu, stream)
+    assert not Machine(graphs=False).replays(gpu, small)
+    assert not Machine().replays(cpu, small)
+    with pytest.raises(UserError, match="--graphs"):
+        Machine(graphs=True).replays(gpu, stream)
 
 
 def test_a_fused_model_compiles_whole() -> None:

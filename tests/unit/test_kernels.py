@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from corpora import ENVIRONMENT
-from interpreted import DEVICE, activation, attention, draws, sums
+from interpreted import DEVICE, activation, attention, draws, entropy, sums
 from torch import Tensor
 from torch.nn import functional
 
@@ -83,7 +83,7 @@ def test_the_end_of_a_half_is_a_sum_and_its_norm(
 
 def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums, "PROGRAMS", 2)
-    monkeypatch.setitem(sums.BACKWARD, "TILE", 64)
+    monkeypatch.setattr(sums, "HELD", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
 
 
@@ -101,6 +101,33 @@ def test_an_activation_has_its_bias_and_that_bias_its_gradient(
     (theirs * by).sum().backward()
     torch.testing.assert_close(bias.grad, B.grad.float(), rtol=1e-4, atol=1e-4)
     assert_same([x.grad], [X.grad])
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "columns"), [(37, 300, 320), (1, 64, 64), (9, 5000, 5056)]
+)
+def test_entropy_and_its_gradients(rows: int, size: int, columns: int) -> None:
+    scores = numbers(rows, columns)
+    labels = torch.arange(rows, device=DEVICE) * 7 % size
+    labels[1::5] = -100
+    (S,) = wide(scores)  # noqa: N806
+    ours, best = entropy.entropy(scores, labels, size)
+    theirs = functional.cross_entropy(S[:, :size], labels, ignore_index=-100, reduction="none")
+    assert_same([ours], [theirs])
+    assert torch.equal(best, S[:, :size].argmax(-1))
+    by = numbers(rows, seed=2).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([scores.grad], [S.grad])
+
+
+def test_the_first_of_equal_scores_is_the_best() -> None:
+    scores = torch.zeros(2, 9000, device=DEVICE)
+    scores[0, 5] = scores[0, 5000] = 1.0
+    scores[1, 8500] = 1.0
+    labels = torch.tensor([5, 8500], device=DEVICE)
+    _, best = entropy.entropy(scores, labels, 9000)
+    assert best.tolist() == [5, 8500]
 
 
 def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> Tensor:

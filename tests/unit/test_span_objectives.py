@@ -112,7 +112,7 @@ def test_the_content_of_a_span_is_no_part_of_what_it_is_predicted_from() -> None
     targets = columns(case.targets(part), case.blocks.lengths)
     turned = {**targets, "labels": targets["labels"].flip(0)}
     encoded = Encoded(x, model.table)
-    assert torch.equal(model.head.logits(encoded, targets), model.head.logits(encoded, turned))
+    assert torch.equal(model.head.guesses(encoded, targets), model.head.guesses(encoded, turned))
     assert model(x, targets)["loss"] != model(x, turned)["loss"]
 
 

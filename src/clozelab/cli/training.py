@@ -231,7 +231,7 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         workers=arguments.workers,
         compile=arguments.compile,
         kernels=arguments.kernels,
-        graphs=getattr(arguments, "graphs", None),
+        graphs=arguments.graphs,
         recompute=arguments.recompute,
         shard=getattr(arguments, "shard", False),
     )

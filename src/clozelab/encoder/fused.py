@@ -61,13 +61,14 @@ def _layer(
 
 def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> Tensor:
     """Attention up to its last product, which lacks its bias."""
-    from clozelab.kernels.attention import WIDTHS
+    from clozelab.kernels.attention import SHORT, WIDTHS
     from clozelab.kernels.attention import attend as attend_packed
 
     qkv = attention.qkv(x).view(x.shape[0], 3, attention.heads, -1)
     rate = attention.rate if attention.training else 0.0
-    # Full rectangles without dropout take the library's kernel, which is made for them.
-    dense = layout.dense and (not rate or layout.seen is not None)
+    # Long rectangles without dropout take the library's kernel, which is made for them.
+    long = layout.longest > SHORT and not rate
+    dense = layout.dense and (long or layout.seen is not None)
     if dense or qkv.shape[-1] not in WIDTHS:
         q, k, v = qkv.unbind(1)
         out = attend(q, k, v, layout, dropout=rate, causal=attention.causal)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 KINDS = ("gelu", "gelu_tanh", "relu")
 # Tiles and warps; backward, stretches share the rows.
-FORWARD = {"COLUMNS": 128, "ROWS": 32, "num_warps": 4}
-BACKWARD = {"COLUMNS": 128, "ROWS": 32, "num_warps": 4}
+FORWARD = {"COLUMNS": 128, "ROWS": 16, "num_warps": 2}
+BACKWARD = {"COLUMNS": 128, "ROWS": 32, "num_warps": 8}
 STRETCHES = 64
 
 

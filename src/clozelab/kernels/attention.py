@@ -1,7 +1,8 @@
 """Attention inside packed blocks with dropout by counter, queries, keys and values as they lie.
 
 One product makes all three, [N, 3, H, D], and their gradients go back in that shape: nothing is
-permuted, padded or kept but a number for each row. The softmax is reckoned in powers of two.
+permuted, padded or kept but a number for each row. The softmax is reckoned in powers of two, and
+what makes up for the dropped is multiplied in at the end.
 Short blocks have their gradients made by one program each; of longer ones, one kernel makes those
 of the queries, another those of keys and values.
 """
@@ -20,10 +21,10 @@ from clozelab.kernels.heads import inverse_root, tile
 
 WIDTHS = (16, 32, 64, 128)  # of a head
 SHORT = 128  # blocks up to this have their gradients made in one program
-# Tiles and warps; a first choice, not yet timed (benchmarks/kernels.py --sweep).
+# Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
 FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
 QUERIES = {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3}
-OTHERS = {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 3}
+OTHERS = {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 2}
 WHOLE = {"num_warps": 8, "num_stages": 1}
 
 
@@ -45,14 +46,14 @@ def _gone_on(
     for start in range(first, last, BN):
         column = start + tl.arange(0, BN)
         k = tile(base_k, column, dims, length, STRIDE)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale2
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         if MASKED:
             seen = (column < length)[None, :]
             if CAUSAL:
                 seen = seen & (column[None, :] <= row[:, None])
             scores = tl.where(seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        share = tl.exp2(scores - higher[:, None])
+        higher = tl.maximum(top, tl.max(scores, 1) * scale2)
+        share = tl.exp2(scores * scale2 - higher[:, None])
         less = tl.exp2(top - higher)
         sums = sums * less + tl.sum(share, 1)
         if DROPS:
@@ -123,7 +124,7 @@ def _by_queries(
     q = tile(base, row, dims, length, 3 * ROW)
     g = tile(by_out + plain, row, dims, length, ROW)
     was = tile(out + plain, row, dims, length, ROW)
-    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
+    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
     number = head.to(tl.int64) * tokens + begin + row
     tl.store(deltas + number, delta, inside)
     log = tl.load(logs + number, inside, other=float("inf"))
@@ -139,15 +140,16 @@ def _by_queries(
         if CAUSAL:
             share = tl.where(column[None, :] <= row[:, None], share, 0.0)
         pull = tl.dot(g, tl.trans(v), input_precision="ieee")
+        given = share
         if DROPS:
             keys = column_keys(seed, stream, column)
-            pull = tl.where(kept(row_key[:, None], keys[None, :], lost), pull * grown, 0.0)
+            given = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
         # Columns past the end have keys of zero and add nothing.
-        acc = tl.dot((share * (pull - delta[:, None])).to(k.dtype), k, acc, input_precision="ieee")
+        pull = given * pull - share * delta[:, None]
+        acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
-    tl.store(
-        at[:, None] + dims[None, :], (acc * scaled).to(by_qkv.dtype.element_ty), inside[:, None]
-    )
+    acc *= scaled * grown
+    tl.store(at[:, None] + dims[None, :], acc.to(by_qkv.dtype.element_ty), inside[:, None])
 
 
 @triton.jit
@@ -187,16 +189,15 @@ def _by_others(
         given = share
         if DROPS:
             keep = kept(row_keys(seed, stream, row)[None, :], keys[:, None], lost)
-            given = tl.where(keep, share * grown, 0.0)
-            pull = tl.where(keep, pull * grown, 0.0)
+            given = tl.where(keep, share, 0.0)
         by_v = tl.dot(given.to(g.dtype), g, by_v, input_precision="ieee")
-        pull = (share * (pull - delta[None, :])).to(q.dtype)
-        by_k = tl.dot(pull, q, by_k, input_precision="ieee")
+        pull = given * pull - share * delta[None, :]
+        by_k = tl.dot(pull.to(q.dtype), q, by_k, input_precision="ieee")
     inside = (column < length)[:, None]
     at = by_qkv + (begin.to(tl.int64) + column) * 3 * ROW + head * WIDTH
     cells = at[:, None] + dims[None, :]
-    tl.store(cells + ROW, (by_k * scaled).to(by_qkv.dtype.element_ty), inside)
-    tl.store(cells + 2 * ROW, by_v.to(by_qkv.dtype.element_ty), inside)
+    tl.store(cells + ROW, (by_k * (scaled * grown)).to(by_qkv.dtype.element_ty), inside)
+    tl.store(cells + 2 * ROW, (by_v * grown).to(by_qkv.dtype.element_ty), inside)
 
 
 @triton.jit
@@ -219,7 +220,7 @@ def _by_all(
     k = tile(base + ROW, row, dims, length, 3 * ROW)
     g = tile(by_out + plain, row, dims, length, ROW)
     was = tile(out + plain, row, dims, length, ROW)
-    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1)
+    delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
     number = head.to(tl.int64) * tokens + begin + row
     log = tl.load(logs + number, inside, other=float("inf"))
     share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
@@ -231,13 +232,11 @@ def _by_all(
     if DROPS:
         seed = tl.load(seeds)
         rows, columns = row_keys(seed, stream, row), column_keys(seed, stream, row)
-        keep = kept(rows[:, None], columns[None, :], lost)
-        given = tl.where(keep, share * grown, 0.0)
-        pull = tl.where(keep, pull * grown, 0.0)
-    pull = (share * (pull - delta[:, None])).to(q.dtype)
-    by_v = tl.dot(tl.trans(given.to(g.dtype)), g, input_precision="ieee")
-    by_q = tl.dot(pull, k, input_precision="ieee") * scaled
-    by_k = tl.dot(tl.trans(pull), q, input_precision="ieee") * scaled
+        given = tl.where(kept(rows[:, None], columns[None, :], lost), share, 0.0)
+    pull = (given * pull - share * delta[:, None]).to(q.dtype)
+    by_v = tl.dot(tl.trans(given.to(g.dtype)), g, input_precision="ieee") * grown
+    by_q = tl.dot(pull, k, input_precision="ieee") * (scaled * grown)
+    by_k = tl.dot(tl.trans(pull), q, input_precision="ieee") * (scaled * grown)
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
     cells = at[:, None] + dims[None, :]
     kind = by_qkv.dtype.element_ty

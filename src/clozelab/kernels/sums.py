@@ -12,11 +12,8 @@ from torch import Tensor
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 
-# Rows and warps of a program, by the power of two that a row fits in; backward, programs share
-# the rows: four for each of an H200's processors.
-FORWARD = {"TILE": 4096, "num_warps": 4}
-BACKWARD = {"TILE": 4096, "num_warps": 8}
-PROGRAMS = 528
+HELD = 1024  # numbers of a row or of several that a warp holds: rows need no exchange of warps
+PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's processors
 
 
 @triton.jit
@@ -99,6 +96,12 @@ def _backward(
     tl.store(part + 2 * WIDTH, tl.sum(by_shift, 0), mask=inside)
 
 
+def _shares(width: int) -> tuple[int, int, int]:
+    """The power of two that a row fits in, and the rows and warps of a program."""
+    block = triton.next_power_of_2(width)
+    return block, max(1, HELD // block), max(1, block // 1024)
+
+
 @torch.library.custom_op("clozelab::add_norm", mutates_args=())
 def _add_norm(
     x: Tensor, h: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, seed: Tensor,
@@ -109,12 +112,11 @@ def _add_norm(
     x, h = x.contiguous(), h.contiguous()
     total, normal = torch.empty_like(x), torch.empty_like(x)
     mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    block = triton.next_power_of_2(width)
-    each = max(1, FORWARD["TILE"] // block)
+    block, each, warps = _shares(width)
     _forward[(triton.cdiv(rows, each),)](
         x, h, bias, weight, shift, seed, total, normal, mean, deviation,
         rows, epsilon, threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=FORWARD["num_warps"],
+        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=warps,
     )  # fmt: skip
     return total, normal, mean, deviation
 
@@ -136,15 +138,14 @@ def _add_norm_backward(
     by_normal = by_normal.contiguous()
     by_x = torch.empty_like(total)
     by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
-    block = triton.next_power_of_2(width)
-    each = max(1, BACKWARD["TILE"] // block)
+    block, each, warps = _shares(width)
     programs = min(PROGRAMS, triton.cdiv(rows, each))
     parts = total.new_empty((programs, 3, width), dtype=torch.float32)
     _backward[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
         mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
-        DROPS=rate > 0, BOTH=by_total is not None, num_warps=BACKWARD["num_warps"],
+        DROPS=rate > 0, BOTH=by_total is not None, num_warps=warps,
     )  # fmt: skip
     return by_x, by_h, parts.sum(0)
 

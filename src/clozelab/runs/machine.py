@@ -12,11 +12,10 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm
-from clozelab.encoder.stack import Stack
-from clozelab.encoder.streams import Streams
 from clozelab.recipe import Recipe
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+_NARROW = 512  # width up to which a GPU waits for its launches
 _BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
 
 
@@ -30,7 +29,7 @@ class Machine:
     workers: int = 1
     compile: bool | None = None
     graphs: bool | None = None  # replay a compiled step as CUDA graphs
-    kernels: bool = False  # our own, in place of what the compiler makes
+    kernels: bool | None = None  # our own, in place of what the compiler makes
     recompute: bool = False
     shard: bool = False
     sharers: int = 1  # processes that have the device together
@@ -47,28 +46,32 @@ class Machine:
             raise UserError("--precision fp16: needs a GPU; use bf16 or fp32 on a CPU")
         return self.precision or ("bf16" if device.type == "cuda" else "fp32")
 
-    def place(self, models: Sequence[Any], device: torch.device) -> None:
+    def place(self, models: Sequence[Any], device: torch.device, *, compiled: bool) -> None:
         """Put models on the device, in its precision; only the first, which learns, recomputes."""
         for model in models:
             model.to(device).encoder.precision = PRECISIONS[self.precision_on(device)]
-            if isinstance(model.encoder, Stack | Streams):
-                model.encoder.fused = self.fuses(device)
+            for part in model.modules():
+                if hasattr(part, "fused"):
+                    part.fused = self.fuses(device, compiled=compiled)
         models[0].encoder.recompute = self.recompute
 
-    def fuses(self, device: torch.device) -> bool:
-        """Whether layers take our kernels, which are for half precision on a GPU with Triton.
+    def fuses(self, device: torch.device, *, compiled: bool) -> bool:
+        """Whether layers and heads take our kernels: as told, or in a compiled model that can.
 
-        They reach past the modules whose weights are gathered as these are called.
+        They are for half precision on a GPU with Triton, and reach past the modules whose weights
+        are gathered as these are called.
         """
-        if not self.kernels:
-            return False
-        if device.type != "cuda" or self.precision_on(device) == "fp32" or self.shard:
+        suits = device.type == "cuda" and self.precision_on(device) != "fp32" and not self.shard
+        there = find_spec("triton") is not None
+        if self.kernels is None:
+            return compiled and suits and there
+        if self.kernels and not suits:
             raise UserError(
                 "--kernels: are for whole weights in half precision on a GPU; leave it out"
             )
-        if find_spec("triton") is None:
+        if self.kernels and not there:
             raise UserError("--kernels: need Triton; pip install triton, or leave it out")
-        return True
+        return self.kernels
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
         """Whether the model is compiled: as told, or on a GPU where it makes one graph.
@@ -83,10 +86,15 @@ class Machine:
     def replays(self, device: torch.device, recipe: Recipe) -> bool:
         """Whether a compiled step of pretraining is replayed as CUDA graphs.
 
-        A stream's memory outlives its step, and a graph would write over it.
+        As told, or where the model is so narrow that launching its kernels takes longer than
+        running them. A stream's memory outlives its step, and a graph would write over it.
         """
-        alone = not self.shard and "stream" not in recipe.blocks.provides
-        return bool(self.graphs) and device.type == "cuda" and alone
+        can = device.type == "cuda" and not self.shard and "stream" not in recipe.blocks.provides
+        if self.graphs is None:
+            return can and recipe.encoder.width <= _NARROW
+        if self.graphs and not can:
+            raise UserError("--graphs: are for whole weights and no stream, on a GPU; leave it out")
+        return self.graphs
 
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
         """Tokens of a micro-batch at most: as asked, or as memory should allow."""

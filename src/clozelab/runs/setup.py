@@ -197,6 +197,7 @@ class Setup:
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
         device, origin = self.world.device, self.task.origin
+        compiled = self.machine.compiles(device, self.recipe)
         if origin is not None and Path(origin).exists():  # a hub name is none
             origin = str(Path(origin).resolve())
         return {
@@ -205,8 +206,9 @@ class Setup:
             "precision": self.precision,
             "micro_tokens": self.tokens,
             "workers": self.machine.workers,
-            "compiled": self.machine.compiles(device, self.recipe),
-            "kernels": self.machine.kernels,
+            "compiled": compiled,
+            "kernels": self.machine.fuses(device, compiled=compiled),
+            "graphs": self.trainee.replays,
             "recompute": self.machine.recompute,
             "sharded": self.machine.shard,
             "processes": self.world.size,
@@ -253,9 +255,9 @@ class Setup:
     def _trainee(self) -> Trainee:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device = self.model, self.world.device
-        self.machine.place((model, *model.teacher), device)
         compiled = self.machine.compiles(device, self.recipe)
         replays = compiled and self.machine.replays(device, self.recipe)
+        self.machine.place((model, *model.teacher), device, compiled=compiled)
         if compiled:
             # A few shapes (a fuller step, a stream's first) are graphs of their own.
             torch._dynamo.config.recompile_limit = 64
@@ -265,9 +267,7 @@ class Setup:
         wrapped = self.world.wrap(model, shard=self.machine.shard)
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
-        return Trainee(
-            wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
-        )
+        return Trainee(wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays)
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Sums
-from clozelab.objectives.heads.vocabulary import predicted, scored
+from clozelab.objectives.heads.vocabulary import scored, told
 
 
 class QueryHead(nn.Module):
     """Logits over the vocabulary for every query, and their cross-entropy (XLNet §2.3)."""
+
+    fused: bool = False
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__()
@@ -19,9 +21,9 @@ class QueryHead(nn.Module):
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
         assert encoded.queries is not None, "this head needs an encoder with a query stream"
-        return predicted(self.logits(encoded.queries, encoded.table), targets["labels"])
+        labels = targets["labels"]
+        return told(encoded.queries, encoded.table, self.bias, labels, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        assert table is not None, "this head is tied to an embedding table"
         return scored(states, table, self.bias)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.heads.vocabulary import predicted, scored
+from clozelab.objectives.heads.vocabulary import told
 from clozelab.objectives.widths import Tied
 
 
@@ -17,6 +17,8 @@ class SpanHead(nn.Module):
 
     A `chained` head reads the token before as well; `start` stands before a span's first.
     """
+
+    fused: bool = False
 
     def __init__(
         self, encoder: Tied, vocabulary: int, *, positions: int, dimension: int, chained: bool
@@ -36,10 +38,11 @@ class SpanHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
-        return predicted(self.logits(encoded, targets), targets["labels"])
+        x = self.guesses(encoded, targets)
+        return told(x, encoded.table, self.bias, targets["labels"], fused=self.fused)
 
-    def logits(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
-        """[K, V]."""
+    def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
+        """[K, E], where the table is."""
         states, table = encoded.states, encoded.table
         assert table is not None, "this head is tied to an embedding table"
         around = [states.index_select(0, targets[side]) for side in ("left", "right")]
@@ -49,5 +52,5 @@ class SpanHead(nn.Module):
             before = torch.where(targets["offset"][:, None] == 0, self.start, before)
             seen.append(before.to(states.dtype))
         x = self.first_norm(activate(self.first(torch.cat(seen, dim=1)), self.activation))
-        x = self.second_norm(activate(self.second(x), self.activation))
-        return scored(x, table, self.bias)
+        guess: Tensor = self.second_norm(activate(self.second(x), self.activation))
+        return guess

@@ -10,12 +10,14 @@ from clozelab.contracts import Corrupted, Encoded, Sums, Targets
 from clozelab.layers import Linear, Norm, activate, initialise
 from clozelab.objectives.widths import Tied
 
-_ROUND = 64  # logits of a row: a multiple of this
+_ROUND = 64  # scores of a row: a multiple of this
 _DECISIONS = {"mask": Corrupted.MASK, "random": Corrupted.RANDOM, "same": Corrupted.SAME}
 
 
 class VocabularyHead(nn.Module):
     """Logits over the vocabulary at chosen positions only, and their cross-entropy."""
+
+    fused: bool = False  # takes the kernel of a GPU
 
     def __init__(self, encoder: Tied, vocabulary: int) -> None:
         super().__init__()
@@ -27,44 +29,58 @@ class VocabularyHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
-        states = encoded.states.index_select(0, targets["at"])
-        logits = self.logits(states, encoded.table)
-        return predicted(logits, targets["labels"], targets.get("decisions"))
+        x = self._turned(encoded.states.index_select(0, targets["at"]))
+        decisions = targets.get("decisions")
+        return told(x, encoded.table, self.bias, targets["labels"], decisions, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        assert table is not None, "this head is tied to an embedding table"
-        x = self.norm(activate(self.dense(states), self.activation))
-        return scored(x, table, self.bias)
+        return scored(self._turned(states), table, self.bias)
+
+    def _turned(self, states: Tensor) -> Tensor:
+        """[K, W] → [K, E], where the table is."""
+        x: Tensor = self.norm(activate(self.dense(states), self.activation))
+        return x
 
 
 class PlainHead(nn.Module):
     """GPT's: the product with the table alone."""
 
+    fused: bool = False
+
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """As `VocabularyHead`."""
         states = encoded.states.index_select(0, targets["at"])
-        return predicted(self.logits(states, encoded.table), targets["labels"])
+        return told(states, encoded.table, None, targets["labels"], fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        assert table is not None, "this head is tied to an embedding table"
         return scored(states, table)
 
 
-def scored(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[K, E] → [K, V], the product with the table in the precision of x.
+def scored(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """[K, E] → [K, V], the product with the table in the precision of x."""
+    assert table is not None, "this head is tied to an embedding table"
+    return _scores(x, table, bias)[:, : len(table)]
 
-    A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
-    there the table is made a little longer, and what it adds is cut off again.
-    """
-    size = len(table)
-    more = -size % _ROUND if x.is_cuda else 0
-    table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
-    if more:
-        table = functional.pad(table, (0, 0, 0, more))
-        bias = None if bias is None else functional.pad(bias, (0, more))
-    return functional.linear(x, table, bias)[:, :size]
+
+def told(
+    x: Tensor,
+    table: Tensor | None,
+    bias: Tensor | None,
+    labels: Tensor,
+    decisions: Tensor | None = None,
+    *,
+    fused: bool,
+) -> Sums:
+    """`predicted` of what is `scored`, in fewer passes if it is fused."""
+    if not fused:
+        return predicted(scored(x, table, bias), labels, decisions)
+    from clozelab.kernels.entropy import entropy
+
+    assert table is not None, "this head is tied to an embedding table"
+    losses, best = entropy(_scores(x, table, bias), labels, len(table))
+    return _counted(losses.sum(), best, labels, decisions)
 
 
 def predicted(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
@@ -75,8 +91,26 @@ def predicted(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -
         ignore_index=Targets.IGNORED,
         reduction="sum",
     )
+    return _counted(loss, logits.argmax(-1), labels, decisions)
+
+
+def _scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+    """[K, E] → [K, V], or a little more.
+
+    A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
+    there the table is made longer, by rows that mean nothing.
+    """
+    more = -len(table) % _ROUND if x.is_cuda else 0
+    table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    if more:
+        table = functional.pad(table, (0, 0, 0, more))
+        bias = None if bias is None else functional.pad(bias, (0, more))
+    return functional.linear(x, table, bias)
+
+
+def _counted(loss: Tensor, best: Tensor, labels: Tensor, decisions: Tensor | None) -> Sums:
     there = labels != Targets.IGNORED
-    right = (logits.argmax(-1) == labels) & there
+    right = (best == labels) & there
     sums = {"loss": loss, "count": there.sum(), "correct": right.sum()}
     if decisions is not None:
         for name, decision in _DECISIONS.items():

@@ -230,7 +230,7 @@ class Trial:
             "precision": self.precision,
             "micro_tokens": self.tokens,
             "compiled": self.compiled,
-            "kernels": self.machine.kernels,
+            "kernels": self.machine.fuses(device, compiled=self.compiled),
             "processes": self.world.size,
             "seed": lesson.seed,
             "task": lesson.task.name,
@@ -259,7 +259,7 @@ class Trial:
 
     def _trainee(self) -> Trainee:
         model, device = self.model, self.world.device
-        self.machine.place((model, *model.teacher), device)
+        self.machine.place((model, *model.teacher), device, compiled=self.compiled)
         # A step is so short that launching its kernels takes longer than running them.
         replays = self.compiled and device.type == "cuda" and self.machine.graphs is not False
         if self.compiled:
