@@ -17,7 +17,7 @@ How its weights lie in the tensors of `transformers` (W width, H heads, D = W / 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -164,6 +164,10 @@ class Streams(nn.Module):
         initialise(self, shape.width)
         # A vector, yet not a bias: it is drawn as the words are at full width.
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
+
+    def compile(self, **options: Any) -> None:  # type: ignore[override]
+        """Compile one layer for all, which are alike: together they are minutes of work."""
+        self._layer = torch.compile(self._layer, **options)  # type: ignore[method-assign]
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The states of every token and the queries'; with `keep` those of every layer as well."""

@@ -12,6 +12,7 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm
+from clozelab.encoder.streams import Streams
 from clozelab.recipe import Recipe
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -108,6 +109,17 @@ class Machine:
         each = _BYTES_A_TOKEN * encoder.layers * encoder.width + 1
         most = int(0.5 * free / each / self.sharers) // length * length
         return max(length, min(most, 131_072))
+
+
+def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> None:
+    """Compile a model as one graph, two streams by their layers; where not `whole`, it may break.
+
+    A few shapes (a fuller step, a stream's first) are graphs of their own.
+    """
+    torch._dynamo.config.recompile_limit = 64
+    part = model.encoder if isinstance(model.encoder, Streams) else model
+    mode = "reduce-overhead" if replays else None
+    part.compile(fullgraph=whole, dynamic=False, mode=mode)
 
 
 def facts(device: torch.device) -> dict[str, Any]:

@@ -259,11 +259,8 @@ class Setup:
         replays = compiled and self.machine.replays(device, self.recipe)
         self.machine.place((model, *model.teacher), device, compiled=compiled)
         if compiled:
-            # A few shapes (a fuller step, a stream's first) are graphs of their own.
-            torch._dynamo.config.recompile_limit = 64
             # Where weights are gathered as they are needed, the graph has to break.
-            mode = "reduce-overhead" if replays else None
-            model.compile(fullgraph=not self.machine.shard, dynamic=False, mode=mode)
+            machines.compile_model(model, whole=not self.machine.shard, replays=replays)
         wrapped = self.world.wrap(model, shard=self.machine.shard)
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip

@@ -94,12 +94,14 @@ def recipe_of(row: Row, order: Order, corpus: Corpus, *, device: str) -> Recipe:
     blocks: Any = given.blocks
     length = row.length or blocks.length
     sequences = row.sequences or max(1, _TOKENS[device] // length)
-    if "stream" in blocks.provides:
-        blocks = replace(blocks, rows=sequences, reuse=length // 2)
+    stream = "stream" in blocks.provides
+    blocks = replace(
+        blocks, length=length, **({"rows": sequences, "reuse": length // 2} if stream else {})
+    )
     schedule = replace(given.schedule, sequences=sequences, phases=(), ramp=())
     shaped = replace(
         given,
-        blocks=replace(blocks, length=length),
+        blocks=blocks,
         objectives=tuple(one for one in given.objectives if not isinstance(one, Distillation)),
         # A step ahead of the last is prepared; and the first of all is timed apart.
         schedule=schedule.fitted(ROUNDS * (order.lap(device) + 1) + 3),

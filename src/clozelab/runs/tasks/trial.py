@@ -17,6 +17,7 @@ from torch import Tensor
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm, Transformer
+from clozelab.encoder.streams import Streams
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs.events import Began, Evaluated, Said, Scored
@@ -262,10 +263,9 @@ class Trial:
         self.machine.place((model, *model.teacher), device, compiled=self.compiled)
         # A step is so short that launching its kernels takes longer than running them.
         replays = self.compiled and device.type == "cuda" and self.machine.graphs is not False
+        replays = replays and not isinstance(model.encoder, Streams)
         if self.compiled:
-            torch._dynamo.config.recompile_limit = 64
-            mode = "reduce-overhead" if replays else None
-            model.compile(fullgraph=True, dynamic=False, mode=mode)
+            machines.compile_model(model, replays=replays)
         wrapped = self.world.wrap(model, shard=False)
         part = self.tuning.optimiser_part()
         optimisers = part.build(model.named_parameters(), scale=self._scale)
