@@ -12,9 +12,10 @@ import torch
 from interpreted import DEVICE, attention
 from torch import Tensor
 
-from clozelab.contracts import Input, UserError
+from clozelab.contracts import Input, Sums, Targets, UserError
 from clozelab.encoder.stack import Stack
 from clozelab.encoder.transformer import Transformer
+from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
 from clozelab.recipe import read
 from clozelab.runs.machine import Machine
 
@@ -183,6 +184,30 @@ def test_nothing_is_dropped_when_judged() -> None:
     torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("plain_head", [False, True])
+def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(plain_head: bool) -> None:
+    model = stack()
+    head = (PlainHead() if plain_head else VocabularyHead(model.shape, 50)).to(DEVICE)
+    targets = {
+        "at": torch.tensor([0, 3, 7, 12], device=DEVICE),
+        "labels": torch.tensor([4, Targets.IGNORED, 49, 0], device=DEVICE),
+        "decisions": torch.tensor([0, 1, 2, 0], device=DEVICE),
+    }
+
+    def step() -> tuple[Sums, list[Tensor]]:
+        model.zero_grad()
+        head.zero_grad()
+        sums = head(model(batch(9, 5)), targets)
+        sums["loss"].backward()
+        return sums, [p.grad.clone() for part in (model, head) for p in part.parameters()]
+
+    plain, plain_gradients = step()
+    head.fused = True
+    ours, gradients = step()
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-5)
+
+
 def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,8 +224,11 @@ def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_o
         assert len(called) == times
 
 
-def test_kernels_are_for_half_precision_on_a_gpu() -> None:
+def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert not Machine().fuses(gpu, compiled=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     assert Machine().fuses(gpu, compiled=True)
     assert Machine(kernels=True).fuses(gpu, compiled=False)
     assert not Machine().fuses(gpu, compiled=False)

@@ -165,6 +165,13 @@ def test_attention_stays_inside_its_block(
     assert_same([qkv.grad], [QKV.grad])
 
 
+def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention, "SHORT", 0)
+    test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
+
+
 def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
     qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
     starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)

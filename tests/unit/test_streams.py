@@ -10,6 +10,7 @@ import torch
 from made import prose
 from streaming import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from clozelab.blocks.stream_pair import StreamPair
@@ -525,3 +526,16 @@ def _check_targets(blocks: Blocks, hidden: Hidden, targets: Targets) -> None:
     assert packed[there].tolist() == hidden.positions.tolist()
     assert labels[there].tolist() == blocks.ids[hidden.positions].tolist()
     assert not at[~there].any()
+
+
+def test_one_layer_is_compiled_for_all() -> None:
+    torch._dynamo.reset()
+    given, model = batch([12, 12]), built(shape(layers=5))
+    expected = model(given)
+    counter = CompileCounterWithBackend("aot_eager")
+    model.compile(fullgraph=True, dynamic=False, backend=counter)
+    compiled = model(given)
+    assert counter.frame_count == 2  # the first layer's queries are one vector, spread out
+    assert_same(compiled.queries, expected.queries)
+    assert_same(compiled.states, expected.states)
+    torch._dynamo.reset()

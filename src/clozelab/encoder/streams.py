@@ -165,7 +165,7 @@ class Streams(nn.Module):
         # A vector, yet not a bias: it is drawn as the words are at full width.
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
 
-    def compile(self, **options: Any) -> None:  # type: ignore[override]
+    def compile(self, **options: Any) -> None:
         """Compile one layer for all, which are alike: together they are minutes of work."""
         self._layer = torch.compile(self._layer, **options)  # type: ignore[method-assign]
 

@@ -10,17 +10,20 @@ of the queries, another those of keys and values.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import driver
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 
 WIDTHS = (16, 32, 64, 128)  # of a head
-SHORT = 128  # blocks up to this have their gradients made in one program
+SHORT = 128  # blocks up to this have their gradients made in one program, if it can hold them
+_HELD = 120_000  # bytes of shared memory that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
 FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
 QUERIES = {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3}
@@ -245,6 +248,19 @@ def _by_all(
     tl.store(cells + 2 * ROW, by_v.to(kind), inside[:, None])
 
 
+def _holds(longest: int, qkv: Tensor) -> bool:
+    """Whether one program can hold a block: on a desktop's GPU there is no room for that."""
+    short = longest <= SHORT and qkv.shape[-1] <= 64
+    return short and (not qkv.is_cuda or _room(qkv.device.index) >= _HELD)
+
+
+@cache
+def _room(device: int) -> int:
+    """Bytes of shared memory that a program can have on a device."""
+    room: int = driver.active.utils.get_device_properties(device)["max_shared_mem"]
+    return room
+
+
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
     qkv: Tensor, starts: Tensor, seed: Tensor, longest: int, rate: float, causal: bool
@@ -280,7 +296,7 @@ def _attend_backward(
     streams = (len(starts) - 1) * heads
     numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "CAUSAL": causal, "DROPS": rate > 0}
-    if longest <= SHORT:
+    if _holds(longest, qkv):
         size = max(16, triton.next_power_of_2(longest))
         _by_all[(streams,)](
             by_out, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,

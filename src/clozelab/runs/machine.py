@@ -59,13 +59,14 @@ class Machine:
     def fuses(self, device: torch.device, *, compiled: bool) -> bool:
         """Whether layers and heads take our kernels: as told, or in a compiled model that can.
 
-        They are for half precision on a GPU with Triton, and reach past the modules whose weights
-        are gathered as these are called.
+        They are for half precision on a GPU with Triton, of NVIDIA's since Ampere, and reach past
+        the modules whose weights are gathered as these are called.
         """
         suits = device.type == "cuda" and self.precision_on(device) != "fp32" and not self.shard
         there = find_spec("triton") is not None
         if self.kernels is None:
-            return compiled and suits and there
+            able = compiled and suits and there
+            return able and torch.cuda.get_device_capability(device) >= (8, 0)
         if self.kernels and not suits:
             raise UserError(
                 "--kernels: are for whole weights in half precision on a GPU; leave it out"
