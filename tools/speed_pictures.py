@@ -1,0 +1,81 @@
+"""Draw what was measured on a GPU: python tools/speed_pictures.py
+
+docs/pictures/speed.svg has the rows of benchmarks/results/gpu.json that have a peer;
+results/h200-swift/minutes.svg the losses of that run by the minutes of its training.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
+from matplotlib import pyplot  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+BARS = {  # from dark to light, so that they differ without colour
+    "clozelab": "#0b4f8a",
+    "transformers compiled": "#e08214",
+    "transformers": "#c9c9c9",
+}
+TITLES = {"sentence_pair": "BERT-base, sentence pairs", "segment_pair": "BERT-base, 128 tokens"}
+
+
+def title(row: dict[str, Any]) -> str:
+    """What a row measures, in a few words."""
+    kind = next((name for name in TITLES if f'use = "{name}"' in row["recipe"]), None)
+    what = row["what"]
+    return TITLES[kind] if kind else f"RoBERTa-{what['size']}, {what['length']} tokens"
+
+
+def speed(file: Path) -> None:
+    """A group of bars for each row, the ratio at the end of each bar of a peer."""
+    rows = json.loads((ROOT / "benchmarks/results/gpu.json").read_text())["rows"]
+    rows = [row for row in rows if row["peers"]]
+    figure, axis = pyplot.subplots(figsize=(6.4, 0.75 * len(rows) + 0.7), layout="constrained")
+    for place, row in enumerate(rows):
+        told = {"clozelab": row["clozelab"], **row["peers"]}
+        for number, (name, colour) in enumerate(BARS.items()):
+            rate = told[name]["tokens_a_second"] / 1e3
+            at = place + 0.27 * (number - 1)
+            axis.barh(at, rate, 0.25, color=colour, label=None if place else name)
+            ratio = told[name].get("ratio")
+            text = f" {rate:,.0f}" + (f"  (ours {ratio['speed']:.1f} ×)" if ratio else "")
+            axis.text(rate, at, text, va="center", fontsize=8)
+    axis.set_yticks(range(len(rows)), [title(row) for row in rows])
+    axis.invert_yaxis()
+    axis.set_xlabel("thousand real tokens a second, one H200, bf16, dropout 0.1")
+    axis.set_xlim(right=1.18 * axis.get_xlim()[1])
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(file, metadata={"Date": None})
+
+
+def minutes(run: Path, file: Path) -> None:
+    """Losses over time; the first step, which has the compilation, is where the clock starts."""
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    result = json.loads((run / "result.json").read_text())
+    steps = [entry for entry in entries if entry["kind"] == "step"]
+    each = (result["seconds"] - steps[0]["seconds"]) / (result["steps"] - 1) / 60
+    figure, axis = pyplot.subplots(figsize=(5.6, 2.9), layout="constrained")
+    looks: dict[str, dict[str, Any]] = {
+        "step": {"linewidth": 1, "color": "#0b4f8a", "label": "training"},
+        "held_out": {"linestyle": "", "marker": "o", "color": "k", "label": "held out"},
+    }
+    for kind, look in looks.items():
+        told = [(e["step"], e["masked_lm"]["loss"]) for e in entries if e["kind"] == kind]
+        axis.plot([(step - 1) * each for step, _ in told], [loss for _, loss in told], **look)
+    axis.set_xlabel("minutes of one H200")
+    axis.set_ylabel("masked LM loss, nats (30 % masks)")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False)
+    figure.savefig(file, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    speed(ROOT / "docs/pictures/speed.svg")
+    minutes(ROOT / "results/h200-swift/encoder", ROOT / "results/h200-swift/minutes.svg")
