@@ -225,7 +225,9 @@ def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     _add_set(verb)
     verb.add_argument("--keep-models", action="store_true", help="keep fine-tuned weights as well")
     group = _add_machine(verb)
-    group.add_argument("--at-once", type=_count, default=1, metavar="N", help="side by side (1)")
+    group.add_argument(
+        "--at-once", type=_count, metavar="N", help="side by side (1; of narrow models on a GPU 4)"
+    )
     group.add_argument("--on", metavar="CLUSTER", help="ray://HOST:PORT or local, with Ray")
 
 

@@ -29,10 +29,12 @@ from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.report.study import page_of
 from clozelab.runs import starting
-from clozelab.runs.events import Began
+from clozelab.runs.events import Began, drained
 from clozelab.runs.machine import Machine
 from clozelab.runs.study import cell, pace
+from clozelab.runs.study import plan as plans
 from clozelab.runs.study.cell import Happened
+from clozelab.runs.study.plan import planned
 from clozelab.runs.study.request import Request, asked
 from clozelab.runs.study.running import Begun, Finished
 from clozelab.training.loop import Step
@@ -333,6 +335,20 @@ def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
     told = ran(study, two, at_once=2)
     assert begun(told) == ["static/seed-0", "student/seed-0"]
     assert [cell["scores"] for cell in cells(one)] == [cell["scores"] for cell in cells(two)]
+
+
+def test_a_gpu_has_several_narrow_cells_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plans, "cores", lambda: 16)
+    request = asked(made(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
+    assert drained(planned(request, Machine())).at_once == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert drained(planned(request, Machine())).at_once == 4
+    assert drained(planned(request, Machine(device="cpu"))).at_once == 1
+    assert drained(planned(request, Machine(), at_once=2)).at_once == 2
+    monkeypatch.setattr(plans, "_WIDE", 1)
+    assert drained(planned(request, Machine())).at_once == 1
 
 
 def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:

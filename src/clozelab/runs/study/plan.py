@@ -18,6 +18,7 @@ import torch
 from clozelab.contracts import UserError
 from clozelab.recipe import studies
 from clozelab.records import PLAN, STUDY, write_text
+from clozelab.runs.corpus import cores
 from clozelab.runs.events import Said
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.machine import Machine
@@ -30,6 +31,8 @@ from clozelab.training.budget import Budget
 
 _SHORT = 40.0  # seconds; a twentieth of them is spent on timing
 _ROOM = 0.1  # of a budget must be left for pretraining
+_WIDE = 768  # a cell of this width has a GPU to itself
+_AT_ONCE = 4  # cells that share one at most, each with four cores
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,10 @@ class Plan:
 
 
 def planned(
-    request: Request, machine: Machine, *, out: Path | None = None, at_once: int = 1
+    request: Request, machine: Machine, *, out: Path | None = None, at_once: int | None = None
 ) -> Generator[Said, None, Plan]:
     """The plan of a request, or of the one that was begun in the folder before."""
+    at_once = _side_by_side(request, machine) if at_once is None else at_once
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
     given = None if request.budget is None else budgets.parse(request.budget)
@@ -139,6 +143,17 @@ def planned(
         new = [name for name, one in plan.paces.items() if one.seconds_a_step is None]
         plan = yield from _timed(plan, machine, new)
     return replace(plan, paces={**before.paces, **plan.paces})  # variants may come back
+
+
+def _side_by_side(request: Request, machine: Machine) -> int:
+    """How many cells a device has at once: narrow ones leave a GPU waiting for the host."""
+    names = [one.name for one in request.study.variants]
+    narrow = all(request.recipe(name).encoder.width < _WIDE for name in names)
+    return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
+
+
+def _on_gpu(machine: Machine) -> bool:
+    return machine.device != "cpu" and torch.cuda.is_available()
 
 
 def _with_paces(plan: Plan) -> Plan:
@@ -221,7 +236,7 @@ def _timed(plan: Plan, machine: Machine, names: list[str]) -> Generator[Said, No
 
 
 def _tuning(plan: Plan, machine: Machine) -> dict[str, float]:
-    gpu = machine.device != "cpu" and torch.cuda.is_available()
+    gpu = _on_gpu(machine)
     return {
         name: paces_.tuning_seconds(
             plan.request, name, one.tokens_a_step / (one.seconds_a_step or 1.0), gpu=gpu
