@@ -239,18 +239,19 @@ def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch
         Machine(kernels=True).fuses(cpu, compiled=True)
 
 
-def test_narrow_models_without_a_stream_are_replayed() -> None:
+def test_narrow_models_in_whole_steps_without_a_stream_are_replayed() -> None:
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
     small, stream = (read(name, size="small") for name in ("bert", "xlnet"))
     base = read("bert")
-    assert Machine().replays(gpu, small)
-    assert Machine(graphs=True).replays(gpu, base)
-    assert not Machine().replays(gpu, base)
-    assert not Machine().replays(gpu, stream)
-    assert not Machine(graphs=False).replays(gpu, small)
-    assert not Machine().replays(cpu, small)
+    assert Machine().replays(gpu, small, whole=True)
+    assert not Machine().replays(gpu, small, whole=False)
+    assert Machine(graphs=True).replays(gpu, base, whole=False)
+    assert not Machine().replays(gpu, base, whole=True)
+    assert not Machine().replays(gpu, stream, whole=True)
+    assert not Machine(graphs=False).replays(gpu, small, whole=True)
+    assert not Machine().replays(cpu, small, whole=True)
     with pytest.raises(UserError, match="--graphs"):
-        Machine(graphs=True).replays(gpu, stream)
+        Machine(graphs=True).replays(gpu, stream, whole=True)
 
 
 def test_a_fused_model_compiles_whole() -> None:

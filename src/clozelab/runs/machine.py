@@ -85,15 +85,16 @@ class Machine:
         whole = not self.shard and not isinstance(recipe.encoder, Lstm)
         return device.type == "cuda" and whole
 
-    def replays(self, device: torch.device, recipe: Recipe) -> bool:
+    def replays(self, device: torch.device, recipe: Recipe, *, whole: bool) -> bool:
         """Whether a compiled step of pretraining is replayed as CUDA graphs.
 
         As told, or where the model is so narrow that launching its kernels takes longer than
-        running them. A stream's memory outlives its step, and a graph would write over it.
+        running them, and a step is a `whole` one: one micro-batch of one process. A stream's memory
+        outlives its step, and a graph would write over it.
         """
         can = device.type == "cuda" and not self.shard and "stream" not in recipe.blocks.provides
         if self.graphs is None:
-            return can and recipe.encoder.width <= _NARROW
+            return can and whole and recipe.encoder.width <= _NARROW
         if self.graphs and not can:
             raise UserError("--graphs: are for whole weights and no stream, on a GPU; leave it out")
         return self.graphs

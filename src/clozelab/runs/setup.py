@@ -256,7 +256,9 @@ class Setup:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device = self.model, self.world.device
         compiled = self.machine.compiles(device, self.recipe)
-        replays = compiled and self.machine.replays(device, self.recipe)
+        most = self.recipe.schedule.sequences * self.recipe.blocks.length
+        single = self.world.size == 1 and most <= self.tokens
+        replays = compiled and self.machine.replays(device, self.recipe, whole=single)
         self.machine.place((model, *model.teacher), device, compiled=compiled)
         if compiled:
             # Where weights are gathered as they are needed, the graph has to break.
