@@ -351,6 +351,25 @@ def test_a_gpu_has_several_narrow_cells_at_once(
     assert drained(planned(request, Machine())).at_once == 1
 
 
+def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
+    def flops(name: str, *variants: dict[str, Any]) -> float:
+        request = asked(made(tmp_path / name, *variants), [store("wordpiece")])
+        return pace.pace(request, variants[-1]["name"]).flops_a_token
+
+    taught = [
+        flops(f"taught {layers}", {**STATIC, "set": [f"encoder.layers={layers}"]}, STUDENT)
+        for layers in (1, 2, 3)
+    ]
+    assert taught[2] - taught[1] == pytest.approx(taught[1] - taught[0]) and taught[1] > taught[0]
+    phased = [
+        flops(
+            f"{share}", {**STATIC, "set": [f"schedule.phases=[[16, {share}], [32, {1 - share}]]"]}
+        )
+        for share in (0.25, 0.75)
+    ]
+    assert phased[0] > phased[1]  # longer blocks, more to look at
+
+
 def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
     own = {"name": "own", "says": "other text", "data": "other"}
     study = made(tmp_path, STATIC, own)

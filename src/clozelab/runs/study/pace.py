@@ -35,23 +35,34 @@ class Pace:
     """What a step of a variant is."""
 
     tokens_a_step: float
-    flops_a_token: float  # a teacher's are not among them
+    flops_a_token: float  # a teacher's among them
     seconds_a_step: float | None = None  # None: not timed
 
 
 def pace(request: Request, variant: str) -> Pace:
-    """A variant's step, by a sample of its blocks."""
+    """A variant's step, by a sample of its blocks; a teacher looks at them, too."""
     recipe, stores = _fitted(request, variant)
     steps = Steps(recipe, stores, seed=0, tokens=recipe.blocks.length, gpu=False)
-    phases = recipe.schedule.phases
-    sample = steps.sample(steps.sources(0, phases[0][0] if phases else recipe.blocks.length))
-    flops = flops_a_token(
-        recipe,
-        recipe.tokenizer.vocabulary,
-        length=sample.tokens / len(sample),
-        predicted=sum(sample.counts().values()) / sample.tokens,
-    )
+    flops = _flops(recipe, steps)
+    taught = request.study.variant(variant).teacher
+    if taught is not None:
+        flops += _flops(_fitted(request, taught)[0], steps) / 3  # forward alone
     return Pace(steps.tokens_a_step(), flops)
+
+
+def _flops(recipe: Recipe, steps: Steps) -> float:
+    """Of a token of those steps, by the model of a recipe; the mean over the phases."""
+    schedule = steps.recipe.schedule
+    total = tokens = 0.0
+    for number, (length, share) in enumerate(schedule.phases or ((recipe.blocks.length, 1.0),)):
+        sample = steps.sample(steps.sources(number, length))
+        mean = sample.tokens / len(sample)
+        share *= 1.0 if schedule.fill == "tokens" else mean
+        predicted = sum(sample.counts().values()) / sample.tokens
+        vocabulary = recipe.tokenizer.vocabulary
+        total += share * flops_a_token(recipe, vocabulary, length=mean, predicted=predicted)
+        tokens += share
+    return total / tokens
 
 
 def shape(request: Request, variant: str) -> str:
