@@ -15,9 +15,11 @@ from torch import Tensor
 from clozelab.contracts import Input, Sums, Targets, UserError
 from clozelab.encoder.stack import Stack
 from clozelab.encoder.transformer import Transformer
+from clozelab.objectives.heads import vocabulary
 from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
 from clozelab.recipe import read
 from clozelab.runs.machine import Machine
+from clozelab.runs.model import build
 
 torch.set_num_threads(1)
 CASES: dict[str, dict[str, Any]] = {
@@ -184,8 +186,11 @@ def test_nothing_is_dropped_when_judged() -> None:
     torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("plain_head", [False, True])
-def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(plain_head: bool) -> None:
+def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
+    plain_head: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = stack()
     head = (PlainHead() if plain_head else VocabularyHead(model.shape, 50)).to(DEVICE)
     targets = {
@@ -202,6 +207,10 @@ def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(plain_head: 
         return sums, [p.grad.clone() for part in (model, head) for p in part.parameters()]
 
     plain, plain_gradients = step()
+    monkeypatch.setattr(vocabulary, "_wants_round", lambda _: rounded)
+    also, also_gradients = step()
+    torch.testing.assert_close(also, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(also_gradients, plain_gradients, rtol=1e-3, atol=1e-5)
     head.fused = True
     ours, gradients = step()
     torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
@@ -239,19 +248,28 @@ def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch
         Machine(kernels=True).fuses(cpu, compiled=True)
 
 
-def test_narrow_models_in_whole_steps_without_a_stream_are_replayed() -> None:
+def test_graphs_are_as_told_or_as_usual_for_what_is_compiled_whole() -> None:
     gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
-    small, stream = (read(name, size="small") for name in ("bert", "xlnet"))
-    base = read("bert")
-    assert Machine().replays(gpu, small, whole=True)
-    assert not Machine().replays(gpu, small, whole=False)
-    assert Machine(graphs=True).replays(gpu, base, whole=False)
-    assert not Machine().replays(gpu, base, whole=True)
-    assert not Machine().replays(gpu, stream, whole=True)
-    assert not Machine(graphs=False).replays(gpu, small, whole=True)
-    assert not Machine().replays(cpu, small, whole=True)
-    with pytest.raises(UserError, match="--graphs"):
-        Machine(graphs=True).replays(gpu, stream, whole=True)
+    bert, xlnet = read("bert", size="small"), read("xlnet", size="small")
+
+    def replays(graphs: bool | None, device: torch.device, recipe: Any = bert, **more: Any) -> bool:
+        given = {"compiled": True, "usual": True} | more
+        return Machine(graphs=graphs).replays(device, recipe, **given)
+
+    assert replays(None, gpu) and replays(True, gpu, usual=False)
+    assert not replays(None, gpu, usual=False) and not replays(False, gpu)
+    assert not replays(None, cpu) and not replays(None, gpu, xlnet)
+    for wrong in (cpu, bert, True), (gpu, xlnet, True), (gpu, bert, False):
+        with pytest.raises(UserError, match="--graphs"):
+            replays(True, *wrong[:2], compiled=wrong[2])
+
+
+def test_placing_a_model_fuses_its_encoder_and_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(read("bert", size="tiny"), 60, seed=0)
+    monkeypatch.setattr(Machine, "fuses", lambda *_, **__: True)
+    Machine().place((model,), torch.device("cpu"), compiled=True)
+    fused = {type(part).__name__ for part in model.modules() if getattr(part, "fused", False)}
+    assert fused == {"Stack", "VocabularyHead"}
 
 
 def test_a_fused_model_compiles_whole() -> None:

@@ -218,6 +218,8 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     torch.library.opcheck(sums._add_norm, (x, h, *vectors, SEED, rate, 1e-5), test_utils=tests)
     torch.library.opcheck(activation._activate, (x, vectors[0], 0), test_utils=tests)
+    labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
+    torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
     for longest in (8, 200):
         qkv, starts = (
             numbers(8, 3, 1, 16),
@@ -232,7 +234,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from clozelab.kernels import activation, attention, relative, sums
+from clozelab.kernels import activation, attention, entropy, relative, sums
 
 
 def made(kernel, types, known, **options):
@@ -245,28 +247,42 @@ def made(kernel, types, known, **options):
 
 
 h, f = "*bf16", "*fp32"
-known = {"WIDTH": 768, "BLOCK": 1024, "ROWS": 4, "DROPS": True}
-made(sums._forward, f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32", known)
-known |= {"PROGRAMS": 528, "BOTH": True}
-made(sums._backward, f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32", known, num_warps=8)
-known = {"WIDTH": 3072, "COLUMNS": 128, "ROWS": 32, "KIND": 0}
-made(activation._forward, f"{h} {f} {h} i32", known)
-made(activation._backward, f"{h} {h} {f} {h} {f} i32 i32", known)
+for width in (256, 768, 2048):
+    block, rows, warps = sums._shares(width)
+    known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
+    types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+    made(sums._forward, types, known, num_warps=warps)
+    known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
+    types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+    made(sums._backward, types, known, num_warps=warps)
+
+
+def plain(kernel, types, settings, **more):
+    sizes = {name: settings[name] for name in settings if name.isupper()}
+    options = {name: settings[name] for name in settings if not name.isupper()}
+    return made(kernel, types, sizes | more, **options)
+
+
+plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, WIDTH=3072, KIND=0)
+types = f"{h} {h} {f} {h} {f} i32 i32"
+plain(activation._backward, types, activation.BACKWARD, WIDTH=3072, KIND=0)
+plain(entropy._forward, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
+plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
 known = {"HEADS": 12, "WIDTH": 64, "CAUSAL": False, "DROPS": True}
 places = "*i32 *i64 i32 fp32"
 
 
 def tiled(kernel, types, settings):
-    sizes = {name: settings[name] for name in settings if name.isupper()}
-    options = {name: settings[name] for name in settings if not name.isupper()}
-    assert "wgmma" in made(kernel, types, known | sizes, **options)  # the fast way to multiply
+    assert "wgmma" in plain(kernel, types, settings, **known)  # the fast way to multiply
 
 
+all_at_once = f"{h} {places} fp32 i32 fp32"
+tiled(attention._by_all, f"{h} {h} {h} {f} {all_at_once}", {"SIZE": 128, **attention.WHOLE})
+places = "*i32 *i64 i32 i32 fp32"
 tiled(attention._forward, f"{h} {h} {f} {places} i32 fp32", attention.FORWARD)
 rest = f"{h} {places} fp32 i32 fp32"
 tiled(attention._by_queries, f"{h} {h} {h} {f} {f} {rest}", attention.QUERIES)
 tiled(attention._by_others, f"{h} {h} {f} {f} {rest}", attention.OTHERS)
-tiled(attention._by_all, f"{h} {h} {h} {f} {rest}", {"SIZE": 128, **attention.WHOLE})
 known.pop("CAUSAL")
 known |= {"BM": 64, "BN": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])

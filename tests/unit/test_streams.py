@@ -528,14 +528,23 @@ def _check_targets(blocks: Blocks, hidden: Hidden, targets: Targets) -> None:
     assert not at[~there].any()
 
 
-def test_one_layer_is_compiled_for_all() -> None:
+def test_one_layer_is_compiled_for_all_and_for_training_only() -> None:
     torch._dynamo.reset()
-    given, model = batch([12, 12]), built(shape(layers=5))
-    expected = model(given)
-    counter = CompileCounterWithBackend("aot_eager")
+    model, counter = built(shape(layers=5)).train(), CompileCounterWithBackend("aot_eager")
+    weights = list(model.parameters())
+
+    def both(given: Input) -> list[Tensor]:
+        out = model(given)
+        assert out.queries is not None
+        loss = (out.queries**2).sum() + (out.states**2).sum()
+        return [out.queries, out.states, *torch.autograd.grad(loss, weights, allow_unused=True)]
+
+    plain = both(batch([12, 12]))
     model.compile(fullgraph=True, dynamic=False, backend=counter)
-    compiled = model(given)
+    torch.testing.assert_close(both(batch([12, 12])), plain, rtol=0, atol=1e-9)
     assert counter.frame_count == 2  # the first layer's queries are one vector, spread out
-    assert_same(compiled.queries, expected.queries)
-    assert_same(compiled.states, expected.states)
+    model.eval()
+    for length in (6, 8, 10):  # texts to be judged have as many shapes as they like
+        model(batch([length, length]))
+    assert counter.frame_count == 2
     torch._dynamo.reset()

@@ -61,8 +61,9 @@ def _layer(
 
 def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> Tensor:
     """Attention up to its last product, which lacks its bias."""
-    from clozelab.kernels.attention import SHORT, WIDTHS
+    from clozelab.kernels.attention import SHORT
     from clozelab.kernels.attention import attend as attend_packed
+    from clozelab.kernels.heads import WIDTHS
 
     qkv = attention.qkv(x).view(x.shape[0], 3, attention.heads, -1)
     rate = attention.rate if attention.training else 0.0

@@ -17,6 +17,7 @@ How its weights lie in the tensors of `transformers` (W width, H heads, D = W / 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -149,6 +150,7 @@ class Streams(nn.Module):
     precision: torch.dtype | None = None
     recompute: bool = False
     fused: bool = False
+    _compiled: Callable[..., tuple[Tensor, Tensor | None]] | None = None
 
     def __init__(self, shape: Relative, vocabulary: int) -> None:
         super().__init__()
@@ -166,8 +168,11 @@ class Streams(nn.Module):
         nn.init.trunc_normal_(self.embeddings.query, std=0.02, a=-0.04, b=0.04)
 
     def compile(self, **options: Any) -> None:
-        """Compile one layer for all, which are alike: together they are minutes of work."""
-        self._layer = torch.compile(self._layer, **options)  # type: ignore[method-assign]
+        """Compile one layer for all, which are alike: together they are minutes of work.
+
+        It is for training, whose shapes are few.
+        """
+        self._compiled = torch.compile(self._layer, **options)
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The states of every token and the queries'; with `keep` those of every layer as well."""
@@ -179,18 +184,16 @@ class Streams(nn.Module):
         scene = Scene(content, queries, self._waves(batch, content).to(dtype), batch.reverse)
         x = rows.lay(self._drop(self.embeddings.words(batch.ids).to(dtype)))
         g = None if queries is None else self._first_queries(queries, dtype)
-        states = [x]
-        seeds = (
-            torch.randint(2**63 - 1, (len(self.ffn), 2), device=x.device) if self.fused else None
-        )
+        states, seeds = [x], self._seeds(x.device)
+        layer = self._compiled if self._compiled is not None and self.training else self._layer
         for number, (attention, ffn) in enumerate(zip(self.attention, self.ffn, strict=True)):
             past = None if memory is None else memory[number]
             drawn = (None, None) if seeds is None else tuple(seeds[number])
             given = (attention, ffn, (x, g), past, scene, drawn)
             if self.recompute and self.training:
-                x, g = checkpoint(self._layer, *given, use_reentrant=False)
+                x, g = checkpoint(layer, *given, use_reentrant=False)
             else:
-                x, g = self._layer(*given)
+                x, g = layer(*given)
             states.append(x)
         return Encoded(
             rows.pack(self._drop(x)),
@@ -199,6 +202,16 @@ class Streams(nn.Module):
             None if g is None else self._drop(g).flatten(0, 1),
             None if batch.order is None else self._remember(states[:-1], memory, rows),
         )
+
+    def _seeds(self, device: torch.device) -> Tensor | None:
+        """What the kernels of both streams drop by in each layer; None where none is taken."""
+        if not self.fused:
+            return None
+        from clozelab.kernels.heads import WIDTHS
+
+        if self.shape.width // self.shape.heads not in WIDTHS:
+            return None
+        return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
 
     def _waves(self, batch: Input, view: View) -> Tensor:
         """[2 or 1, P, W] sinusoids of every distance, forwards and, if some are, backwards."""

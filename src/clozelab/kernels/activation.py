@@ -41,11 +41,11 @@ def _value_and_slope(x, KIND: tl.constexpr):
 
 @triton.jit
 def _forward(
-    x, bias, out, rows,
+    x, bias, out, rows, tiles,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = (row < rows)[:, None] & (column < WIDTH)[None, :]
     cell = row[:, None] * WIDTH + column[None, :]
     b = tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)
@@ -82,8 +82,9 @@ def _activate(x: Tensor, bias: Tensor, kind: int) -> Tensor:
     x = x.contiguous()
     rows, width = x.shape
     out = torch.empty_like(x)
-    grid = (triton.cdiv(width, FORWARD["COLUMNS"]), triton.cdiv(rows, FORWARD["ROWS"]))
-    _forward[grid](x, bias, out, rows, WIDTH=width, KIND=kind, **FORWARD)
+    tiles = triton.cdiv(width, FORWARD["COLUMNS"])
+    programs = tiles * triton.cdiv(rows, FORWARD["ROWS"])
+    _forward[(programs,)](x, bias, out, rows, tiles, WIDTH=width, KIND=kind, **FORWARD)
     return out
 
 

@@ -21,7 +21,6 @@ from triton.runtime import driver
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 
-WIDTHS = (16, 32, 64, 128)  # of a head
 SHORT = 128  # blocks up to this have their gradients made in one program, if it can hold them
 _HELD = 120_000  # bytes of shared memory that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
@@ -70,14 +69,14 @@ def _gone_on(
 
 @triton.jit
 def _forward(
-    qkv, out, logs, starts, seeds, tokens, scale2, lost, grown,
+    qkv, out, logs, starts, seeds, tokens, tiles, scale2, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
+    stream = tl.program_id(0) // tiles
     head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) * BM
+    low = tl.program_id(0) % tiles * BM
     if low >= length:
         return
     row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
@@ -109,15 +108,16 @@ def _forward(
 
 @triton.jit
 def _by_queries(
-    by_out, qkv, out, logs, deltas, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
+    by_out, qkv, out, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost,
+    grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The queries' gradients, and for the others what each row's weights pull back by."""
     ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
+    stream = tl.program_id(0) // tiles
     head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) * BM
+    low = tl.program_id(0) % tiles * BM
     if low >= length:
         return
     row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
@@ -157,15 +157,15 @@ def _by_queries(
 
 @triton.jit
 def _by_others(
-    by_out, qkv, logs, deltas, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
+    by_out, qkv, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     CAUSAL: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of keys and values; everything lies on its side, a column to each row."""
     ROW: tl.constexpr = HEADS * WIDTH
-    stream = tl.program_id(1)
+    stream = tl.program_id(0) // tiles
     head, begin, length = _block(starts, stream, HEADS)
-    low = tl.program_id(0) * BN
+    low = tl.program_id(0) % tiles * BN
     if low >= length:
         return
     column, dims = low + tl.arange(0, BN), tl.arange(0, WIDTH)
@@ -270,10 +270,11 @@ def _attend(
     tokens, _, heads, width = qkv.shape
     out = qkv.new_empty((tokens, heads * width))
     logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
-    blocks = len(starts) - 1
-    _forward[(triton.cdiv(longest, FORWARD["BM"]), blocks * heads)](
-        qkv, out, logs, starts, seed, tokens, inverse_root(width) / math.log(2), threshold(rate),
-        scale(rate), HEADS=heads, WIDTH=width, CAUSAL=causal, DROPS=rate > 0, **FORWARD,
+    tiles = triton.cdiv(longest, FORWARD["BM"])
+    _forward[((len(starts) - 1) * heads * tiles,)](
+        qkv, out, logs, starts, seed, tokens, tiles, inverse_root(width) / math.log(2),
+        threshold(rate), scale(rate), HEADS=heads, WIDTH=width, CAUSAL=causal, DROPS=rate > 0,
+        **FORWARD,
     )  # fmt: skip
     return out, logs
 
@@ -304,13 +305,16 @@ def _attend_backward(
         )  # fmt: skip
         return by_qkv
     deltas = torch.empty_like(logs)
-    _by_queries[(triton.cdiv(longest, QUERIES["BM"]), streams)](
-        by_out, qkv, out, logs, deltas, by_qkv, starts, seed, tokens, *numbers,
+    tiles = triton.cdiv(longest, QUERIES["BM"])
+    _by_queries[(streams * tiles,)](
+        by_out, qkv, out, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
         **settings, **QUERIES,
     )  # fmt: skip
-    _by_others[(triton.cdiv(longest, OTHERS["BN"]), streams)](
-        by_out, qkv, logs, deltas, by_qkv, starts, seed, tokens, *numbers, **settings, **OTHERS
-    )
+    tiles = triton.cdiv(longest, OTHERS["BN"])
+    _by_others[(streams * tiles,)](
+        by_out, qkv, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
+        **settings, **OTHERS,
+    )  # fmt: skip
     return by_qkv
 
 

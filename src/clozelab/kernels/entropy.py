@@ -46,11 +46,11 @@ def _forward(
 
 @triton.jit
 def _backward(
-    by_losses, scores, labels, logs, by_scores, rows, stride, size,
+    by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
     cell = row.to(tl.int64)[:, None] * stride + column[None, :]
     here = (row < rows)[:, None] & (column < stride)[None, :]
     x = tl.load(scores + cell, mask=here, other=0.0).to(tl.float32)
@@ -88,9 +88,11 @@ def _entropy_backward(
     by_losses, scores = by_losses.contiguous(), scores.contiguous()
     rows, stride = scores.shape
     by_scores = torch.empty_like(scores)
+    tiles = triton.cdiv(stride, BACKWARD["COLUMNS"])
     if rows:
-        grid = (triton.cdiv(stride, BACKWARD["COLUMNS"]), triton.cdiv(rows, BACKWARD["ROWS"]))
-        _backward[grid](by_losses, scores, labels, logs, by_scores, rows, stride, size, **BACKWARD)
+        _backward[(tiles * triton.cdiv(rows, BACKWARD["ROWS"]),)](
+            by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size, **BACKWARD
+        )
     return by_scores
 
 

@@ -13,6 +13,9 @@ def inverse_root(width: int) -> float:
     return 1 / math.sqrt(width)
 
 
+WIDTHS = (16, 32, 64, 128)  # of a head, that the kernels can have
+
+
 @triton.jit
 def tile(base, rows, dims, length, STRIDE: tl.constexpr):
     """Some rows of a head, zero past the end."""

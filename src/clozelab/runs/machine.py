@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from clozelab.contracts import UserError
-from clozelab.encoder import Lstm
+from clozelab.encoder import Lstm, Relative
 from clozelab.encoder.streams import Streams
 from clozelab.recipe import Recipe
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-_NARROW = 512  # width up to which a GPU waits for its launches
 _BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
 
 
@@ -65,7 +64,7 @@ class Machine:
         suits = device.type == "cuda" and self.precision_on(device) != "fp32" and not self.shard
         there = find_spec("triton") is not None
         if self.kernels is None:
-            able = compiled and suits and there
+            able = compiled and suits and there and torch.version.hip is None
             return able and torch.cuda.get_device_capability(device) >= (8, 0)
         if self.kernels and not suits:
             raise UserError(
@@ -85,19 +84,18 @@ class Machine:
         whole = not self.shard and not isinstance(recipe.encoder, Lstm)
         return device.type == "cuda" and whole
 
-    def replays(self, device: torch.device, recipe: Recipe, *, whole: bool) -> bool:
-        """Whether a compiled step of pretraining is replayed as CUDA graphs.
+    def replays(self, device: torch.device, recipe: Recipe, *, compiled: bool, usual: bool) -> bool:
+        """Whether steps are replayed as CUDA graphs: as told, or as is `usual`.
 
-        As told, or where the model is so narrow that launching its kernels takes longer than
-        running them, and a step is a `whole` one: one micro-batch of one process. A stream's memory
-        outlives its step, and a graph would write over it.
+        XLNet's layers are compiled one by one, and what they remember outlives a step.
         """
-        can = device.type == "cuda" and not self.shard and "stream" not in recipe.blocks.provides
-        if self.graphs is None:
-            return can and whole and recipe.encoder.width <= _NARROW
+        whole = compiled and not self.shard and not isinstance(recipe.encoder, Relative)
+        can = whole and device.type == "cuda"
         if self.graphs and not can:
-            raise UserError("--graphs: are for whole weights and no stream, on a GPU; leave it out")
-        return self.graphs
+            raise UserError(
+                "--graphs: are for a model that is compiled whole on a GPU; leave it out"
+            )
+        return can and (usual if self.graphs is None else self.graphs)
 
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
         """Tokens of a micro-batch at most: as asked, or as memory should allow."""

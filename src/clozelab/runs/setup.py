@@ -31,6 +31,7 @@ from clozelab.training.feed import ahead
 from clozelab.training.loop import Prepared, Step, Trainee, train
 from clozelab.training.world import World, whole
 
+_NARROW = 512  # width of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is reckoned by
 
 
@@ -256,9 +257,9 @@ class Setup:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device = self.model, self.world.device
         compiled = self.machine.compiles(device, self.recipe)
-        most = self.recipe.schedule.sequences * self.recipe.blocks.length
-        single = self.world.size == 1 and most <= self.tokens
-        replays = compiled and self.machine.replays(device, self.recipe, whole=single)
+        replays = self.machine.replays(
+            device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
+        )
         self.machine.place((model, *model.teacher), device, compiled=compiled)
         if compiled:
             # Where weights are gathered as they are needed, the graph has to break.
@@ -267,6 +268,15 @@ class Setup:
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
         return Trainee(wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays)
+
+    def _waits_for_launches(self) -> bool:
+        """Whether a GPU would be done with a step before it is launched.
+
+        So it is in narrow models; where a step is one micro-batch of one process, graphs help.
+        """
+        most = self.recipe.schedule.sequences * self.recipe.blocks.length
+        alone = self.world.size == 1 and most <= self.tokens
+        return alone and self.recipe.encoder.width <= _NARROW
 
     def _scaler(self) -> torch.amp.GradScaler | None:
         return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None

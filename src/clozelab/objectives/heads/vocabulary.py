@@ -60,8 +60,8 @@ class PlainHead(nn.Module):
 
 def scored(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """[K, E] → [K, V], the product with the table in the precision of x."""
-    assert table is not None, "this head is tied to an embedding table"
-    return _scores(x, table, bias)[:, : len(table)]
+    scores, size = _rounded(x, table, bias)
+    return scores[:, :size]
 
 
 def told(
@@ -78,8 +78,8 @@ def told(
         return predicted(scored(x, table, bias), labels, decisions)
     from clozelab.kernels.entropy import entropy
 
-    assert table is not None, "this head is tied to an embedding table"
-    losses, best = entropy(_scores(x, table, bias), labels, len(table))
+    scores, size = _rounded(x, table, bias)
+    losses, best = entropy(scores, labels, size)
     return _counted(losses.sum(), best, labels, decisions)
 
 
@@ -94,18 +94,24 @@ def predicted(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -
     return _counted(loss, logits.argmax(-1), labels, decisions)
 
 
-def _scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
-    """[K, E] → [K, V], or a little more.
+def _rounded(x: Tensor, table: Tensor | None, bias: Tensor | None) -> tuple[Tensor, int]:
+    """[K, E] → [K, V or a little more], and V.
 
     A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
     there the table is made longer, by rows that mean nothing.
     """
-    more = -len(table) % _ROUND if x.is_cuda else 0
+    assert table is not None, "this head is tied to an embedding table"
+    size = len(table)
+    more = -size % _ROUND if _wants_round(x.device) else 0
     table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if more:
         table = functional.pad(table, (0, 0, 0, more))
         bias = None if bias is None else functional.pad(bias, (0, more))
-    return functional.linear(x, table, bias)
+    return functional.linear(x, table, bias), size
+
+
+def _wants_round(device: torch.device) -> bool:
+    return device.type == "cuda"
 
 
 def _counted(loss: Tensor, best: Tensor, labels: Tensor, decisions: Tensor | None) -> Sums:

@@ -17,7 +17,6 @@ from torch import Tensor
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm, Transformer
-from clozelab.encoder.streams import Streams
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs.events import Began, Evaluated, Said, Scored
@@ -232,6 +231,7 @@ class Trial:
             "micro_tokens": self.tokens,
             "compiled": self.compiled,
             "kernels": self.machine.fuses(device, compiled=self.compiled),
+            "graphs": self.trainee.replays,
             "processes": self.world.size,
             "seed": lesson.seed,
             "task": lesson.task.name,
@@ -262,8 +262,8 @@ class Trial:
         model, device = self.model, self.world.device
         self.machine.place((model, *model.teacher), device, compiled=self.compiled)
         # A step is so short that launching its kernels takes longer than running them.
-        replays = self.compiled and device.type == "cuda" and self.machine.graphs is not False
-        replays = replays and not isinstance(model.encoder, Streams)
+        recipe = self.lesson.recipe
+        replays = self.machine.replays(device, recipe, compiled=self.compiled, usual=True)
         if self.compiled:
             machines.compile_model(model, replays=replays)
         wrapped = self.world.wrap(model, shard=False)
