@@ -93,7 +93,8 @@ class Machine:
         can = whole and device.type == "cuda"
         if self.graphs and not can:
             raise UserError(
-                "--graphs: are for a model that is compiled whole on a GPU; leave it out"
+                "--graphs: are for a model that is compiled whole on a GPU; say --compile there,"
+                " or leave it out"
             )
         return can and (usual if self.graphs is None else self.graphs)
 
