@@ -223,6 +223,13 @@ def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     verb.add_argument("--task-data", metavar="DIR", help="where known tasks lie (CLOZELAB_DATA)")
     _add_set(verb)
+    verb.add_argument(
+        "--tune",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change how all are fine-tuned, as in epochs=1",
+    )
     verb.add_argument("--keep-models", action="store_true", help="keep fine-tuned weights as well")
     group = _add_machine(verb)
     group.add_argument(

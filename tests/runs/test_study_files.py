@@ -116,6 +116,8 @@ def test_a_narrower_study_keeps_the_claims_it_can_judge(tmp_path: Path) -> None:
         study.narrowed(variants=["student"])
     changed = study.narrowed(overrides=["masking.rate=0.3"])
     assert changed.recipe_of("dynamic").tables()["masking"]["rate"] == 0.3
+    tuned = study.narrowed(tuning=["epochs=1"])
+    assert tuned.finetune == (*study.finetune, "epochs=1")
 
 
 def test_tasks_have_the_metrics_that_they_are_scored_by() -> None:

@@ -52,7 +52,11 @@ def _chosen(arguments: argparse.Namespace) -> Study:
     tasks = None if arguments.tasks is None else studies.tasks_of(arguments.tasks)
     variants = None if arguments.variants is None else arguments.variants.split(",")
     return studies.read(arguments.name).narrowed(
-        tasks=tasks, variants=variants, seeds=arguments.seeds, overrides=arguments.set
+        tasks=tasks,
+        variants=variants,
+        seeds=arguments.seeds,
+        overrides=arguments.set,
+        tuning=arguments.tune,
     )
 
 

@@ -137,6 +137,7 @@ class Study:
         variants: Sequence[str] | None = None,
         seeds: int | None = None,
         overrides: Sequence[str] = (),
+        tuning: Sequence[str] = (),
     ) -> Study:
         """The study as it was asked for: other tasks, some variants; claims go where they can."""
         kept = self.variants
@@ -163,6 +164,7 @@ class Study:
             seeds=self.seeds if seeds is None else seeds,
             claims=tuple(claims),
             set=(*self.set, *overrides),
+            finetune=(*self.finetune, *tuning),
         )
         if found.seeds < 1:
             raise UserError(f"--seeds {found.seeds}: at least 1")

@@ -78,6 +78,7 @@ def study(
     seeds: int | None = None,
     tasks: Sequence[str] | None = None,
     variants: Sequence[str] | None = None,
+    tune: Sequence[str] = (),
     task_data: str | None = None,
     machine: Machine = Machine(),  # noqa: B008  (frozen)
 ) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def study(
     The same call goes on where one was stopped, and tries cells again that failed.
     """
     named = None if tasks is None else studies.tasks_of(tasks)
-    chosen = studies.read(name).narrowed(tasks=named, variants=variants, seeds=seeds)
+    chosen = studies.read(name).narrowed(tasks=named, variants=variants, seeds=seeds, tuning=tune)
     corpora = [data] if isinstance(data, str) else data
     request = asked(chosen, corpora, size=size, budget=budget, task_data=task_data)
     plan = drained(planned(request, machine, out=Path(out)))
