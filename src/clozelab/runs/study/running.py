@@ -14,8 +14,7 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing import get_all_start_methods, get_context, parent_process
-from multiprocessing.context import BaseContext
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -38,8 +37,6 @@ from clozelab.training.world import several
 _FAILURES = (ValueError, RuntimeError, OSError, ArithmeticError, LookupError, TypeError)
 # Curves want ten looks at held-out text; a checkpoint is for going on, and for what comes after.
 HABITS = Habits(save_every=0, keep=1, patience=300)
-# What a cell's process finds imported: seconds of each cell, where the system can fork.
-_IMPORTED = (__name__, "torch._inductor.compile_fx")
 
 
 @dataclass(frozen=True)
@@ -248,20 +245,16 @@ def _leans_on(order: Order) -> set[Cell]:
 @contextmanager
 def _processes(many: int) -> Iterator[Submit]:
     """Cells in processes of their own, so that one that dies takes no other with it."""
-    forks = "forkserver" in get_all_start_methods()
-    context = get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload([*_IMPORTED])
     with ThreadPoolExecutor(many) as threads:
         try:
-            yield lambda order: threads.submit(_apart, order, context)
+            yield lambda order: threads.submit(_apart, order)
         except BaseException:
             threads.shutdown(wait=True, cancel_futures=True)
             raise
 
 
-def _apart(order: Order, context: BaseContext) -> Outcome:
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+def _apart(order: Order) -> Outcome:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_watched, order).result()
 
 
