@@ -17,11 +17,11 @@ from typing import Any
 LINES = 200
 
 
-def thin(file: Path) -> list[dict[str, Any]]:
+def thin(file: Path, lines: int = LINES) -> list[dict[str, Any]]:
     """A run's entries, fewer of them."""
     entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     steps = [entry for entry in entries if entry["kind"] == "step"]
-    kept = {id(entry) for entry in steps[:: max(1, -(-len(steps) // LINES))]}
+    kept = {id(entry) for entry in steps[:: max(1, -(-len(steps) // lines))]}
     return [entry for entry in entries if entry["kind"] != "step" or id(entry) in kept]
 
 

@@ -123,11 +123,22 @@ def _changes(evidence: Evidence) -> Iterator[Part]:
             *(f"fine-tuning {setting}" for setting in one.finetune),
         ]
         rows.append([Cell(one.name), Cell(one.says), Cell(", ".join(extra) or "the base as it is")])
+    yield _base(evidence)
     yield Table(["variant", "what it is", "what it sets"], rows)
     compared = [(one.name, evidence.recipe(one)) for one in evidence.variants]
     if any(recipe != compared[0][1] for _, recipe in compared):
         yield ("heading", "Setting by setting")
         yield differences(compared)
+
+
+def _base(evidence: Evidence) -> str:
+    """What all variants have in common, and how all are tuned."""
+    study = evidence.study
+    told = f"The base is the recipe {study.recipe}"
+    told += f" with {listed(study.set)}." if study.set else " as it is."
+    if study.tasks and study.finetune:
+        told += f" Fine-tuning is by the usual protocol with {listed(study.finetune)}."
+    return told
 
 
 def _failed(evidence: Evidence) -> Table:
