@@ -2,9 +2,9 @@
 
     python tools/keep_study.py FOLDER results/NAME --commit HASH
 
-What is kept is numbers, recipes and logs: of each cell its settings, its held-out losses, a few of its
-steps and its scores. Where the corpus and the tasks lay is no one else's business, and is replaced by
-the words that docs use for them; the fingerprint of the corpus stays.
+What is kept is numbers, recipes and logs: of each cell its settings, its held-out losses, a few of
+its steps and its scores. Where the corpus and the tasks lay is no one else's business: it is
+replaced by the words that docs use for them, and the fingerprint of the corpus stays.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from clozelab.records import PLAN, Run
 from clozelab.runs.model import Model, build
 from clozelab.runs.saving import set_weights
 from clozelab.runs.tasks import taskfile
+from clozelab.runs.tasks.reader import TaskReader
 from clozelab.runs.tasks.taskfile import Assignment
 from clozelab.runs.tasks.taskhead import inward
 from clozelab.runs.tasks.tuned import Tuned
@@ -57,6 +58,17 @@ class Loaded:
     def vocabulary(self) -> Vocabulary:
         """The ids the model deals in."""
         return describe(self.tokenizer)
+
+    def reader(self, length: int) -> TaskReader:
+        """Texts as the model reads them, in blocks of that length at most.
+
+        Each is made once: its tables take longer to make than a text takes to be read.
+        """
+        return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
+
+    @cached_property
+    def _readers(self) -> dict[int, TaskReader]:
+        return {}
 
     def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
         """What a fine-tuned model says of each input, as `clozelab predict` does.

@@ -63,7 +63,7 @@ def read(given: Loaded, texts: Sequence[str]) -> list[Text]:
 
 
 def _reader(given: Loaded) -> TaskReader:
-    return TaskReader(given.recipe, given.tokenizer, given.recipe.blocks.length)
+    return given.reader(given.recipe.blocks.length)
 
 
 def _laid(reader: TaskReader, part: dict[str, Array], begins: Bools, spans: Ints) -> Text:

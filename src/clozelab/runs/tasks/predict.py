@@ -155,7 +155,7 @@ def reader_of(given: Loaded, task: Assignment) -> TaskReader:
     encoder, length = given.recipe.encoder, task.tuning.length
     if isinstance(encoder, Transformer):
         length = min(length, encoder.positions, given.recipe.blocks.length)
-    return TaskReader(given.recipe, given.tokenizer, length)
+    return given.reader(length)
 
 
 def example(kind: Kind, given: Any, number: int) -> Any:

@@ -48,6 +48,7 @@ class TaskReader:
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as tokens, or as words where the encoder reads those."""
+        self._encoder.forget()
         encoded = self._encoder.encode(list(texts), characters=True)
         assert encoded.firsts is not None
         assert encoded.stops is not None
