@@ -28,6 +28,8 @@ from clozelab.runs.model import build as build_model
 from clozelab.runs.reading import packed, read
 from clozelab.runs.saving import set_weights
 from clozelab.runs.starting import continued
+from clozelab.runs.tasks import reader
+from clozelab.text import encoding
 from clozelab.text.store import Corpus
 
 KINDS = {
@@ -303,6 +305,23 @@ def test_a_causal_model_guesses_from_the_left(
     for one, two in zip(best.blanks[1], again.blanks[0], strict=True):
         assert one.number == two.number
         assert one.probability == pytest.approx(two.probability, rel=1e-5)
+
+
+def test_a_model_makes_the_tables_of_its_tokenizer_once(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = load(str(made / "bert"))
+    made_by: list[object] = []
+
+    class Counted(encoding.Encoder):
+        def __init__(self, *values: Any, **named: Any) -> None:
+            made_by.append(values)
+            super().__init__(*values, **named)
+
+    monkeypatch.setattr(reader, "Encoder", Counted)
+    for text in ("one", "two", "three"):
+        embed(given, [text])
+    assert len(made_by) == 1
 
 
 # Embed.

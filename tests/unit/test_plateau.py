@@ -154,6 +154,9 @@ def test_specials_do_not_count() -> None:
     assert before and after and before.entropy == after.entropy
 
 
+LIGHT = "objectives.1.weight=0.1"
+
+
 def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe:
     steps = ["schedule.steps=1200", "schedule.warmup=70"]
     return recipes.read(name, size=size, overrides=[*steps, *overrides])
@@ -163,9 +166,11 @@ def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe
     ("given", "facts", "told"),
     [
         (read(), {}, "12 layers with norm = post"),
-        (read("encoder.norm=pre"), {}, "may be too few"),
-        (read("schedule.steps=50000"), {}, "50,000 steps of 256 sequences may be too few"),
-        (read(size="small"), {}, "may be too few"),
+        (read("encoder.norm=pre", LIGHT), {}, "may be too few"),
+        (read("schedule.steps=50000", LIGHT), {}, "50,000 steps of 256 sequences may be too few"),
+        (read(LIGHT, size="small"), {}, "may be too few"),
+        (read(size="small"), {}, "try --set objectives.1.weight=0.1"),
+        (read("encoder.norm=pre"), {}, "all of 1,200 steps of 256 sequences: try --set objective"),
         (read(name="xlnet"), {}, "may be too few"),
         (read("optimiser.rate=9e-6"), {}, "a rate of 9e-06 is unusual: raise"),
         (read("optimiser.rate=2.1e-3"), {}, "a rate of 0.0021 is unusual: lower"),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from clozelab.encoder import Transformer
 from clozelab.keys import fold
 from clozelab.masking import Corruption
+from clozelab.objectives import NextSentence
 from clozelab.recipe import Recipe, slots
 from clozelab.runs.fitting import Store
 from clozelab.text.store import Corpus
@@ -37,6 +38,7 @@ _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
 _LOW, _HIGH = 1e-5, 2e-3  # rates that Adam rarely pretrains with
 _SMALL = 1_000  # of a vocabulary
+_LIGHT = 0.1  # of next-sentence prediction: a weight that lets a run go (results/nsp-saturation)
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
@@ -158,6 +160,12 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             " --set encoder.norm=pre (the recipe swift has it), fewer sequences and so more steps,"
             " or a longer warm-up"
         )
+    for number, part in enumerate(recipe.objectives):
+        if isinstance(part, NextSentence) and part.weight > _LIGHT:
+            return (
+                f"next-sentence prediction at a weight of {part.weight:g} can hold a small encoder"
+                f" there for all of {many}: try --set objectives.{number}.weight={_LIGHT:g}"
+            )
     return f"{many} may be too few: try fewer sequences and so more steps, or a longer budget"
 
 
