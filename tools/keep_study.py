@@ -1,4 +1,4 @@
-"""Keep a study's records under results/, thinned, and make its page from them.
+"""Keep a study's records under results/, thinned, and make its page and a picture from them.
 
     python tools/keep_study.py FOLDER results/NAME --commit HASH
 
@@ -18,7 +18,10 @@ from pathlib import Path
 from keep_results import thin
 
 from clozelab.cli import main as clozelab
+from clozelab.report.study.cells import gathered
+from clozelab.report.study.curves import banded
 
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STEPS = 40  # lines of a cell's log, beside its evaluations
 
 
@@ -54,8 +57,38 @@ def cell(run: Path, place: Path, corpus: str, commit: str) -> None:
         shutil.copy(scores, kept)
 
 
+def draw(place: Path) -> None:
+    """Held-out loss over tokens: of each variant the mean over seeds, and from least to most."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
+    from matplotlib import pyplot
+
+    evidence = gathered(place)
+    figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for variant, colour in zip(evidence.variants, COLOURS, strict=False):
+        runs = [run for (name, _), run in evidence.runs.items() if name == variant.name]
+        mean, band = banded([run.held_out["masked_lm"] for run in runs])
+        told = f"{variant.name}: {variant.says}"
+        axis.plot([x / 1e6 for x, _ in mean], [y for _, y in mean], color=colour, label=told)
+        axis.fill_between(
+            [x / 1e6 for x, _, _ in band],
+            [low for _, low, _ in band],
+            [high for _, _, high in band],
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
+    axis.set_xlabel("million tokens")
+    axis.set_ylabel("held-out loss, nats")
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, fontsize=8, loc="outside lower left")
+    figure.savefig(place / "loss.svg", metadata={"Date": None})
+
+
 def main() -> None:
-    """Keep them, then write page.html and page.md."""
+    """Keep them, then write page.html, page.md and loss.svg."""
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("folder", type=Path)
     words.add_argument("out", type=Path)
@@ -64,6 +97,7 @@ def main() -> None:
     keep(given.folder, given.out, given.commit)
     for page in ("page.html", "page.md"):
         clozelab(["report", str(given.out), "--out", str(given.out / page)])
+    draw(given.out)
 
 
 if __name__ == "__main__":
