@@ -250,6 +250,18 @@ def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
     assert ["commit", "abc"] in tables(folder)[-1]
 
 
+def test_the_page_says_what_all_variants_share(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    assert "The base is the recipe bert as it is." in page(gathered(folder)).markdown()
+    file = folder / "study.toml"
+    text = file.read_text(encoding="utf-8")
+    base = 'recipe = "bert"\nset = ["masking.rate=0.3"]\nfinetune = ["epochs=2", "rate=1e-4"]'
+    file.write_text(text.replace('recipe = "bert"', base, 1), encoding="utf-8")
+    told = page(gathered(folder)).markdown()
+    assert "The base is the recipe bert with masking.rate=0.3." in told
+    assert "by the usual protocol with epochs=2 and rate=1e-4." in told
+
+
 def test_a_band_reaches_as_far_as_every_curve() -> None:
     mean, band = banded([[(1, 4.0), (2, 3.0), (4, 2.0)], [(1, 6.0), (3, 4.0)]])
     assert mean == [(1, 5.0), (2, 4.0), (3, 3.25)]
