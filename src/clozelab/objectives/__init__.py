@@ -34,4 +34,12 @@ PARTS: dict[str, type[Objective]] = {
     "distillation": Distillation,
 }
 
-__all__ = ["PARTS", "BidirectionalLm", "CausalLm", "Distillation", "MaskedLm", "Objective"]
+__all__ = [
+    "PARTS",
+    "BidirectionalLm",
+    "CausalLm",
+    "Distillation",
+    "MaskedLm",
+    "NextSentence",
+    "Objective",
+]
