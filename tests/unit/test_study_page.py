@@ -191,6 +191,17 @@ def test_missing_cells_leave_gaps(tmp_path: Path) -> None:
     assert made.html().count('class="faint') == 1
 
 
+def test_what_the_first_variant_cannot_be_measured_by_has_no_difference(tmp_path: Path) -> None:
+    first, *others = SCORES
+    lacking = [
+        {k: v for k, v in (one or {}).items() if k != "sst2.accuracy"} for one in SCORES[first]
+    ]
+    folder = study(tmp_path / "s", scores={**SCORES, first: lacking})
+    means, gaps = tables(folder)[:2]
+    assert "sst2 accuracy" in means[0] and "sst2 accuracy" not in gaps[0]
+    assert len(means) == len(gaps) == 1 + len([first, *others])
+
+
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores={})
     page_of(folder)

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
+from clozelab.recipe.studies import Variant
 from clozelab.report.document import GAP, Cell, Part, Table, listed
 from clozelab.report.study.cells import Evidence, is_loss, label, unit
 from clozelab.report.study.claims import form
 from clozelab.statistics import difference, mean
 
+# Ours and the paper's, of a variant and a measure; the most seeds that any measure has.
+Cells = Callable[[Evidence, Variant, str, int], tuple[Cell, Cell]]
+
 
 def tables(evidence: Evidence) -> Iterator[Part]:
     """Means with their intervals, and differences to the first variant, the paper's beside ours."""
     measures, first = evidence.measures(), evidence.variants[0]
+    known = {name for one in evidence.variants for name in one.paper}
+    yield _table(evidence, measures, _means, _beside(evidence, known - {*measures}))
+    # What the first has not, such as a head for pairs, none differs in from it.
+    measures = [measure for measure in measures if evidence.of(first.name, measure)]
+    if len(evidence.variants) > 1 and measures:
+        yield ("heading", f"Differences to {first.name}")
+        beside = "Seed by seed where both have two seeds or more in common, else by Welch's method."
+        yield _table(evidence, measures, _differences, beside)
+
+
+def _table(evidence: Evidence, measures: Sequence[str], cells: Cells, note: str) -> Table:
+    """A row for each variant, and for each measure a column of ours and, if it has one, theirs."""
     known = {name for one in evidence.variants for name in one.paper}
     columns: list[str] = ["variant", "seeds"]
     soft: list[int] = []
@@ -22,28 +38,29 @@ def tables(evidence: Evidence) -> Iterator[Part]:
         if measure in known:
             soft.append(len(columns))
             columns.append("paper")
-    means, gaps = [], []
+    rows = []
     for one in evidence.variants:
-        ours = [evidence.of(one.name, measure) for measure in measures]
-        most = max((len(values) for values in ours), default=0)
-        head = [Cell(one.name), Cell(f"{most} of {evidence.study.seeds}", float(most))]
-        row, gap = [*head], [*head]
-        for measure, values in zip(measures, ours, strict=True):
-            row.append(_mean(list(values.values()), measure, most))
-            theirs = evidence.of(first.name, measure)
-            gap.append(GAP if one is first else _difference(values, theirs, measure))
-            if measure in known:
-                paper = one.paper.get(measure)
-                row.append(_paper(paper, measure))
-                between = None if one is first else _minus(paper, first.paper.get(measure))
-                gap.append(_paper(between, measure, sign="+"))
-        means.append(row)
-        gaps.append(gap)
-    yield Table(columns, means, _beside(evidence, known - {*measures}), frozenset(soft))
-    if len(evidence.variants) > 1:
-        yield ("heading", f"Differences to {first.name}")
-        beside = "Seed by seed where both have two seeds or more in common, else by Welch's method."
-        yield Table(columns, gaps, beside, frozenset(soft))
+        most = max((len(evidence.of(one.name, name)) for name in evidence.measures()), default=0)
+        row = [Cell(one.name), Cell(f"{most} of {evidence.study.seeds}", float(most))]
+        for measure in measures:
+            ours, theirs = cells(evidence, one, measure, most)
+            row += [ours, theirs] if measure in known else [ours]
+        rows.append(row)
+    return Table(columns, rows, note, frozenset(soft))
+
+
+def _means(evidence: Evidence, one: Variant, measure: str, most: int) -> tuple[Cell, Cell]:
+    values = [*evidence.of(one.name, measure).values()]
+    return _mean(values, measure, most), _paper(one.paper.get(measure), measure)
+
+
+def _differences(evidence: Evidence, one: Variant, measure: str, most: int) -> tuple[Cell, Cell]:
+    first = evidence.variants[0]
+    if one is first:
+        return GAP, GAP
+    ours, theirs = evidence.of(one.name, measure), evidence.of(first.name, measure)
+    between = _minus(one.paper.get(measure), first.paper.get(measure))
+    return _difference(ours, theirs, measure), _paper(between, measure, sign="+")
 
 
 def _beside(evidence: Evidence, lacking: set[str]) -> str:
