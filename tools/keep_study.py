@@ -4,7 +4,8 @@
 
 What is kept is numbers, recipes and logs: of each cell its settings, its held-out losses, a few of
 its steps and its scores. Where the corpus and the tasks lay is no one else's business: it is
-replaced by the words that docs use for them, and the fingerprint of the corpus stays.
+replaced by the words that docs use for them, and the fingerprint of the corpus stays. The commit is
+the one given, whatever the runs noted: a copy of the tree without its history notes a wrong one.
 """
 
 from __future__ import annotations

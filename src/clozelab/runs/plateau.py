@@ -38,7 +38,9 @@ _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
 _LOW, _HIGH = 1e-5, 2e-3  # rates that Adam rarely pretrains with
 _SMALL = 1_000  # of a vocabulary
-_LIGHT = 0.1  # of next-sentence prediction: a weight that lets a run go (results/nsp-saturation)
+_LIGHT = (
+    0.1  # of next-sentence prediction: a weight that slows nothing down (results/nsp-saturation)
+)
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
@@ -163,8 +165,8 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     for number, part in enumerate(recipe.objectives):
         if isinstance(part, NextSentence) and part.weight > _LIGHT:
             return (
-                f"next-sentence prediction at a weight of {part.weight:g} can hold a small encoder"
-                f" there for all of {many}: try --set objectives.{number}.weight={_LIGHT:g}"
+                f"next-sentence prediction at a weight of {part.weight:g} can keep a small encoder"
+                f" near it for all of {many}: try --set objectives.{number}.weight={_LIGHT:g}"
             )
     return f"{many} may be too few: try fewer sequences and so more steps, or a longer budget"
 
