@@ -38,9 +38,7 @@ _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
 _LOW, _HIGH = 1e-5, 2e-3  # rates that Adam rarely pretrains with
 _SMALL = 1_000  # of a vocabulary
-_LIGHT = (
-    0.1  # of next-sentence prediction: a weight that slows nothing down (results/nsp-saturation)
-)
+_LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (results/nsp-saturation)
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
