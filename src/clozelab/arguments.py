@@ -228,7 +228,7 @@ def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change how all are fine-tuned, as in epochs=1",
+        help="change how all are fine-tuned, as in epochs=1, or squad1.epochs=1 for one task",
     )
     verb.add_argument("--keep-models", action="store_true", help="keep fine-tuned weights as well")
     group = _add_machine(verb)

@@ -194,6 +194,19 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     assert [one["failed"] for one in cells(out)] == [None]
 
 
+def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
+    once = {"name": "once", "says": "once", "finetune": ["rate=1e-4"]}
+    words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "rate=2e-4"]
+    study = made(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
+    request = asked(study, [store("wordpiece")])
+    assert request.settings("static", "sst2") == ("epochs=3", "rate=2e-4")
+    assert request.settings("static", "reviews") == ("epochs=1", "rate=2e-4")
+    assert request.settings("once", "reviews") == ("epochs=1", "rate=1e-4")
+    wrong = made(tmp_path, STATIC, once, tasks=[reviews()], finetune=["review.epochs=1"])
+    with pytest.raises(UserError, match=r"review\.epochs"):
+        plan_of(wrong)
+
+
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine on which a layer of one sequence takes a millisecond; what was timed on it."""

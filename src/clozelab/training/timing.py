@@ -33,7 +33,7 @@ class Work:
 
     def _mark(self) -> None:
         if self.device.type == "cuda":
-            self.events.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+            self.events.append(torch.cuda.Event(enable_timing=True, blocking=True))  # type: ignore[no-untyped-call]
             self.events[-1].record()
 
 
@@ -45,7 +45,7 @@ class Coming:
         if values.is_cuda:
             self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self.values.copy_(values, non_blocking=True)
-            self.arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             self.arrived.record()
 
     def read(self) -> list[float]:

@@ -142,7 +142,7 @@ def _tuned(order: Order, task: str) -> Iterator[Event]:
         str(model(order)),
         request.tasks()[task],
         protocol=request.study.variant(order.cell.variant).protocol,
-        settings=request.settings(order.cell.variant),
+        settings=request.settings(order.cell.variant, task),
         seed=order.cell.seed,
     )
     plan = finetune.planned(given)

@@ -18,7 +18,6 @@ from clozelab.runs.setup import Setup, Task
 from clozelab.runs.steps import Steps
 from clozelab.runs.study.request import Request
 from clozelab.runs.tasks.lessons import protocol_task
-from clozelab.runs.tasks.orders import Data
 from clozelab.tasks.examples import Choice, Document, Question, Sentences, Tagged
 from clozelab.text.store import Corpus
 from clozelab.training.tuning import Tuning
@@ -96,10 +95,10 @@ def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -
     """About how long a variant's fine-tunings take, at so many tokens a second."""
     recipe, stores = _fitted(request, variant)
     total = 0.0
-    for data in request.tasks().values():
+    for task, data in request.tasks().items():
         found = data.found()
         train, dev = found.read("train"), found.read("dev")
-        given = tuning(request, variant, data)
+        given = tuning(request, variant, task)
         each = _tokens(train, stores[0][0], min(given.length, recipe.blocks.length))
         steps = given.steps or math.ceil((given.epochs or 1) * len(train) / given.sequences)
         learned = steps * given.sequences * each
@@ -109,13 +108,14 @@ def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -
     return total
 
 
-def tuning(request: Request, variant: str, data: Data) -> Tuning:
+def tuning(request: Request, variant: str, task: str) -> Tuning:
     """How a variant is fine-tuned on a task: by the usual protocol or its own, and its settings."""
+    data = request.tasks()[task]
     recipe, kind = request.recipe(variant), data.found().kind
     usual = protocols.protocol_for(recipe.name, small=recipe.encoder.width < _SMALL)
     protocol = request.study.variant(variant).protocol or usual
     word = protocol_task(data.task, kind)
-    return protocols.read(protocol, word, kind, overrides=request.settings(variant))
+    return protocols.read(protocol, word, kind, overrides=request.settings(variant, task))
 
 
 def _tokens(examples: list[Any], corpus: Corpus, length: int) -> float:

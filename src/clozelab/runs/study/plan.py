@@ -122,8 +122,8 @@ def planned(
     given = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
-        for data in request.tasks().values():
-            paces_.tuning(request, variant.name, data)  # what is wrong there is told before it runs
+        for task in request.tasks():
+            paces_.tuning(request, variant.name, task)  # what is wrong there is told before it runs
     if not request.study.tasks and not request.study.measures:
         yield Said(f"{request.study.name}: has nothing to compare but curves; name --tasks")
     before = begun(request, out)

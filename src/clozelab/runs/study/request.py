@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.recipe import Recipe
+from clozelab.recipe import Recipe, protocols
 from clozelab.recipe.scores import named_task
 from clozelab.recipe.studies import Study
 from clozelab.runs.tasks.orders import Data, absolute
@@ -68,10 +68,13 @@ class Request:
         name = self.study.name
         return {named_task(one, place=name): self._data(one) for one in self.study.tasks}
 
-    def settings(self, variant: str) -> tuple[str, ...]:
-        """What a variant changes in its protocol, over what all of them do."""
-        words = (*self.study.finetune, *self.study.variant(variant).finetune)
-        return tuple({word.partition("=")[0].strip(): word for word in words}.values())
+    def settings(self, variant: str, task: str) -> tuple[str, ...]:
+        """What a variant changes in its protocol on a task; TASK.KEY=VALUE is for that alone."""
+        others = {*protocols.TASKS, *self.tasks()}
+        words = self._tuning(variant)
+        general = [word for word in words if word.partition(".")[0] not in others]
+        own = [word.removeprefix(f"{task}.") for word in words if word.startswith(f"{task}.")]
+        return _last((*general, *own))
 
     @cached_property
     def leans(self) -> dict[str, str]:
@@ -91,7 +94,7 @@ class Request:
         """A word for what a variant is, pretraining and fine-tuning: another if that changes."""
         told = (
             self._learned[variant],
-            self.settings(variant),
+            self._tuning(variant),
             self.study.variant(variant).protocol,
         )
         return sha256(repr(told).encode()).hexdigest()
@@ -114,6 +117,10 @@ class Request:
             one.name: (repr(self.recipe(one.name).tables()), one.data, one.share, one.teacher)
             for one in self.study.variants
         }
+
+    def _tuning(self, variant: str) -> tuple[str, ...]:
+        """What a variant says of fine-tuning, over what all of them do."""
+        return _last((*self.study.finetune, *self.study.variant(variant).finetune))
 
     def _data(self, task: str) -> Data:
         kind, sign, folder = task.partition("=")
@@ -141,6 +148,11 @@ def asked(
         budget=budget,
         task_data=absolute(task_data),
     )
+
+
+def _last(words: Sequence[str]) -> tuple[str, ...]:
+    """Of KEY=VALUE the last for each key."""
+    return tuple({word.partition("=")[0].strip(): word for word in words}.values())
 
 
 def _seen(word: str) -> str:
