@@ -172,6 +172,25 @@ def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
     test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
 
 
+@pytest.mark.parametrize("short", [0, 128])
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_scores_that_are_all_far_below_zero_have_gradients(
+    monkeypatch: pytest.MonkeyPatch, short: int, rate: float
+) -> None:
+    """To a softmax they are like any others, and what lies past a block's end still counts not."""
+    monkeypatch.setattr(attention, "SHORT", short)
+    qkv = numbers(40, 3, 2, 16)
+    with torch.no_grad():
+        qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 20.0, -20.0
+    (QKV,) = wide(qkv)  # noqa: N806
+    starts = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
+    ours = attention.attend(qkv, starts, seed=SEED, longest=40, rate=rate, causal=False)
+    theirs = plainly(QKV, [40], rate, False)
+    ours.sum().backward()
+    theirs.sum().backward()
+    torch.testing.assert_close(qkv.grad.double(), QKV.grad, rtol=2e-4, atol=2e-4)
+
+
 def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
     qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
     starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)

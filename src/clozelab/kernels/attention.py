@@ -140,14 +140,14 @@ def _by_queries(
         k = tile(base + ROW, column, dims, length, 3 * ROW)
         v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
         share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
-        if CAUSAL:
-            share = tl.where(column[None, :] <= row[:, None], share, 0.0)
+        # Past the end scores are 0, which may be far above all others: no share there, not infinity.
+        seen = (column[None, :] <= row[:, None]) if CAUSAL else (column < length)[None, :]
+        share = tl.where(seen, share, 0.0)
         pull = tl.dot(g, tl.trans(v), input_precision="ieee")
         given = share
         if DROPS:
             keys = column_keys(seed, stream, column)
             given = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
-        # Columns past the end have keys of zero and add nothing.
         pull = given * pull - share * delta[:, None]
         acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
@@ -227,8 +227,9 @@ def _by_all(
     number = head.to(tl.int64) * tokens + begin + row
     log = tl.load(logs + number, inside, other=float("inf"))
     share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
-    if CAUSAL:
-        share = tl.where(row[None, :] <= row[:, None], share, 0.0)
+    # Past the end scores are 0, which may be far above all others: no share there, not infinity.
+    seen = (row[None, :] <= row[:, None]) if CAUSAL else inside[None, :]
+    share = tl.where(seen, share, 0.0)
     v = tile(base + 2 * ROW, row, dims, length, 3 * ROW)
     pull = tl.dot(g, tl.trans(v), input_precision="ieee")
     given = share
