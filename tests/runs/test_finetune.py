@@ -248,6 +248,26 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     assert load(str(tmp_path / "out")).model.frozen  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        (("features=last",), True),
+        (("features=last", "reader=bilstm", "hidden=32"), False),
+        (("features=concat_last_four",), False),
+        (("features=sum_all",), False),
+    ],
+)
+def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
+    tmp_path: Path, settings: tuple[str, ...], kept: bool
+) -> None:
+    words = tuple(word for word in QUICK if not word.startswith(("epochs", "rate")))
+    given = order("pairs", sample("pairs", 16), *words, *settings, "rate=1e-9", "steps=1")
+    tuned(given, tmp_path / "out")
+    before = opened(base()).model.state_dict()["heads.next_sentence.pooler.weight"]
+    after = weights(tmp_path / "out" / "seed-0")["heads.classify.dense.weight"]
+    assert (after.shape == before.shape and torch.allclose(after, before, atol=1e-6)) == kept
+
+
 @pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
 def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
     file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)

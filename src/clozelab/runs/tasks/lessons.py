@@ -210,11 +210,13 @@ def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
 def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
-    A head that was tuned on another task is left behind.
+    A head that was tuned on another task is left behind, and so is a pooler where the head reads
+    something else than the last states that it was trained on.
     """
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
-    if getattr(kind, "summary", None) == "tanh":
+    last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
+    if last_states and getattr(kind, "summary", None) == "tanh":
         for owner in _POOLERS:
             for part in ("weight", "bias"):
                 name = f"heads.{owner}.pooler.{part}"
