@@ -11,13 +11,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training", "tasks", "interop"}
-GROUND = {"contracts", "keys", "packed", "layers", "kernels"}
+GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts"}
 ALLOWED = {
     "contracts": set(),
     "packed": {"contracts"},
     "layers": {"contracts"},
     "keys": {"contracts"},
     "kernels": set(),
+    "interrupts": set(),
     "data": set(),
     **{part: GROUND for part in PARTS},
     "interop": GROUND | {"encoder"},

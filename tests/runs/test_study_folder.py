@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,21 +159,49 @@ def test_an_empty_word_is_no_folder_and_no_budget(
 
 
 def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
-    file, out = written(tmp_path / "masks.toml", STATIC, DYNAMIC), tmp_path / "out"
-    words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
-    words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
-    command = [sys.executable, "-m", "clozelab", *words]
-    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    try:
-        runs = [out / "cells" / name / "seed-0" for name in ("static", "dynamic")]
+    with _two_at_once(tmp_path) as running:
+        runs = [tmp_path / "out" / "cells" / name / "seed-0" for name in ("static", "dynamic")]
         _until(lambda: all(Run(one).entries("step") for one in runs))
         running.kill()
         running.wait()
         _until(lambda: all(any(one.glob("checkpoints/step-*")) for one in runs))
         _until(lambda: not _alive(running.pid))
+
+
+def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Path) -> None:
+    with _two_at_once(tmp_path) as running:
+        _until(lambda: _importing(running.pid))
+        os.killpg(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+        assert running.returncode == 2 and "interrupted" in said
+        assert "Traceback" not in said and "Process" not in said, said
+        _until(lambda: not _alive(running.pid))
+
+
+@contextmanager
+def _two_at_once(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """A long study of two cells side by side, in a group of processes that ends with it."""
+    file, out = written(place / "masks.toml", STATIC, DYNAMIC), place / "out"
+    words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
+    words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "clozelab", *words]
+    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    try:
+        yield running
     finally:
         with suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+
+
+def _importing(group: int) -> bool:
+    """Whether a process that the study started has come as far as torch's libraries."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            child = int(place.name) != group and os.getpgid(int(place.name)) == group
+            if child and "libtorch" in (place / "maps").read_text():
+                return True
+    return False
 
 
 def _until(so: Callable[[], bool]) -> None:

@@ -140,7 +140,7 @@ def _by_queries(
         k = tile(base + ROW, column, dims, length, 3 * ROW)
         v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
         share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
-        # Past the end scores are 0, which may be far above all others: no share there, not infinity.
+        # Past the end scores are 0, which may be far above the others: that is no share at all.
         seen = (column[None, :] <= row[:, None]) if CAUSAL else (column < length)[None, :]
         share = tl.where(seen, share, 0.0)
         pull = tl.dot(g, tl.trans(v), input_precision="ieee")
@@ -227,7 +227,7 @@ def _by_all(
     number = head.to(tl.int64) * tokens + begin + row
     log = tl.load(logs + number, inside, other=float("inf"))
     share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
-    # Past the end scores are 0, which may be far above all others: no share there, not infinity.
+    # Past the end scores are 0, which may be far above the others: that is no share at all.
     seen = (row[None, :] <= row[:, None]) if CAUSAL else inside[None, :]
     share = tl.where(seen, share, 0.0)
     v = tile(base + 2 * ROW, row, dims, length, 3 * ROW)

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from clozelab import interrupts
 from clozelab.contracts import UserError
 from clozelab.recipe import studies
 from clozelab.runs.events import Ended, Said, drained
@@ -255,11 +256,14 @@ def _processes(many: int) -> Iterator[Submit]:
 
 def _apart(order: Order) -> Outcome:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_watched, order).result()
+        with interrupts.held():
+            started = pool.submit(_watched, order)
+        return started.result()
 
 
 def _watched(order: Order) -> Outcome:
     """A cell that stops and saves once the study's process is gone, so that the next finds none."""
+    interrupts.heard()
     parent = parent_process()
     assert parent is not None
 

@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from clozelab import interrupts
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import protocols
@@ -224,10 +225,11 @@ def _side_by_side(
     many = max(1, min(at_once, len(orders)))
     shared = replace(machine, sharers=many)
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(_alone, order, out / order.name, shared, habits): order.name
-            for order in orders
-        }
+        with interrupts.held():
+            waiting = {
+                pool.submit(_alone, order, out / order.name, shared, habits): order.name
+                for order in orders
+            }
         try:
             for done in as_completed(waiting):
                 for event in done.result():
@@ -240,6 +242,7 @@ def _side_by_side(
 
 def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
+    interrupts.heard()
     with join(machine.device) as world:
         happened = trial(lesson(order), place, machine, habits, world)
         return [one.event for one in happened if isinstance(one.event, Said | Ended)]

@@ -7,14 +7,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from clozelab import interrupts
 from clozelab.contracts import Counts, UserError
 from clozelab.text.encoding import Encoder
 from clozelab.text.reading.sources import Progress as Read
@@ -37,7 +37,7 @@ def tokenised(
     digest = work.digest()
     names: list[str] = []
     running: dict[Future[str], int] = {}
-    with _interrupts_held():
+    with interrupts.held():
         pool = ProcessPoolExecutor(
             options.workers,
             mp_context=get_context("spawn"),
@@ -53,7 +53,7 @@ def tokenised(
             names.append(name)
             if name not in started and not shards.sound(folder / f"{name}.npz"):
                 started.add(name)
-                with _interrupts_held():
+                with interrupts.held():
                     running[pool.submit(run, job, name)] = read.done
             while len(running) > options.workers:
                 done = max(done, _finished(running, counts))
@@ -68,29 +68,6 @@ def tokenised(
     if not names:
         raise UserError(f"{', '.join(inputs)}: no text found there")
     return names
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end: half a process started would complain and never end.
-
-    A worker that starts meanwhile inherits the mask, so that it never dies of one.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    held: list[object] = []
-    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
-    raises = signal.signal(signal.SIGINT, lambda *_: held.append(None)) if is_main else None
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_main:
-            signal.signal(signal.SIGINT, raises)
-    if held:
-        signal.raise_signal(signal.SIGINT)
 
 
 def _finished(running: dict[Future[str], int], counts: Counts) -> int:
