@@ -25,6 +25,7 @@ Entry = dict[str, Any]
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 STUDY = "study.toml"  # in a study's folder, beside a plan of its own
+MEASURED = "measured.json"  # in a study's cell: what it is compared by, beside its tasks
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,15 @@ def test_what_the_first_variant_cannot_be_measured_by_has_no_difference(tmp_path
     assert len(means) == len(gaps) == 1 + len([first, *others])
 
 
+def test_a_loss_under_the_base_s_masks_says_so(tmp_path: Path) -> None:
+    folder, note = study(tmp_path / "s"), "under the same masks for all"
+    assert note not in page(gathered(folder)).markdown()
+    for own in (False, True):
+        told = {"scores": {}, "base_masks": own}
+        (folder / "cells/single/seed-1/measured.json").write_text(json.dumps(told))
+        assert (note in page(gathered(folder)).markdown()) == own
+
+
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores={})
     page_of(folder)

@@ -13,7 +13,7 @@ from clozelab.contracts import UserError
 from clozelab.recipe import Recipe, studies
 from clozelab.recipe.scores import named_task
 from clozelab.recipe.studies import Study, Variant
-from clozelab.records import PLAN, STUDY, Run
+from clozelab.records import MEASURED, PLAN, STUDY, Run, read_json
 from clozelab.report.gathering import Pretraining, pretraining
 
 
@@ -44,6 +44,7 @@ class Evidence:
     plan: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]
     runs: Mapping[tuple[str, int], Pretraining]  # those that were begun, by variant and seed
+    base_masks: bool = False  # the loss on masked tokens is under the base's masks, not their own
 
     @property
     def variants(self) -> list[Variant]:
@@ -115,7 +116,9 @@ def gathered(folder: Path) -> Evidence:
     plan = _read(folder / PLAN)
     study = studies.read(folder / STUDY)
     outcomes = tuple(_outcomes((Run(folder).result() or {}).get("cells", [])))
-    return Evidence(folder, study, plan, outcomes, dict(_runs(folder, study)))
+    told = [read_json(file) for file in folder.glob(f"cells/*/*/{MEASURED}")]
+    base_masks = any(one.get("base_masks") for one in told)
+    return Evidence(folder, study, plan, outcomes, dict(_runs(folder, study)), base_masks)
 
 
 def is_loss(measure: str) -> bool:

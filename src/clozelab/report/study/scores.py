@@ -69,6 +69,8 @@ def _beside(evidence: Evidence, lacking: set[str]) -> str:
     if lacking:
         names = listed(map(label, sorted(lacking)))
         notes.append(f"{evidence.study.paper.name} also has {names}, not run here.")
+    if evidence.base_masks:
+        notes.append("The loss on masked tokens is under the same masks for all: the base's.")
     cut = any(key.startswith("tokenizer.") for key in evidence.changed())
     if any(map(is_loss, evidence.measures())) and (cut or any(v.data for v in evidence.variants)):
         notes.append("Losses are of a token: those of other tokenizers or texts do not compare.")

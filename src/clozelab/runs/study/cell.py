@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.records import Run, read_json, write_text
+from clozelab.records import MEASURED, Run, read_json, write_text
 from clozelab.runs import starting
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits
-from clozelab.runs.study.measures import MEASURED, measured
+from clozelab.runs.study.measures import measured
 from clozelab.runs.study.pace import clear
 from clozelab.runs.study.request import Cell, Request
 from clozelab.runs.tasks import finetune

@@ -22,7 +22,6 @@ from clozelab.runs.fitting import open_stores
 from clozelab.runs.load import load, pretrained
 from clozelab.runs.study.request import Cell, Request
 
-MEASURED = "measured.json"
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
 
 
