@@ -57,8 +57,8 @@ class Ticks:
     now = 0
     read = 0
 
-    def __init__(self, enable_timing: bool) -> None:
-        assert enable_timing
+    def __init__(self, enable_timing: bool, blocking: bool) -> None:
+        assert enable_timing and blocking  # whoever waits for it leaves the core to others
 
     def record(self) -> None:
         Ticks.now += 1
