@@ -202,9 +202,9 @@ def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None
     assert request.settings("static", "sst2") == ("epochs=3", "rate=2e-4")
     assert request.settings("static", "reviews") == ("epochs=1", "rate=2e-4")
     assert request.settings("once", "reviews") == ("epochs=1", "rate=1e-4")
-    wrong = made(tmp_path, STATIC, once, tasks=[reviews()], finetune=["review.epochs=1"])
-    with pytest.raises(UserError, match=r"review\.epochs"):
-        plan_of(wrong)
+    for words in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
+        with pytest.raises(UserError, match=r"review is no task; did you mean reviews\?"):
+            study.narrowed(tuning=words)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clozelab.contracts import UserError
-from clozelab.recipe import slots
+from clozelab.recipe import protocols, slots
 from clozelab.recipe.scores import check_score, named_task
 from clozelab.recipe.tables import listed, plain, remedy
 
@@ -27,6 +27,8 @@ def check(study: Study, place: str) -> None:
     for task in scored:
         if scored.count(task) > 1:
             raise UserError(f"{place}: task {task} is listed twice; list it once")
+    for word in (*study.finetune, *(word for one in study.variants for word in one.finetune)):
+        _check_tuning(word, scored, place)
     for measure in study.measures:
         if not measure.startswith(("held_out.", "pair.")):
             fix = "name held_out.OBJECTIVE or pair.OBJECTIVE"
@@ -39,6 +41,14 @@ def check(study: Study, place: str) -> None:
     for number, claim in enumerate(study.claims):
         _check_claim(study, claim, scored, f"{place}: claims.{number}")
     _check_recipes(study, place)
+
+
+def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
+    """What stands before a dot is a task, this study's or another, or the word task itself."""
+    task, dot, _ = word.partition("=")[0].partition(".")
+    known = (*tasks, *(name for name in protocols.TASKS if name not in tasks))
+    if dot and task not in (*known, "task"):
+        raise UserError(f"{place}: fine-tuning {word}: {task} is no task; {remedy(task, known)}")
 
 
 def _check_teacher(study: Study, variant: Variant, place: str) -> None:
