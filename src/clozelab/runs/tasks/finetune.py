@@ -225,12 +225,12 @@ def _side_by_side(
     many = max(1, min(at_once, len(orders)))
     shared = replace(machine, sharers=many)
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
-        with interrupts.held():
-            waiting = {
-                pool.submit(_alone, order, out / order.name, shared, habits): order.name
-                for order in orders
-            }
         try:
+            with interrupts.held():
+                waiting = {
+                    pool.submit(_alone, order, out / order.name, shared, habits): order.name
+                    for order in orders
+                }
             for done in as_completed(waiting):
                 for event in done.result():
                     yield Happened(waiting[done], event)
