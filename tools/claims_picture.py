@@ -26,6 +26,7 @@ LOOKS = {  # colour, marker: they differ without colour
     "undecided": ("#8a8a8a", "|"),
 }
 WIDEST = {"points": 12.0, "nats": 5.0}  # that the axis shows to either side
+Row = tuple[str, float, Finding]  # what is claimed, what it allows to be lost, what was found
 
 
 def claims() -> list[tuple[str, Judged]]:
@@ -34,11 +35,11 @@ def claims() -> list[tuple[str, Judged]]:
     return [(one.folder.name, judge(claim, one)) for one in found for claim in one.study.claims]
 
 
-def rows(unit: str) -> list[tuple[str, float, Finding]]:
-    """What is claimed, what it allows to be lost, and what was found, where something was."""
+def rows(unit: str, judged: list[tuple[str, Judged]]) -> list[Row]:
+    """Those that are decided in a unit, where something was found."""
     return [
         (_name(study, one, finding), one.claim.margin, finding)
-        for study, one in claims()
+        for study, one in judged
         for finding in one.decisive
         if finding.unit == unit and finding.advantage is not None
     ]
@@ -49,9 +50,9 @@ def _name(study: str, one: Judged, finding: Finding) -> str:
     return f"{study}: {one.claim.better} over {one.claim.than}{on}"
 
 
-def draw(axis: Axes, unit: str) -> None:
+def draw(axis: Axes, unit: str, told: list[Row]) -> None:
     """A line for each, from one end of its interval to the other."""
-    told, most = rows(unit), WIDEST[unit]
+    most = WIDEST[unit]
 
     def shown(value: float) -> float:
         return max(-most, min(most, value))
@@ -78,12 +79,14 @@ def draw(axis: Axes, unit: str) -> None:
 
 def main() -> None:
     """One picture."""
-    heights = [len(rows(unit)) for unit in WIDEST]
+    judged = claims()
+    told = {unit: rows(unit, judged) for unit in WIDEST}
+    heights = [len(found) for found in told.values()]
     figure, axes = pyplot.subplots(
         2, figsize=(7.2, 0.2 * sum(heights) + 1.5), height_ratios=heights, layout="constrained"
     )
-    for axis, unit in zip(axes, WIDEST, strict=True):
-        draw(axis, unit)
+    for axis, (unit, found) in zip(axes, told.items(), strict=True):
+        draw(axis, unit, found)
     for verdict, (colour, marker) in LOOKS.items():
         axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=verdict)
     axes[0].plot([], [], color="black", marker=".", linestyle="", label="what may be lost")

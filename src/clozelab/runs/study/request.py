@@ -70,9 +70,8 @@ class Request:
 
     def settings(self, variant: str, task: str) -> tuple[str, ...]:
         """What a variant changes in its protocol on a task; TASK.KEY=VALUE is for that alone."""
-        others = {*protocols.TASKS, *self.tasks()}
-        words = self._tuning(variant)
-        general = [word for word in words if word.partition(".")[0] not in others]
+        tasks, words = {*protocols.TASKS, *self.tasks()}, self._tuning(variant)
+        general = [word for word in words if word.partition(".")[0] not in tasks]
         own = [word.removeprefix(f"{task}.") for word in words if word.startswith(f"{task}.")]
         return _last((*general, *own))
 
