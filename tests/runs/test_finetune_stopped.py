@@ -96,6 +96,14 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
         assert equal(weights(place), weights(straight / place.name))
 
 
+def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    places = [out / "seed-0", out / "seed-1"]
+    interrupted(command(out, "--seeds", "3", "--at-once", "2"), places, after=5)
+    assert all((place / "recipe.toml").exists() for place in places)
+    assert not (out / "seed-2").exists()
+
+
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     tuned(given, tmp_path / "straight")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -225,15 +225,20 @@ def _side_by_side(
     many = max(1, min(at_once, len(orders)))
     shared = replace(machine, sharers=many)
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
+        waiting: dict[Future[list[Event]], str] = {}
         try:
-            with interrupts.held():
-                waiting = {
-                    pool.submit(_alone, order, out / order.name, shared, habits): order.name
-                    for order in orders
-                }
-            for done in as_completed(waiting):
-                for event in done.result():
-                    yield Happened(waiting[done], event)
+            while orders or waiting:
+                # No more than there are processes: what waits inside the pool cannot be stopped.
+                while orders and len(waiting) < many:
+                    order = orders.pop(0)
+                    with interrupts.held():
+                        started = pool.submit(_alone, order, out / order.name, shared, habits)
+                    waiting[started] = order.name
+                ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for done in ready:
+                    name = waiting.pop(done)
+                    for event in done.result():
+                        yield Happened(name, event)
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
