@@ -20,6 +20,7 @@ from typing import Any
 
 import clozelab
 from clozelab.contracts import UserError
+from clozelab.files import write_text
 
 Entry = dict[str, Any]
 
@@ -186,19 +187,6 @@ def read_json(file: Path) -> dict[str, Any]:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
-
-
-def write_text(file: Path, text: str) -> None:
-    """Replace a file whole, or leave it as it was."""
-    part = file.with_name(f".{file.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _commit(file: Path) -> str | None:

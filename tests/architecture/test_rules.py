@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training", "tasks", "interop"}
-GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts"}
+GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts", "files"}
 ALLOWED = {
     "contracts": set(),
     "packed": {"contracts"},
@@ -19,6 +19,7 @@ ALLOWED = {
     "keys": {"contracts"},
     "kernels": set(),
     "interrupts": set(),
+    "files": {"contracts"},
     "data": set(),
     **{part: GROUND for part in PARTS},
     "interop": GROUND | {"encoder"},

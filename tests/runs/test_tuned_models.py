@@ -19,7 +19,8 @@ import clozelab
 from clozelab import cli, data
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
-from clozelab.records import Run, machine_facts, write_text
+from clozelab.files import write_text
+from clozelab.records import Run, machine_facts
 from clozelab.runs.load import load
 from clozelab.runs.model import build as build_model
 from clozelab.runs.tasks import taskfile

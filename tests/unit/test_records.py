@@ -12,7 +12,8 @@ import pytest
 
 from clozelab import records
 from clozelab.contracts import UserError
-from clozelab.records import Board, Run, machine_facts, write_text
+from clozelab.files import write_text
+from clozelab.records import Board, Run, machine_facts
 
 
 def create(path: Path, recipe: str = 'name = "bert"\n') -> Run:

@@ -16,7 +16,7 @@ from clozelab.contracts import UserError
 
 def bench(arguments: argparse.Namespace) -> None:
     """Measure training on this machine."""
-    from clozelab.records import write_text
+    from clozelab.files import write_text
     from clozelab.report.bench import table
     from clozelab.runs.bench.rows import Order
 

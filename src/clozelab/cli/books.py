@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from clozelab import data
-from clozelab.records import write_text
+from clozelab.files import write_text
 
 # Documents go by the book and the chapter or entry; three of the books are novels of one author.
 _BOOKS = {"pride": "austen", "northanger": "austen", "persuasion": "austen"}

@@ -93,7 +93,7 @@ def blocks(arguments: argparse.Namespace) -> None:
 
 def report(arguments: argparse.Namespace) -> None:
     """Write a page about some runs or a study; to follow them, again while they go on."""
-    from clozelab.records import write_text
+    from clozelab.files import write_text
     from clozelab.report.document import check
 
     place = Path(arguments.out)

@@ -276,7 +276,7 @@ def _written(place: str | None) -> Iterator[TextIO]:
     if place is None:
         yield sys.stdout
         return
-    from clozelab.records import write_text
+    from clozelab.files import write_text
 
     kept = StringIO()
     yield kept

@@ -15,13 +15,14 @@ from torch import Tensor
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.encoder import Relative, Transformer
+from clozelab.files import write_text
 from clozelab.interop import families, huggingface
 from clozelab.interop.card import card
 from clozelab.interop.fitting import fitting
 from clozelab.interop.heads import ROBERTAS, TaskHead
 from clozelab.interop.onnx import export_onnx
 from clozelab.interop.tokenizer import dressed
-from clozelab.records import PLAN, Run, machine_facts, write_text
+from clozelab.records import PLAN, Run, machine_facts
 from clozelab.runs.history import data, lineage, metrics
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.tasks import taskfile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clozelab.records import write_text
+from clozelab.files import write_text
 from clozelab.report.study.cells import gathered
 from clozelab.report.study.sections import page
 

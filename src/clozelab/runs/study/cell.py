@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.records import MEASURED, Run, read_json, write_text
+from clozelab.files import write_text
+from clozelab.records import MEASURED, Run, read_json
 from clozelab.runs import starting
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from clozelab.contracts import UserError
+from clozelab.files import write_text
 from clozelab.recipe import studies
-from clozelab.records import PLAN, STUDY, write_text
+from clozelab.records import PLAN, STUDY
 from clozelab.runs.corpus import cores
 from clozelab.runs.events import Said
 from clozelab.runs.fitting import open_stores

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from clozelab import recipe as recipes
-from clozelab.records import MEASURED, Run, read_json, write_text
+from clozelab.files import write_text
+from clozelab.records import MEASURED, Run, read_json
 from clozelab.runs.study.cell import FAILED, TASKS, Order, done
 from clozelab.runs.study.plan import Plan
 

@@ -18,8 +18,9 @@ from typing import Any
 from clozelab import interrupts
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
+from clozelab.files import write_text
 from clozelab.recipe import protocols
-from clozelab.records import PLAN, Run, write_text
+from clozelab.records import PLAN, Run
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.machine import Machine

@@ -1,0 +1,179 @@
+"""Files on a disk: written whole or not at all, locked while written, never anyone else's.
+
+A folder that clozelab made has a marker file in it, which says of what kind it is. Only what stands
+beside a marker is ever replaced or removed; a name alone proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from glob import escape
+from hashlib import file_digest
+from pathlib import Path
+from typing import BinaryIO
+
+from filelock import FileLock, Timeout
+
+from clozelab.contracts import UserError
+
+MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
+LOCK = ".lock"
+_HOLDER = ".lock.json"  # who has the lock; the lock's own file is emptied by whoever tries it
+
+
+def is_own(file: Path) -> bool:
+    """Whether a name is one of the small files that keep a folder: its marker and its lock."""
+    return file.name in (MARKER, LOCK, _HOLDER)
+
+
+def kind_of(folder: Path) -> str | None:
+    """What clozelab made a folder for; None where it did not make it."""
+    try:
+        return (folder / MARKER).read_text(encoding="utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def claim(folder: Path, kind: str) -> None:
+    """Make a folder ours, or find that it is already; one with anything else in it is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder; name a new or empty one")
+    found = kind_of(folder)
+    if found not in (None, kind):
+        raise UserError(f"{folder}: holds a {found}, not a {kind}; name a new or empty folder")
+    if found is None:
+        if folder.exists() and any(not is_own(file) for file in folder.iterdir()):
+            raise UserError(f"{folder}: has other files in it; name a new or empty folder")
+        mark(folder, kind)
+
+
+def mark(folder: Path, kind: str) -> None:
+    """Write the marker into a folder that is known to be ours, or new."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / MARKER, f"{kind}\n")
+
+
+@contextmanager
+def locked(folder: Path, *, work: str = "process") -> Iterator[None]:
+    """Keep other writers out of a folder; the lock goes with the process, however it ends.
+
+    Who comes second is told which process holds it, and since when.
+    """
+    lock = FileLock(folder / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{folder}: another {work} is writing there{_holder(folder)}; wait for it, or end it"
+        ) from None
+    try:
+        now = time.strftime("%Y-%m-%dT%H:%M:%S")
+        write_text(folder / _HOLDER, json.dumps({"pid": os.getpid(), "started": now}) + "\n")
+        yield
+    finally:
+        (folder / _HOLDER).unlink(missing_ok=True)
+        lock.release()
+
+
+def _holder(folder: Path) -> str:
+    try:
+        holder = json.loads((folder / _HOLDER).read_text(encoding="utf-8"))
+        started = datetime.fromisoformat(holder["started"])
+        return f" (process {int(holder['pid'])}, since {started:%d %B %H:%M:%S})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""  # it has only just taken the lock, or is giving it back
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[BinaryIO]:
+    """A stream whose bytes become the file when all are written; an error leaves it as it was.
+
+    A link is followed, so that what it points to is replaced; a device or a pipe is refused.
+    """
+    file = Path(os.path.realpath(file))
+    if file.exists() and not stat.S_ISREG(file.stat().st_mode):
+        what = "a folder" if file.is_dir() else "no plain file"
+        raise UserError(f"{file}: is {what}; name a file to write")
+    part = _beside(file)
+    try:
+        with part.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(file: Path, text: str) -> None:
+    """Replace a file whole, or leave it as it was."""
+    with replacing(file) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that appears when all is in it, or not at all; it must be new or empty."""
+    folder = Path(os.path.realpath(folder))
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(folder)
+    try:
+        beside.mkdir()
+        yield beside
+        for file in sorted(beside.rglob("*")):
+            sync(file)
+        sync(beside)
+        if folder.exists():
+            folder.rmdir()
+        beside.rename(folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _beside(path: Path) -> Path:
+    """Where this process writes what becomes `path`; what killed processes left is removed."""
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
+        pid = left.name.removesuffix(".part").rpartition(".")[2]
+        if pid.isdigit() and not _runs(int(pid)):
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there; where that cannot be asked, it may be."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def sync(path: Path) -> None:
+    """Onto the disk, so that a rename never overtakes what it names."""
+    if os.name == "nt" and path.is_dir():  # Windows has no handle for that
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(file: Path) -> str:
+    """A file's digest, in hexadecimal."""
+    with file.open("rb") as stream:
+        return file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,123 @@
+"""Files: whole or not at all, locked while written, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clozelab.contracts import UserError
+from clozelab.files import claim, kind_of, locked, new_folder, replacing, sha256, write_text
+
+HOLD = (
+    "import sys, time\nfrom pathlib import Path\nfrom clozelab.files import locked\n"
+    "with locked(Path(sys.argv[1]), work='run'):\n    print('held', flush=True)\n    time.sleep(60)"
+)
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    write_text(file, "one")
+    with pytest.raises(TypeError), replacing(file) as stream:
+        stream.writelines([b"two", "no bytes"])  # type: ignore[list-item]
+    assert file.read_text() == "one"
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+
+
+def test_a_pipe_or_a_folder_is_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UserError, match="no plain file"):
+        write_text(pipe, "text")
+    assert pipe.is_fifo()
+    with pytest.raises(UserError, match="is a folder"):
+        write_text(tmp_path, "text")
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(UserError, match="no plain file"):
+        write_text(Path("/dev/null"), "text")
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_file_has_the_mode_of_its_user(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_text(tmp_path / "a", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o640
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    dead, alive = tmp_path / f".a.{done.pid}.part", tmp_path / f".a.{os.getppid()}.part"
+    other = tmp_path / f".b.{done.pid}.part"
+    for left in (dead, alive, other):
+        left.write_text("half")
+    write_text(tmp_path / "a", "text")
+    assert not dead.exists() and alive.exists() and other.exists()
+    folder = tmp_path / f".c.{done.pid}.part"
+    folder.mkdir()
+    with new_folder(tmp_path / "c"):
+        assert not folder.exists()
+
+
+def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "folder"
+    with pytest.raises(FileNotFoundError), new_folder(place) as part:
+        (part / "a").write_text((part / "b").read_text())
+    assert not place.exists() and not [*place.parent.iterdir()]
+    with new_folder(place) as part:
+        (part / "a").write_text("text")
+        assert not place.exists()
+    assert [file.name for file in place.iterdir()] == ["a"]
+    with pytest.raises(UserError, match="not empty"), new_folder(place):
+        pass
+
+
+def test_a_folder_with_other_things_in_it_is_not_claimed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="other files"):
+        claim(tmp_path, "run")
+    assert kind_of(tmp_path) is None
+    mine = tmp_path / "mine"
+    claim(mine, "run")
+    (mine / "recipe.toml").write_text("")
+    claim(mine, "run")
+    assert kind_of(mine) == "run"
+    with pytest.raises(UserError, match="holds a run, not a corpus"):
+        claim(mine, "corpus")
+    with pytest.raises(UserError, match="not a folder"):
+        claim(tmp_path / "thesis.tex", "run")
+
+
+def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with (
+            pytest.raises(UserError, match=rf"another run .*process {other.pid}, since"),
+            locked(tmp_path, work="run"),
+        ):
+            pass
+        other.kill()
+    with locked(tmp_path):  # the lock of a killed process is gone with it
+        pass
+
+
+def test_a_digest_is_of_the_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"abc")
+    assert sha256(tmp_path / "a").startswith("ba7816bf")
