@@ -1,13 +1,54 @@
-"""Ctrl-C while processes begin: half a process started would complain and never end."""
+"""Signals that stop a command: Ctrl-C (SIGINT), and SIGTERM, which does the same.
+
+While a run trains, the first one lets the step end, and the run is saved. While processes begin,
+they are held back: half a process started would complain and never end.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from clozelab.contracts import UserError
+
 _HOLDS = hasattr(signal, "pthread_sigmask")
+
+
+class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
+    """A command that a signal ended in good order; its sentence says how to go on."""
+
+    def __init__(self, sentence: str, *, signal: int) -> None:
+        super().__init__(sentence)
+        self.signal = signal
+
+
+def signal_of(interrupt: KeyboardInterrupt) -> int:
+    """The signal behind an interrupt: SIGINT, unless it says another."""
+    return int(next(iter(interrupt.args), signal.SIGINT))
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[], int]]:
+    """Which signal came that stops a run, or 0; a second one stops it in the middle of a step."""
+    came = 0
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield lambda: came
+        return
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal came
+        if came:
+            raise KeyboardInterrupt(number)
+        came = number
+
+    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: came
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ ALLOWED = {
     "layers": {"contracts"},
     "keys": {"contracts"},
     "kernels": set(),
-    "interrupts": set(),
+    "interrupts": {"contracts"},
     "files": {"contracts"},
     "data": set(),
     **{part: GROUND for part in PARTS},

@@ -52,7 +52,7 @@ def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 2 and "Traceback" not in said, said
+    assert process.returncode == 130 and "Traceback" not in said, said
     return said
 
 

@@ -173,7 +173,7 @@ def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Pat
         _until(lambda: _importing(running.pid))
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
-        assert running.returncode == 2, said
+        assert running.returncode == 130, said
         assert "interrupted" in said and "Traceback" not in said and "Process" not in said, said
         _until(lambda: not _alive(running.pid))
 

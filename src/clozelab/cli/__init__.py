@@ -13,20 +13,27 @@ from clozelab.arguments import parser
 from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.console import err
 from clozelab.contracts import UserError
+from clozelab.interrupts import Stopped, signal_of
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; a mistake of the user's ends in one sentence and exit code 2."""
+    """Run a command; a mistake of the user's ends in one sentence and exit code 2.
+
+    A signal ends it with 128 and its number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM.
+    """
     arguments = parser().parse_args(words)
     try:
         COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
+    except Stopped as error:
+        err.print(f"[bold red]clozelab:[/] {escape(str(error))}")
+        return 128 + error.signal
     except UserError as error:
         err.print(f"[bold red]clozelab:[/] {escape(str(error))}")
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         err.print("[bold red]clozelab:[/] interrupted")
-        return 2
+        return 128 + signal_of(error)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.interrupts import Stopped, signal_of
 
 if TYPE_CHECKING:
     from clozelab.text.store import Corpus
@@ -57,10 +58,11 @@ def build(arguments: argparse.Namespace) -> None:
     )
     try:
         corpus = _follow(building)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         building.close()
-        raise UserError(
-            f"{arguments.out}: interrupted; finished parts are kept, the same command goes on"
+        raise Stopped(
+            f"{arguments.out}: interrupted; finished parts are kept, the same command goes on",
+            signal=signal_of(interrupt),
         ) from None
     for what, number in counts.numbers.items():
         place = counts.places[what]

@@ -12,6 +12,7 @@ from rich.markup import escape
 from clozelab.cli.console import err, out, warn
 from clozelab.cli.training import View, machine_of, progress
 from clozelab.contracts import UserError
+from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -153,7 +154,9 @@ class _Cell:
         if isinstance(event, Ended):
             self.end()
             if not event.whole:
-                raise UserError("stopped, and saved; run the same command again to go on")
+                raise Stopped(
+                    "stopped, and saved; run the same command again to go on", signal=event.signal
+                )
         elif isinstance(event, Said) and event.text in self.heard:
             return  # what is so of the data is so in every cell
         else:

@@ -17,6 +17,7 @@ from clozelab.cli.console import err, out
 from clozelab.cli.models import loaded
 from clozelab.cli.training import View, machine_of, progress, speaks
 from clozelab.contracts import UserError
+from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
     from clozelab.runs.load import Loaded
@@ -109,9 +110,10 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
             event = happened.event
             if isinstance(event, Ended):
                 if not event.whole:
-                    raise UserError(
+                    raise Stopped(
                         f"stopped after step {event.step:,} of {happened.trial}, which is saved;"
-                        " run the same command again to go on"
+                        " run the same command again to go on",
+                        signal=event.signal,
                     )
                 if view is not None and view.task is not None:
                     bars.remove_task(view.task)

@@ -21,6 +21,7 @@ from rich.progress import (
 
 from clozelab.cli.console import err, read_recipe, warn
 from clozelab.contracts import UserError
+from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
     from clozelab.runs.events import Began, Evaluated, Event, Scored
@@ -110,9 +111,10 @@ def watch(events: Iterator[Event], place: Path) -> None:
             elif speaks():
                 view.show(event)
     if not last.whole:
-        raise UserError(
+        raise Stopped(
             f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
-            f" --resume {place}"
+            f" --resume {place}",
+            signal=last.signal,
         )
     if speaks():
         err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGINT
 from typing import Any, TypeVar
 
 from clozelab.recipe import Recipe
@@ -68,6 +69,7 @@ class Ended:
     step: int
     whole: bool
     result: Mapping[str, Any]
+    signal: int = SIGINT  # which told it
 
 
 T = TypeVar("T")

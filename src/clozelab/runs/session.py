@@ -5,11 +5,9 @@ What is trained, pretraining's `Setup` or a fine-tuning's `Trial`, is behind `Wo
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from clozelab.contracts import UserError
+from clozelab.interrupts import stopping
 from clozelab.records import Run
 from clozelab.runs.events import Began, Ended, Evaluated, Event, Said, Saved, Scored, means
 from clozelab.runs.limits import FIRST, Spent, limit
@@ -117,8 +116,8 @@ class Session:
         for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
-        number = first
-        with _stopping() as stopped, closing(log):
+        number, sign = first, 0
+        with stopping() as stopped, closing(log):
             for event in self._train(first, cursor):
                 yield event
                 if not isinstance(event, Step):
@@ -130,6 +129,7 @@ class Session:
                 # What any process is told, all of them do.
                 told = self.work.world.most(2 * stopped() + self._unsaved_long())
                 ends = number == total or told >= 2
+                sign = told // 2
                 if self.habits.due(self.habits.evaluate_every, number, total):
                     yield from self._evaluate(number, log)
                 if ends or told or self.habits.due(self.habits.save_every, number, total):
@@ -145,7 +145,7 @@ class Session:
         # A run that was done before has its result already.
         if leads and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
-        yield Ended(number, number == total, result)
+        yield Ended(number, number == total, result, signal=sign)
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """The steps; where memory runs out the micro-batch is halved and the step taken again."""
@@ -219,24 +219,3 @@ class Session:
         self._saved = time.monotonic()
         if place is not None:
             yield Saved(step.number, place)
-
-
-@contextmanager
-def _stopping() -> Iterator[Callable[[], bool]]:
-    """Whether the run was told to stop; told twice, it stops in the middle of a step."""
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told.is_set
-        return
-
-    def stop(number: int, frame: object) -> None:
-        if told.is_set():
-            raise KeyboardInterrupt
-        told.set()
-
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield told.is_set
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
