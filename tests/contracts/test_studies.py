@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clozelab import recipe as recipes
 from clozelab.recipe import protocols, studies
 from clozelab.recipe.scores import metrics_of
 from clozelab.recipe.studies import Study, Variant
@@ -134,9 +135,9 @@ def test_the_papers_own_numbers_bear_out_its_claims(name: str) -> None:
 def test_every_variant_can_be_tuned_to_every_task(name: str) -> None:
     study = study_of(name)
     for one in study.variants:
-        word = one.recipe or study.recipe
-        for small in (True, False):
-            protocol = one.protocol or protocols.protocol_for(word, small=small)
+        base = recipes.read(one.recipe or study.recipe)
+        for recipe in (base, study.recipe_of(one, size="tiny")):
+            protocol = one.protocol or protocols.protocol_for(recipe, base=base)
             for task in study.tasks:
                 settings = [*study.finetune, *one.finetune]
                 found = protocols.read(protocol, task, NAMED[task].kind, overrides=settings)

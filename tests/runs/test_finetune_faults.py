@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,11 @@ def test_a_damaged_folder_says_what_to_remove(tmp_path: Path) -> None:
     (out / "plan.json").write_text('{"x')
     with pytest.raises(UserError, match=r"plan\.json: cannot be read"):
         tuned(given, out)
+
+
+def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    tuned(replace(given, protocol="bert"), out)
+    assert planned(given).order.protocol == "ours"
+    assert planned(given, out=out).order.protocol == "bert"
+    assert planned(replace(given, protocol="roberta"), out=out).order.protocol == "roberta"

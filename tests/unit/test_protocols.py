@@ -85,12 +85,31 @@ def test_a_protocol_begins_with_its_paper_and_fits_a_screen(name: str) -> None:
 
 
 def test_recipes_have_the_protocol_of_their_paper() -> None:
-    found = {name: protocol_for(name) for name in recipes.names()}
-    assert set(found.values()) == SYSTEMS - {"ours"}
+    found = {name: protocol_for(recipes.read(name)) for name in recipes.names()}
+    assert set(found.values()) == SYSTEMS
+    for name in SYSTEMS - {"wwm", "ours"}:
+        assert found[name] == name
     assert found["roberta_wwm"] == "wwm" and found["bert_chinese"] == "bert"
-    assert protocol_for("anything") == "bert"
-    assert protocol_for("roberta", small=True) == protocol_for("mine", small=True) == "ours"
-    assert protocol_for("elmo", small=True) == "elmo"
+    assert found["swift"] == "ours"
+    assert protocol_for(recipes.read("swift", size="base")) == "roberta"
+    for name in SYSTEMS - {"wwm", "ours", "elmo"}:
+        assert protocol_for(recipes.read(name, size="tiny")) == "ours"
+    assert protocol_for(recipes.read("elmo", size="tiny")) == "elmo"
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_protocol_goes_by_the_parts_not_by_the_name_or_the_tokenizer(name: str) -> None:
+    own = recipes.read(name)
+    copy = recipes.parse(recipes.to_toml(replace(own, name="mine", title="mine")), "mine.toml")
+    assert protocol_for(copy) == protocol_for(own)
+    tokenizer = recipes.read("bert").tokenizer  # a run has that of its corpus
+    assert protocol_for(replace(own, tokenizer=tokenizer)) == protocol_for(own)
+
+
+def test_a_variant_is_tuned_as_the_recipe_that_it_changes() -> None:
+    base = recipes.read("bert")
+    changed = recipes.read("bert", overrides=["encoder.position_offset=2"])
+    assert (protocol_for(changed), protocol_for(changed, base=base)) == ("roberta", "bert")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def finetune(arguments: argparse.Namespace) -> None:
     order = _order(arguments, model)
     if arguments.after is not None:  # which random weights, if asked for, came before
         order = replace(order, model=_first(arguments, place), fresh=False)
-    plan = planned(order, grid=arguments.grid, seeds=arguments.seeds)
+    plan = planned(order, grid=arguments.grid, seeds=arguments.seeds, out=place)
     machine, habits = machine_of(arguments), Habits()
     running = follow(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
     _watch(running, plan, place)
@@ -68,7 +68,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     before = place.with_name(f"{place.name}-after-{arguments.after}")
     order = _order(arguments, arguments.model)
     order = replace(order, data=Data(arguments.after, root=arguments.task_data), teacher=None)
-    plan = planned(replace(order, settings=()))
+    plan = planned(replace(order, settings=()), out=before)
     running = follow(plan, before, machine=machine_of(arguments), habits=Habits())
     _watch(running, plan, before)
     return str(before)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
-from clozelab.recipe import task_settings
+from clozelab.recipe import Recipe, slots, task_settings
 from clozelab.recipe.tables import Table, build, remedy, written
 from clozelab.tasks import KINDS, OWN
 from clozelab.training.tuning import Tuning
@@ -35,7 +35,7 @@ OURS = "ours"
 
 _MANY = ("kinds", "tasks", "grids")  # tables of tables
 _WORDS = ("default", "grid", *_MANY)
-_RENAMED = {"roberta_wwm": "wwm"}
+_SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
 _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(Tuning)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
@@ -48,15 +48,36 @@ def names() -> list[str]:
     return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
-def protocol_for(recipe: str, *, small: bool = False) -> str:
-    """The protocol of a recipe's paper, or BERT's; for a small encoder ours.
+def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
+    """The protocol of the paper that a recipe is nearest to by its parts; for a small encoder ours.
 
-    ELMo's is kept at every size, since it alone leaves its encoder as it is.
+    `base` is what a study's variant changes: all variants of it are tuned by its protocol. ELMo's
+    is kept at every size, since it alone leaves its encoder as it is.
     """
-    name = _RENAMED.get(recipe, recipe)
-    if small and name != "elmo":
-        return OURS
-    return name if name in names() else "bert"
+    paper = _paper(base or recipe)
+    return OURS if paper != "elmo" and recipe.encoder.width < _SMALL else paper
+
+
+def _paper(recipe: Recipe) -> str:
+    """Whose recipe it is, by what sets that apart from BERT's; a name proves nothing.
+
+    The tokenizer is no mark: any recipe may meet a corpus that has another.
+    """
+    encoder: Any = recipe.encoder
+    kind, masking = slots.use("encoder", encoder), slots.use("masking", recipe.masking)
+    objectives = {slots.use("objectives", part) for part in recipe.objectives}
+    marks = {
+        "elmo": kind == "lstm",
+        "xlnet": kind == "relative",
+        "gpt": getattr(encoder, "causal", False),
+        "albert": "sentence_order" in objectives or getattr(encoder, "sharing", "none") != "none",
+        "distilbert": "distillation" in objectives,
+        "spanbert": bool({"span_boundary", "span_joint"} & objectives),
+        "ernie": masking == "knowledge",
+        "wwm": getattr(recipe.masking, "words", None) == "segmenter",
+        "roberta": bool(getattr(encoder, "position_offset", 0)),
+    }
+    return next((paper for paper, is_so in marks.items() if is_so), "bert")
 
 
 def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()) -> Tuning:

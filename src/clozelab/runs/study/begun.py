@@ -42,7 +42,9 @@ class Begun:
 def made(request: Request) -> dict[str, str]:
     """What every variant, task and corpus of a request is, by what they are called."""
     study = request.study
-    found = {f"variant {one.name}": request.mark(one.name) for one in study.variants}
+    names = [one.name for one in study.variants]
+    found = {f"variant {name}": request.mark(name) for name in names}
+    found |= {f"protocol of {name}": request.protocol(name) for name in names}
     found |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
     for one in study.variants:
         for corpus, _ in open_stores(request.stores(one.name)):

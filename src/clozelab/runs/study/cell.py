@@ -142,7 +142,7 @@ def _tuned(order: Order, task: str) -> Iterator[Event]:
     given = TaskOrder(
         str(model(order)),
         request.tasks()[task],
-        protocol=request.study.variant(order.cell.variant).protocol,
+        protocol=request.protocol(order.cell.variant),
         settings=request.settings(order.cell.variant, task),
         seed=order.cell.seed,
     )

@@ -23,7 +23,6 @@ from clozelab.text.store import Corpus
 from clozelab.training.tuning import Tuning
 from clozelab.training.world import join
 
-_SMALL = 768  # below this width ours is the usual protocol, as in fine-tuning
 _SAMPLE = 200  # examples that show how long a task's are
 _LEAST = 0.03  # seconds of the smallest step on a GPU
 _WINDOWS = 1.5  # of a passage that does not fit a block, the tokens read for each of its own
@@ -111,11 +110,9 @@ def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -
 def tuning(request: Request, variant: str, task: str) -> Tuning:
     """How a variant is fine-tuned on a task: by the usual protocol or its own, and its settings."""
     data = request.tasks()[task]
-    recipe, kind = request.recipe(variant), data.found().kind
-    usual = protocols.protocol_for(recipe.name, small=recipe.encoder.width < _SMALL)
-    protocol = request.study.variant(variant).protocol or usual
-    word = protocol_task(data.task, kind)
-    return protocols.read(protocol, word, kind, overrides=request.settings(variant, task))
+    kind = data.found().kind
+    word, settings = protocol_task(data.task, kind), request.settings(variant, task)
+    return protocols.read(request.protocol(variant), word, kind, overrides=settings)
 
 
 def _tokens(examples: list[Any], corpus: Corpus, length: int) -> float:

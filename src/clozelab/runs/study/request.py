@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.recipe import Recipe, protocols
+from clozelab.recipe import Recipe, protocols, read
 from clozelab.recipe.scores import named_task
 from clozelab.recipe.studies import Study
 from clozelab.runs.tasks.orders import Data, absolute
@@ -47,6 +47,12 @@ class Request:
     def recipe(self, variant: str) -> Recipe:
         """A variant's recipe at the size."""
         return self.study.recipe_of(variant, size=self.size)
+
+    def protocol(self, variant: str) -> str:
+        """How a variant is fine-tuned: as it says, or as the recipe is whose variant it is."""
+        own = self.study.variant(variant)
+        base = read(own.recipe or self.study.recipe)
+        return own.protocol or protocols.protocol_for(self.recipe(variant), base=base)
 
     def stores(self, variant: str) -> list[str]:
         """The corpora that a variant reads."""

@@ -20,7 +20,7 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.files import write_text
 from clozelab.recipe import protocols
-from clozelab.records import PLAN, Run
+from clozelab.records import PLAN, Run, read_json
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.machine import Machine
@@ -33,7 +33,6 @@ from clozelab.runs.tasks.lessons import (
     opened,
     protocol_task,
     tuning_of,
-    usual_protocol,
 )
 from clozelab.runs.tasks.orders import Data, Order, settled, with_settings
 from clozelab.runs.tasks.summary import summary
@@ -86,7 +85,7 @@ def finetune(
     `settings` are key=value over those of the protocol.
     """
     data = Data(data) if isinstance(data, str) else data
-    plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds)
+    plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
     for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
         if isinstance(happened.event, Ended) and not happened.event.whole:
             raise UserError(f"{out}: was stopped; say the same again to go on")
@@ -172,11 +171,21 @@ def trial(
         yield Happened(name, Ended(work.total, True, {}))
 
 
-def planned(order: Order, *, grid: Sequence[str] | None = None, seeds: int = 1) -> Plan:
-    """The plan of an order; `grid` may be empty, which is the protocol's own."""
+def planned(
+    order: Order,
+    *,
+    grid: Sequence[str] | None = None,
+    seeds: int = 1,
+    out: Path | None = None,
+) -> Plan:
+    """The plan of an order; `grid` may be empty, which is the protocol's own.
+
+    What was begun in `out` keeps its protocol, unless the order names one.
+    """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: at least 1")
-    protocol = order.protocol or usual_protocol(opened(order.model))
+    protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
+    protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
     order = replace(order, protocol=protocol)
     if grid is None:
         return Plan(order, seeds=seeds)

@@ -30,7 +30,6 @@ from clozelab.tasks.laying import Laid
 from clozelab.training.packing import Share
 from clozelab.training.tuning import Tuning
 
-_SMALL = 768  # below this width an encoder is tuned by our own protocol
 _POOLERS = ("next_sentence", "sentence_order")
 _PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
 
@@ -104,7 +103,7 @@ def forget() -> None:
 def tuning_of(order: Order, given: Loaded) -> Tuning:
     """The protocol's settings for the task, with the user's own over them."""
     found = _found(order.data)
-    protocol = order.protocol or usual_protocol(given)
+    protocol = order.protocol or protocols.protocol_for(given.recipe)
     task = protocol_task(order.data.task, found.kind)
     return protocols.read(protocol, task, found.kind, overrides=order.settings)
 
@@ -113,12 +112,6 @@ def protocol_task(task: str, kind: str) -> str:
     """What protocols know a task by: its name, that of which it is a part, or its kind."""
     known = (task, task.partition("_")[0], _PARTS.get(task))
     return next((name for name in known if name in protocols.TASKS), kind)
-
-
-def usual_protocol(given: Loaded) -> str:
-    """That of the recipe's paper; a small encoder learns faster than those were made for."""
-    small = given.recipe.encoder.width < _SMALL
-    return protocols.protocol_for(given.recipe.name, small=small)
 
 
 @lru_cache(maxsize=4)
