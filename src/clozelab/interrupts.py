@@ -52,23 +52,46 @@ def stopping() -> Iterator[Callable[[], int]]:
 
 
 @contextmanager
+def terminable() -> Iterator[None]:
+    """Raise on SIGTERM what Ctrl-C raises; a process that was started deaf to it stays so."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    if not is_main or before in (signal.SIG_IGN, None):
+        yield
+        return
+    signal.signal(signal.SIGTERM, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _raise(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(number)
+
+
+@contextmanager
 def held() -> Iterator[None]:
-    """Hold interrupts back until the end; a process that starts meanwhile begins deaf to them."""
+    """Hold signals back until the end; a process that starts meanwhile begins deaf to Ctrl-C.
+
+    SIGTERM still reaches such a process: that is how a pool ends its workers.
+    """
     if not _HOLDS:
         yield
         return
-    came: list[object] = []
+    came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
-    raises = signal.signal(signal.SIGINT, lambda *_: came.append(None)) if is_main else None
+    signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in signs}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if is_main:
-            signal.signal(signal.SIGINT, raises)
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
     if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(came[0])
 
 
 def heard() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training", "tasks", "interop"}
-GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts", "files"}
+GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts", "files", "nearest"}
 ALLOWED = {
     "contracts": set(),
     "packed": {"contracts"},
@@ -20,7 +20,8 @@ ALLOWED = {
     "kernels": set(),
     "interrupts": {"contracts"},
     "files": {"contracts"},
-    "data": set(),
+    "nearest": set(),
+    "data": {"nearest"},
     **{part: GROUND for part in PARTS},
     "interop": GROUND | {"encoder"},
     "recipe": GROUND | PARTS,
@@ -28,7 +29,7 @@ ALLOWED = {
     "statistics": set(),
     "runs": GROUND | PARTS | {"recipe", "records", "statistics", "data"},
     "report": GROUND | {"recipe", "records", "statistics", "text", "tasks"},
-    "arguments": set(),
+    "arguments": {"contracts", "nearest"},
     "cli": GROUND | PARTS | {"recipe", "records", "runs", "report", "data", "arguments"},
     "__main__": {"cli", "training"},
     "__init__": PARTS | {"recipe", "runs", "contracts"},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
+
+from clozelab.nearest import nearest
 
 __all__ = ["TASKS", "TOKENIZERS", "chinese", "chinese_entities", "corpus", "task", "tokenizer"]
 
@@ -52,6 +53,6 @@ def tokenizer(name: str) -> Path:
 def _check(kind: str, value: str, known: tuple[str, ...]) -> None:
     if value in known:
         return
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    meant = nearest(value, known)
+    hint = f"; did you mean {meant!r}?" if meant else ""
     raise ValueError(f"unknown {kind} {value!r}: there are {', '.join(known)}{hint}")

@@ -16,11 +16,12 @@ from typing import Any
 from clozelab.contracts import Format, Masking, UserError
 from clozelab.encoder import Encoder
 from clozelab.masking import Corruption
+from clozelab.nearest import listed, remedy
 from clozelab.objectives import Objective
 from clozelab.recipe import slots
 from clozelab.recipe.overrides import override
 from clozelab.recipe.sizes import DIAL, derived, unknown
-from clozelab.recipe.tables import Table, build, flat, listed, plain, remedy, written
+from clozelab.recipe.tables import Table, build, flat, plain, written
 from clozelab.text.tokenizers import Training
 from clozelab.training import Optimiser, Schedule
 

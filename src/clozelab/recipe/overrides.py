@@ -7,8 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.nearest import remedy
 from clozelab.recipe.slots import SLOTS, TABLES
-from clozelab.recipe.tables import Table, remedy
+from clozelab.recipe.tables import Table
 
 _WORDS = ("name", "title")
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.nearest import remedy
 from clozelab.recipe import Recipe, slots, task_settings
-from clozelab.recipe.tables import Table, build, remedy, written
+from clozelab.recipe.tables import Table, build, written
 from clozelab.tasks import KINDS, OWN
 from clozelab.training.tuning import Tuning
 

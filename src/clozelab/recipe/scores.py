@@ -13,7 +13,7 @@ from typing import Any
 
 from clozelab import objectives
 from clozelab.contracts import UserError
-from clozelab.recipe.tables import remedy
+from clozelab.nearest import remedy
 from clozelab.tasks import KINDS, OWN
 from clozelab.tasks.coreference import METRICS as COREFERENCE
 from clozelab.tasks.files.named import NAMED

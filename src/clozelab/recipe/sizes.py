@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from clozelab.contracts import UserError
+from clozelab.nearest import remedy
 from clozelab.objectives import BidirectionalLm, Objective
-from clozelab.recipe.tables import remedy
 
 if TYPE_CHECKING:
     from clozelab.recipe import Recipe

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from clozelab import blocks, encoder, masking, objectives, training
 from clozelab.contracts import UserError
 from clozelab.encoder import Lstm, Relative, Transformer
+from clozelab.nearest import listed
 from clozelab.objectives import CausalLm, Distillation, MaskedLm
-from clozelab.recipe.tables import listed
 from clozelab.text.tokenizers import TOKENIZERS
 
 if TYPE_CHECKING:

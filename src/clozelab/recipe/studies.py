@@ -17,10 +17,11 @@ from typing import Any, Literal
 
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
+from clozelab.nearest import remedy
 from clozelab.recipe import Recipe, protocols
 from clozelab.recipe.scores import named_task
 from clozelab.recipe.study_checks import check
-from clozelab.recipe.tables import Table, build, plain, remedy, written
+from clozelab.recipe.tables import Table, build, plain, written
 
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")

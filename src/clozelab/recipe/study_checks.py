@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clozelab.contracts import UserError
+from clozelab.nearest import listed, remedy
 from clozelab.recipe import protocols, slots
 from clozelab.recipe.scores import check_score, named_task
-from clozelab.recipe.tables import listed, plain, remedy
+from clozelab.recipe.tables import plain
 
 if TYPE_CHECKING:
     from clozelab.recipe.studies import Claim, Study, Variant

@@ -9,30 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from clozelab.contracts import UserError
+from clozelab.nearest import listed, remedy
 
 Table = dict[str, Any]
-
-
-def remedy(word: str, allowed: Iterable[str]) -> str:
-    """The nearest allowed word, or all of them."""
-    words = list(allowed)
-    near = get_close_matches(word, words, n=1)
-    if near:
-        return f"did you mean {near[0]}?"
-    return f"use {listed(words)}" if words else "leave it out"
-
-
-def listed(words: Iterable[str]) -> str:
-    """Words as a choice: a, b or c."""
-    *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:

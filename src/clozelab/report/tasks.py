@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clozelab.contracts import UserError
-from clozelab.recipe.tables import remedy
+from clozelab.nearest import remedy
 from clozelab.tasks import KINDS
 from clozelab.tasks.files.named import NAMED, Named
 

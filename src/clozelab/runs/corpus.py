@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from clozelab import recipe as recipes
 from clozelab.contracts import Counts, UserError
+from clozelab.nearest import nearest
 from clozelab.text.extension import Extension
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
@@ -49,8 +49,8 @@ def choose_tokenizer(
     else:
         name = kind or "wordpiece"
         if name not in TOKENIZERS:
-            near = get_close_matches(name, TOKENIZERS, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            meant = nearest(name, TOKENIZERS)
+            hint = f"did you mean {meant}? " if meant else ""
             raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
         training = TOKENIZERS[name](vocabulary=VOCABULARY)
     if vocabulary is not None:

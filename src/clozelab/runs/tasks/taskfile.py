@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from clozelab.contracts import UserError
-from clozelab.recipe.tables import build, plain, remedy, written
+from clozelab.nearest import remedy
+from clozelab.recipe.tables import build, plain, written
 from clozelab.tasks import KINDS, Kind
 from clozelab.training.tuning import Tuning
 

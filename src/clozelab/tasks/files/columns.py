@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import Counts, UserError
+from clozelab.nearest import nearest
 from clozelab.tasks.files.lines import located
 from clozelab.tasks.files.tables import Row, Table, table
 
@@ -70,11 +70,11 @@ def find(among: Table, role: str, usual: Sequence[str], *, asked: Asked) -> str:
 
 def missing(among: Table, role: str, sought: Sequence[str]) -> UserError:
     """What is said where no column plays a role."""
-    near = get_close_matches(sought[0], among.columns, 1)
+    meant = nearest(sought[0], among.columns) or "NAME"
     numbered = "" if among.columns[:1] == ("0",) else " (by number where there is no header line)"
     return UserError(
         f"{among.name} has no column for the {role}: looked for {', '.join(sought)}, found"
-        f" {', '.join(among.columns)}; say --columns {role}={near[0] if near else 'NAME'}{numbered}"
+        f" {', '.join(among.columns)}; say --columns {role}={meant}{numbered}"
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from clozelab.contracts import Counts, UserError
+from clozelab.nearest import nearest
 from clozelab.tasks.examples import Document, Example
 from clozelab.tasks.files import lines
 from clozelab.tasks.files.choices import choices
@@ -129,8 +129,8 @@ def find(name: str, root: Path | None) -> Found:
 
 def _named(name: str) -> Named:
     if name not in NAMED:
-        near = get_close_matches(name, NAMED, 1, 0.4)
-        hint = f"did you mean {near[0]}?" if near else f"say one of {', '.join(NAMED)}"
+        meant = nearest(name, NAMED, alike=0.4)
+        hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
         raise UserError(f"there is no task {name!r}: {hint}")
     return NAMED[name]
 

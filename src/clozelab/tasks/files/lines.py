@@ -8,11 +8,11 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.nearest import nearest
 
 PACKINGS = (".xz", ".gz")
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -30,8 +30,8 @@ def located(path: Path) -> Path:
         return there
     folder = path.parent
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    near = get_close_matches(path.name, names, 1, 0.5)
-    hint = f"did you mean {folder / near[0]}?" if near else "check the path"
+    meant = nearest(path.name, names, alike=0.5)
+    hint = f"did you mean {folder / meant}?" if meant else "check the path"
     raise UserError(f"there is no file {path}, nor {path.name}.xz or {path.name}.gz: {hint}")
 
 

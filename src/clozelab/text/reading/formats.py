@@ -7,13 +7,13 @@ import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
 from clozelab.contracts import Counts, UserError
+from clozelab.nearest import nearest
 from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut, read_text
 from clozelab.text.reading.lines import PACKINGS, Lines, opened
 
@@ -118,10 +118,8 @@ def no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
     if not record:
         return UserError(f"{place} has no field {field!r}, nor any other: check the file")
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
-    near = get_close_matches(field, list(record), 1)
-    best = (
-        near[0] if near else max(texts or dict.fromkeys(record, 0), key=lambda k: texts.get(k, 0))
-    )
+    longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
+    best = nearest(field, record) or longest
     return UserError(
         f"{place} has no field {field!r}, only {', '.join(record)}: say --field {best}"
     )

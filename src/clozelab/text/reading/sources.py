@@ -11,12 +11,12 @@ import sys
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 from clozelab.contracts import Counts, UserError
+from clozelab.nearest import nearest
 from clozelab.text.reading.formats import (
     Progress,
     kind_of,
@@ -159,8 +159,8 @@ def _nearest(path: Path) -> str:
         names = sorted(os.listdir(missing.parent))
     except OSError:
         names = []
-    near = get_close_matches(missing.name, names, 1, 0.5)
-    return f": did you mean {missing.parent / near[0]}?" if near else ": check the name"
+    meant = nearest(missing.name, names, alike=0.5)
+    return f": did you mean {missing.parent / meant}?" if meant else ": check the name"
 
 
 def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
