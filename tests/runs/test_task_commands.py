@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,71 @@ def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(
     for one in found:
         assert sum(one["probabilities"].values()) == pytest.approx(1)
         assert one["label"] == max(one["probabilities"], key=one["probabilities"].__getitem__)
+
+
+def test_json_has_what_was_given_beside_what_was_predicted(
+    classifier: str,
+    pairer: str,
+    tagger: str,
+    answerer: str,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def told(model: str, *words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(said(capsys, "predict", model, *words, "--json"))
+        return found
+
+    assert told(classifier, "--text", "a joy")["text"] == "a joy"
+    pair = told(pairer, "--text", "one", "--text", "two")
+    assert (pair["first"], pair["second"]) == ("one", "two") and pair["label"] in NLI
+    tagged = told(tagger, "--text", "He saw Anna")
+    assert tagged["words"] == ["He", "saw", "Anna"] and len(tagged["tags"]) == 3
+    asked = {"id": "q7", "question": "who", "context": "Anna came."}
+    file = write(root / "given.jsonl", jsonl(asked))
+    found = told(answerer, "--file", str(file))
+    assert (found["id"], found["question"], found["passage"]) == ("q7", "who", "Anna came.")
+    assert "answers" not in found
+
+
+def test_columns_are_remembered_and_those_given_win(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = "".join(f"text {n}\t{'up' if n % 2 else 'down'}\n" for n in range(8))
+    file = write(tmp_path / "a.tsv", "wording\tmood\n" + rows)
+    words = ["--train", str(file), "--dev", str(file)]
+    words += ["--columns", "first=wording", "--columns", "label=mood"]
+    out = tune("classify", tmp_path / "out", *words)
+    capsys.readouterr()
+    assert "accuracy" in said(capsys, "evaluate", out, str(file))
+    assert len(said(capsys, "predict", out, "--file", str(file)).splitlines()) == 8
+    other = write(tmp_path / "b.tsv", "saying\tlabel\n" + rows)
+    assert "looked for" in refused(capsys, "evaluate", out, str(other))
+    assert "accuracy" in said(capsys, "evaluate", out, str(other), "--columns", "first=saying")
+
+
+def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> None:
+    file, none = str(write(tmp_path / "a.tsv", "sentence\tlabel\na\t1\n")), "nosuch.tsv"
+    commands = {
+        "no file nosuch.tsv": ["predict", "run", "--file", none],
+        "neither a file here nor a known task": ["evaluate", "run", none],
+        "has no data of sst2": ["evaluate", "run", "sst2", "--task-data", str(tmp_path)],
+        "nosuch.tsv: no corpus here": ["evaluate", "run", "--data", none],
+        "there is no file nosuch.tsv": ["finetune", "run", "classify", "--train", none],
+        "no file nosuch.tsv,": ["finetune", "run", "classify", "--train", file, "--dev", none],
+        "did you mean sst2": ["finetune", "run", "sst3", "--task-data", str(tmp_path)],
+        "there is no task 'sst3'": ["predict", "run", "--task", "sst3", "--out", "o"],
+        "recipe nosuch is unknown": ["bench", "nosuch"],
+        "other.tsv: no corpus here": ["bench", "--data", "other.tsv"],
+    }
+    code = (
+        "import json, sys; sys.modules['torch'] = None; from clozelab.cli import main;"
+        "sys.exit({*map(main, json.loads(sys.argv[1]))} != {2})"
+    )
+    words = [sys.executable, "-c", code, json.dumps([*commands.values()])]
+    found = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert found.returncode == 0, found.stderr
+    for told, line in zip(commands, found.stderr.split("clozelab: ")[1:], strict=True):
+        assert told in " ".join(line.split()), line
 
 
 def test_a_text_never_breaks_a_line_of_the_output(

@@ -39,12 +39,13 @@ def listing(arguments: argparse.Namespace) -> None:
 
 def finetune(arguments: argparse.Namespace) -> None:
     """Fit a model to a task."""
+    place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
+    order = _order(arguments, arguments.model)
+    order.data.check()  # before torch, which takes seconds to load
+
     from clozelab.runs.session import Habits
     from clozelab.runs.tasks.finetune import follow, planned
 
-    place = Path(arguments.out or f"{arguments.model.rstrip('/')}-{arguments.task}")
-    model = arguments.model
-    order = _order(arguments, model)
     if arguments.after is not None:  # which random weights, if asked for, came before
         order = replace(order, model=_first(arguments, place), fresh=False)
     plan = planned(order, grid=arguments.grid, seeds=arguments.seeds, out=place)
@@ -145,15 +146,22 @@ def evaluate(arguments: argparse.Namespace) -> None:
         _losses(arguments)
         return
     from clozelab.report.scores import scores
-    from clozelab.runs.tasks.predict import score
+    from clozelab.runs.tasks.orders import Data
+    from clozelab.tasks.files.hub import is_hub
+    from clozelab.tasks.files.lines import found as found_file
     from clozelab.tasks.files.named import NAMED
 
     what = arguments.task
-    if what not in NAMED and not Path(what).exists():
+    if what in NAMED:
+        Data(what, root=arguments.task_data).check()
+    elif not is_hub(what) and found_file(Path(what)) is None:
         raise UserError(
             f"{what}: is neither a file here nor a known task; check the path, or see clozelab"
             " tasks"
         )
+
+    from clozelab.runs.tasks.predict import score
+
     given = loaded(arguments.model)
     with err.status("scoring"):
         found = score(
@@ -169,6 +177,10 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def _losses(arguments: argparse.Namespace) -> None:
     from clozelab.report.losses import table
+    from clozelab.runs.fitting import open_stores
+
+    open_stores([arguments.data])  # before torch, which takes seconds to load
+
     from clozelab.runs.evaluate import evaluate
     from clozelab.runs.events import means
 
@@ -185,6 +197,7 @@ def _losses(arguments: argparse.Namespace) -> None:
 
 def predict(arguments: argparse.Namespace) -> None:
     """Say what a fine-tuned model says of texts."""
+    from clozelab.cli.texts import check_file
     from clozelab.cli.texts import examples as examples_of
     from clozelab.report.predictions import lines, shown
 
@@ -194,6 +207,7 @@ def predict(arguments: argparse.Namespace) -> None:
     if arguments.split is not None:
         raise UserError("--split is one of a known task's: name that by --task, or leave it out")
     _check_place(arguments.out)
+    check_file(arguments)
     given = loaded(arguments.model)
     examples = examples_of(arguments, given)
     found = _followed(arguments, given, examples)
@@ -208,16 +222,18 @@ def predict(arguments: argparse.Namespace) -> None:
 def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
     from clozelab.runs.tasks.orders import Data
-    from clozelab.runs.tasks.predict import fine_tuned
     from clozelab.tasks.files.submission import write_submission
 
     if arguments.out is None:
         raise UserError("--task writes a submission: name its folder by --out DIR")
     if arguments.text or arguments.file is not None or arguments.json:
         raise UserError("--task brings its own texts and format: leave the others out")
+    found = Data(arguments.task, root=arguments.task_data).found()
+
+    from clozelab.runs.tasks.predict import fine_tuned
+
     given = loaded(arguments.model)
     task, _ = fine_tuned(given)
-    found = Data(arguments.task, root=arguments.task_data).found()
     _check_alike(arguments, task.kind, found)
     split = arguments.split or "test"
     said = _followed(arguments, given, found.read(split))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.cli.console import err
 from clozelab.contracts import UserError
+from clozelab.tasks.examples import GOLD
 
 if TYPE_CHECKING:
     from clozelab.runs.load import Loaded
     from clozelab.runs.tasks.taskfile import Assignment
 
-_GOLD = {"label", "tags", "answers", "clusters"}  # fields that a prediction must not depend on
 _STDIN = "standard input"
 # How many texts make an example of a kind, at least and at most, and what they are.
 _ONE, _TWO, _EITHER = (1, 1, "one text"), (2, 2, "two texts"), (1, 2, "one text or two")
@@ -42,6 +42,14 @@ def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
     if arguments.text:
         return _of_command(task, [_sound(text, "--text") for text in arguments.text])
     return _of_lines(task, _read(file), _STDIN if file in (None, "-") else str(file))
+
+
+def check_file(arguments: argparse.Namespace) -> None:
+    """Refuse a file that is not there, before a model is opened."""
+    from clozelab.runs.tasks.orders import Data
+
+    if arguments.file not in (None, "-"):
+        Data("", test=arguments.file).check()
 
 
 def read_stdin() -> str:
@@ -134,4 +142,4 @@ def _example(task: Assignment, texts: Any, number: int) -> Any:
 
 def _unlabelled(example: Any) -> Any:
     """The example without what a file may say of it."""
-    return example._replace(**{name: None for name in example._fields if name in _GOLD})
+    return example._replace(**{name: None for name in example._fields if name in GOLD})

@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.tasks.examples import GOLD
 from clozelab.tasks.predictions import Class, Clusters, Number, Picked, Span, Tags
 
 _ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
@@ -18,10 +19,10 @@ _AROUND = 300  # characters of a passage on either side of its answer
 
 
 def lines(examples: Sequence[Any], found: Sequence[Any], *, as_json: bool) -> Iterator[str]:
-    """A line a prediction: fields with tabs between them, or JSON with every probability."""
+    """A line a prediction: fields with tabs between them, or JSON with text and probabilities."""
     for example, said in zip(examples, found, strict=True):
         if as_json:
-            yield json.dumps({"id": example.id, **_named(said)}, ensure_ascii=False)
+            yield json.dumps({**_read(example), **_named(said)}, ensure_ascii=False)
         else:
             yield "\t".join(_ENDS.sub(" ", part) for part in _fields(example, said))
 
@@ -57,6 +58,14 @@ def answered(said: Span, passage: str, *, top: int) -> Group:
     for one in said.best[:top]:
         rivals.add_row(Text(f"{one.probability:6.1%}"), Text(one.text))
     return Group(first, Text(""), around, Text(""), rivals)
+
+
+def _read(example: Any) -> dict[str, Any]:
+    """What the model was given: the example without its label, a text alone by that word."""
+    known = {name: part for name, part in example._asdict().items() if name not in GOLD}
+    if "second" in known and known["second"] is None:
+        return {"id": known["id"], "text": known["first"]}
+    return known
 
 
 def _named(value: Any) -> Any:

@@ -65,4 +65,6 @@ class Document(NamedTuple):
     clusters: tuple[tuple[Mention, ...], ...] | None = None  # None: not known
 
 
+GOLD = {"label", "tags", "answers", "clusters"}  # fields that a prediction must not depend on
+
 Example = Sentences | Tagged | Question | Choice | Document

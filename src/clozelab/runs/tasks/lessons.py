@@ -73,7 +73,7 @@ def lesson(order: Order) -> Lesson:
     share = _with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
     return Lesson(
-        task=Assignment(order.data.task, read.kind, tuning),
+        task=Assignment(order.data.task, read.kind, tuning, order.data.columns),
         recipe=given.recipe,
         tokenizer=given.tokenizer,
         share=share,

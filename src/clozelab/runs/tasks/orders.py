@@ -11,6 +11,8 @@ from clozelab.contracts import UserError
 from clozelab.recipe import protocols
 from clozelab.tasks import OWN
 from clozelab.tasks.files.found import Found, find
+from clozelab.tasks.files.hub import is_hub
+from clozelab.tasks.files.lines import located
 from clozelab.tasks.files.own import own
 
 
@@ -36,6 +38,15 @@ class Data:
                 raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
             return find(self.task, Path(self.root) if self.root else None)
         return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
+
+    def check(self) -> None:
+        """Refuse what is not there, before anything is read."""
+        files = [file for file in (self.train, self.dev, self.test) if file]
+        for file in files:
+            if not is_hub(file):
+                located(Path(file))
+        if not files:
+            self.found()
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ def score(
 ) -> dict[str, dict[str, float]]:
     """A fine-tuned model's scores on a part of a known task, or on a labelled file.
 
-    A task may have several dev sets; `part` names them all.
+    A task may have several dev sets; `part` names them all. `columns` are those of the files that
+    the model was tuned on, unless others are given.
     """
     task, _ = fine_tuned(given)
     if what not in NAMED and part != "dev":
@@ -79,8 +80,8 @@ def score(
     if what not in NAMED:
         kind: Any = task.kind
         labels = getattr(kind, "labels", getattr(kind, "tags", ()))
-        word = _word(task, what, columns)
-        data = Data(word, dev=what, columns=tuple(columns), labels=labels)
+        columns = tuple(columns) or task.columns
+        data = Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
     else:
         data = Data(what, root=root)
     found = data.found()
@@ -111,10 +112,10 @@ def _judging(kind: Any, found: Found) -> Kind:
 
 
 def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
-    """The examples of a table, whose labels need not be there."""
+    """The examples of a table, whose labels need not be there; its columns as in `score`."""
     task, _ = fine_tuned(given)
-    word = _word(task, file, columns)
-    return Data(word, test=file, columns=tuple(columns)).found().read("test")
+    columns = tuple(columns) or task.columns
+    return Data(_word(task, file, columns), test=file, columns=columns).found().read("test")
 
 
 def _word(task: Assignment, file: str, columns: Sequence[str]) -> str:

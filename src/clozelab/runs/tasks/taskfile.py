@@ -22,11 +22,15 @@ class Assignment:
     name: str  # "sst2", or the kind where the data are the user's own
     kind: Kind
     tuning: Tuning
+    columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
 
 
 def to_toml(given: Assignment) -> str:
     """The whole of it as text; it reads back equal."""
-    lines = [f"name = {written(given.name)}", "", "[task]", f"use = {written(given.kind.name)}"]
+    lines = [f"name = {written(given.name)}"]
+    if given.columns:
+        lines.append(f"columns = {written(given.columns)}")
+    lines += ["", "[task]", f"use = {written(given.kind.name)}"]
     lines += [f"{key} = {written(value)}" for key, value in plain(given.kind).items()]
     lines += ["", "[tuning]"]
     lines += [f"{key} = {written(value)}" for key, value in plain(given.tuning).items()]
@@ -40,9 +44,10 @@ def parse(text: str, place: str) -> Assignment:
         task = dict(tables["task"])
         use = task.pop("use")
         name, tuning = str(tables["name"]), tables["tuning"]
+        columns = tuple(str(word) for word in tables.get("columns", ()))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
     if use not in KINDS:
         raise UserError(f"{place}: task.use = {written(use)} is unknown; {remedy(use, KINDS)}")
     kind: Kind = build(KINDS[use], task, place=place, key="task")
-    return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"))
+    return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"), columns)
