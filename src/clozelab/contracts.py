@@ -149,7 +149,8 @@ class Blocks:
 class Hidden:
     """What is to be predicted in some blocks.
 
-    Promise: never a fixed position, never over the budget; the same key gives the same choice.
+    Promise: never a fixed position; never over the budget, or, where the strategy says so, at the
+    budget on average; the same key gives the same choice.
     """
 
     spans: Ints  # [·, 2] half-open over the packed tokens: sorted, disjoint, each inside one block

@@ -119,6 +119,65 @@ def test_mask_takes_the_tokenizer_of_a_corpus(
     assert pieces(shown) == [token.removeprefix("##") for token in tokens]
 
 
+@pytest.mark.parametrize(
+    ("text", "names", "phrase"),
+    [
+        ("昨天下午，北京大学的图书馆来了一位老人。", "北‿京‿大‿学", "none"),
+        (
+            "Pierre went to New York, and Rio de Janeiro saw him.",
+            "pierre,  rio‿de‿janeiro",
+            "new‿york",
+        ),
+    ],
+)
+def test_mask_shows_which_phrases_and_names_are_known(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, names: str, phrase: str
+) -> None:
+    lines = [f"He saw New York on day {n}, as Pierre in Rio de Janeiro did." for n in range(30)]
+    english = write(tmp_path / "a.jsonl", lines)
+    listed = tmp_path / "names.txt"
+    listed.write_text("Pierre\nRio de Janeiro\n北京大学\n", encoding="utf-8")
+    built = build(
+        [english, str(chinese())],
+        tmp_path / "c",
+        Wordpiece(1500),
+        phrases=True,
+        entities=str(listed),
+    )
+    levels = ("--set", "masking.levels={phrase=1.0,entity=1.0}")
+    shown = said(capsys, "mask", "ernie", text, "--corpus", str(built.path), *levels)
+    plain = re.sub("[·⟦⟧=]|→[^‿⟧]*", "", shown)
+    assert f"names known in this text: {names}\n" in plain
+    assert phrase in re.findall("phrases known in this text: (.*)", plain)[0]
+    for level, line in re.findall(r"^(phrase|entity): (.+)", plain, re.MULTILINE):
+        units = names.split(",  ") if level == "entity" else [phrase] * (phrase != "none")
+        assert all(unit in line for unit in units)
+
+
+def test_mask_says_that_no_units_are_known_without_a_corpus(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = said(capsys, "mask", "ernie", CHINESE, "--epoch", "0")
+    assert "phrases known in this text: none: it takes a --corpus built with --phrases\n" in shown
+    assert "names known in this text: none: it takes a --corpus built with --entities\n" in shown
+
+
+def test_words_of_the_knowledge_levels_are_segmented_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--set", "masking.levels={word=1.0}", "--set", "masking.rate=0.5")
+    for masks in epochs(said(capsys, "mask", "ernie", CHINESE, *words)).values():
+        assert "语‿言" in re.sub("[⟦⟧=]|→[^‿⟧]*", "", masks)
+
+
+def test_a_corpus_without_segmented_words_is_refused_for_their_level(tmp_path: Path) -> None:
+    built = build(write(tmp_path / "a.jsonl", texts(20)), tmp_path / "c", segment=False)
+    words = ("blocks", "ernie", "--size", "tiny", "--corpus", str(built.path))
+    result = run(*words, "--set", "masking.levels={word=1.0}")
+    assert result.returncode == 2
+    assert "no segment units in this corpus; build it again" in result.stderr
+
+
 def test_mask_reads_standard_input() -> None:
     assert epochs(run("mask", "bert", "-", text=ENGLISH).stdout) == epochs(
         run("mask", "bert", ENGLISH).stdout

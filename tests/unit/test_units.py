@@ -43,7 +43,7 @@ def entities(kind: str, names: list[str], text: str) -> list[str]:
     runs = gazetteer(names, known, Counts())
     encoded = known.encode([text], characters=True)
     units = (encoded.ids, encoded.marks, encoded.starts)
-    found = mark_runs(*units, runs=runs, bit=Mark.ENTITY)
+    found = len(mark_runs(*units, runs=runs, bit=Mark.ENTITY))
     marked = cut(text, encoded, Mark.ENTITY)
     assert found >= len(marked)  # a name of one token is found, and nothing changes
     return marked
@@ -89,17 +89,21 @@ def test_no_names_mark_nothing() -> None:
     runs = gazetteer([], known, Counts())
     assert not runs
     encoded = known.encode(["some words"])
-    assert mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY) == 0
+    assert (
+        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 0
+    )
     empty = known.encode([])
     some = gazetteer(["some words"], known, Counts())
-    assert mark_runs(empty.ids, empty.marks, empty.starts, runs=some, bit=Mark.ENTITY) == 0
+    assert len(mark_runs(empty.ids, empty.marks, empty.starts, runs=some, bit=Mark.ENTITY)) == 0
 
 
 def test_no_name_is_found_across_sentences() -> None:
     known = encoder(tokenizer("wordpiece"))
     runs = gazetteer(["New York"], known, Counts())
     encoded = known.encode(["It is new", "York it is, New York", "New"])
-    assert mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY) == 1
+    assert (
+        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 1
+    )
     assert (encoded.marks[encoded.starts[:-1]] == Mark.ALL).all()
     assert np.count_nonzero(encoded.marks & Mark.PHRASE == 0) == 0  # the other bits are left
 
@@ -234,7 +238,7 @@ def test_chains_of_pairs_make_phrases_of_at_most_four_words() -> None:
     ids = np.array([0, 1, 2, 0, 1, 2, 3, 4, 5, 6, 7, 8])
     marks = np.full(len(ids), Mark.ALL, dtype=np.uint8)
     assert LONGEST_PHRASE == 4
-    assert mark_phrases(ids, marks, np.array([0, 11, 12]), phrases=phrases) == 3
+    assert len(mark_phrases(ids, marks, np.array([0, 11, 12]), phrases=phrases)) == 3
     begins = (marks & Mark.PHRASE > 0).astype(int).tolist()
     assert begins == [1, 1, 0, 1, 1, 0, 0, 0, 1, 0, 0, 1]
     assert (marks | Mark.PHRASE == Mark.ALL).all()
@@ -272,4 +276,6 @@ def test_a_tally_above_its_limit_is_bounded_and_keeps_the_frequent(often: int) -
 def test_runs_of_other_lengths_do_not_match() -> None:
     runs = Runs({3: np.array([1], dtype=np.uint64)})
     encoded = encoder(tokenizer("wordpiece")).encode(["two words"])
-    assert mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY) == 0
+    assert (
+        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 0
+    )

@@ -53,18 +53,20 @@ def mask(arguments: argparse.Namespace) -> None:
     recipe = read_recipe(arguments)
     corpus = Corpus.open(arguments.corpus) if arguments.corpus else None
     text = sys.stdin.read() if arguments.text == "-" else arguments.text
-    blocks, documents = masks.lay(text, recipe, corpus)
+    laid = masks.lay(text, recipe, corpus)
     tokenizer = masks.tokenizer_of(recipe, corpus)
     copies = recipe.corruption.copies
     epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
     if arguments.epoch is not None:
         epochs = [arguments.epoch]
     out.print(views.legend(recipe), soft_wrap=not out.is_terminal)
-    for shown in masks.masked(blocks, recipe, documents, epochs=epochs, seed=arguments.seed):
+    for line in views.known(laid.blocks, laid.units, recipe, tokenizer=tokenizer):
+        out.print(line, soft_wrap=not out.is_terminal)
+    for shown in masks.masked(laid, recipe, epochs=epochs, seed=arguments.seed):
         name = f"epoch {shown.epoch}"
         if copies:
             name += f", copy {recipe.corruption.copy(shown.epoch)} of {copies}"
-        view = views.epoch(blocks, shown, recipe, tokenizer=tokenizer, name=name)
+        view = views.epoch(laid.blocks, shown, recipe, tokenizer=tokenizer, name=name)
         out.print()
         out.print(view, soft_wrap=not out.is_terminal)
 

@@ -7,10 +7,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Bools, Hidden, Ints, Mark, UserError, Vocabulary
-from clozelab.keys import mix, unit
+from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, UserError, Vocabulary
+from clozelab.keys import below, mix, unit
 from clozelab.masking.units import (
     Over,
+    Units,
     block_draws,
     budget,
     check_cap,
@@ -18,21 +19,23 @@ from clozelab.masking.units import (
     divide,
     draws,
     spans,
-    take,
-    whole,
 )
 
-LEVELS = {"character": 0, "word": Mark.WORD, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
+LEVELS = {"character": 0, "word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
 @dataclass(frozen=True)
 class Knowledge:
     """Hide units of one level, the level drawn for each block by the weights `levels`.
 
-    At level "character" every token is a unit; elsewhere a token outside any unit is one by
-    itself. `choose = "budget"` takes units up to the budget, "bernoulli" tosses a coin for each
-    unit, as the published code did; `pick = "epoch"` draws one level for a whole epoch, its other
-    habit. `stages` turns the levels into a curriculum: shares of the run, in the levels' order.
+    At level "character" every token is a unit, at "word" a segmenter's word; elsewhere a token
+    outside any unit is one by itself. `choose = "budget"` hides as many tokens as the budget says
+    on average and every unit of a block with the same probability, however long it is: the units
+    stand around a circle in random order, and those that begin inside a window are hidden. So a
+    block misses its budget by less than its longest unit, and one with a unit longer than its
+    budget may hide nothing. "bernoulli" tosses a coin for each unit, as the published code did;
+    `pick = "epoch"` draws one level for a whole epoch, its other habit. `stages` turns the levels
+    into a curriculum: shares of the run, in the levels' order.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
@@ -63,6 +66,12 @@ class Knowledge:
         if self.stages and not next(iter(self.levels.values())):
             raise UserError("stages: the first level stands alone at first: weigh it above 0")
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that a corpus must know: those of the levels that are ever drawn."""
+        drawn = (name for name, weight in self.levels.items() if weight)
+        return tuple("segment" if name == "word" else name for name in drawn if LEVELS[name])
+
     def stage(self, progress: float) -> Knowledge:
         """The strategy at a point of the run: stage k draws from the first k levels only."""
         if not self.stages:
@@ -74,18 +83,19 @@ class Knowledge:
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose units; see `Masking`."""
-        units = divide(blocks, self._begins(blocks, key))
+        units = divide(blocks, self.begins(blocks, key))
         keys = draws(blocks, key, 0)[units.first]
         if self.choose == "bernoulli":
-            groups = np.full(len(blocks.ids), -1, dtype=np.int64)
-            free = ~blocks.fixed
-            picked = np.where(unit(keys) < self.rate, np.arange(len(keys)), -1)
-            groups[free] = picked[units.of[free]]
-            return Hidden(spans(blocks, groups))
-        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
-        return Hidden(whole(blocks, units, take(units, wanted, keys), wanted=wanted))
+            chosen = np.asarray(unit(keys) < self.rate)
+        else:
+            wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+            chosen = _window(units, keys, wanted=wanted, turns=block_draws(blocks, key, 1))
+        groups = np.full(len(blocks.ids), -1, dtype=np.int64)
+        free = ~blocks.fixed
+        groups[free] = np.where(chosen, np.arange(len(chosen)), -1)[units.of[free]]
+        return Hidden(spans(blocks, groups))
 
-    def _begins(self, blocks: Blocks, key: int) -> Bools:
+    def begins(self, blocks: Blocks, key: int) -> Bools:
         """[N] the tokens that begin a unit of their block's level."""
         bits = np.array([LEVELS[name] for name in self.levels], dtype=np.uint8)
         bit = bits[self.picked(blocks, key)][blocks.rows]
@@ -99,3 +109,21 @@ class Knowledge:
         else:
             draw = unit(block_draws(blocks, key, 0))
         return np.asarray(np.searchsorted(share[:-1], draw * share[-1], side="right"))
+
+
+def _window(units: Units, keys: Keys, *, wanted: Ints, turns: Keys) -> Bools:
+    """[U] which units begin inside a window of `wanted` tokens of their block's circle.
+
+    A unit's beginning is anywhere on the circle with the same probability, so each is hidden in
+    wanted / tokens of all draws. Where every unit is one token the order alone is draw enough: the
+    choice is that of token masking.
+    """
+    order = np.lexsort((keys, units.rows))
+    sizes = units.sizes[order]
+    before = np.cumsum(sizes) - sizes
+    places = np.empty_like(before)
+    places[order] = before
+    tokens = np.bincount(units.rows, weights=units.sizes, minlength=len(wanted)).astype(np.int64)
+    places -= (np.cumsum(tokens) - tokens)[units.rows]
+    turn = np.where(tokens == units.counts, 0, below(turns, tokens))
+    return np.asarray((places - turn[units.rows]) % tokens[units.rows] < wanted[units.rows])

@@ -25,9 +25,9 @@ class Token:
     """Hide single tokens, each as likely as any other.
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
-    "floor" (fairseq) takes floor(rate · length + U) and at least one, "bernoulli" (transformers)
-    tosses a coin for every token, so that a block may hide none. `specials` lets specials be
-    hidden, as fairseq did.
+    "floor" takes floor(rate · length + U), U uniform in [0, 1), as fairseq does, but at least one,
+    which fairseq does not see to; "bernoulli" (transformers) tosses a coin for every token, so
+    that a block may hide none. `specials` lets specials be hidden, as in fairseq.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})

@@ -31,6 +31,11 @@ class WholeWord:
         check_rate(self.rate)
         check_cap(self.cap)
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that a corpus must know."""
+        return ("segment",) if self.words == "segmenter" else ()
+
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose words; see `Masking`."""
         bit = Mark.WORD if self.words == "tokenizer" else Mark.SEGMENT

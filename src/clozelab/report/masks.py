@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -9,13 +10,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark
+from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Ints, Mark
 from clozelab.recipe import Recipe
 
 STYLES = {
     Corrupted.MASK: "white on blue",
     Corrupted.RANDOM: "bold red",
     Corrupted.SAME: "bold green",
+}
+_KNOWN = {  # what a kind of unit is called, and how a corpus comes to know it
+    "phrase": ("phrases", "a --corpus built with --phrases"),
+    "entity": ("names", "a --corpus built with --entities"),
 }
 _SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
@@ -33,6 +38,16 @@ class Masks(Protocol):
         """What is seen instead."""
         ...
 
+    @property
+    def levels(self) -> list[str]:
+        """The level of each block, where there are levels."""
+        ...
+
+    @property
+    def joined(self) -> Bools:
+        """[N] whether each token goes with its left neighbour, as one unit."""
+        ...
+
 
 def epoch(
     blocks: Blocks, masks: Masks, recipe: Recipe, *, tokenizer: Tokenizer, name: str
@@ -44,8 +59,33 @@ def epoch(
     head = f"{name}: {len(hidden.positions)} of {free} tokens in {spans}"
     segmented = getattr(recipe.masking, "words", "tokenizer") == "segmenter"
     words = (blocks.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
-    lines = [_block(blocks, row, masks, tokenizer, words) for row in range(len(blocks))]
+    gaps = _gaps(blocks, words, masks.joined)
+    lines = [_block(blocks, row, masks, tokenizer, gaps) for row in range(len(blocks))]
+    if masks.levels:
+        lines = [Text(f"{level}: ") + line for level, line in zip(masks.levels, lines, strict=True)]
     return Group(Text(head, style="bold"), *lines)
+
+
+def known(
+    blocks: Blocks, units: Mapping[str, Ints], recipe: Recipe, *, tokenizer: Tokenizer
+) -> Iterator[Text]:
+    """The phrases and names of a text that a recipe would hide whole, a line for each kind."""
+    words = (blocks.marks & Mark.WORD) != 0
+    gaps = _gaps(blocks, words, np.ones_like(words))
+    for kind in getattr(recipe.masking, "units", ()):
+        if kind not in _KNOWN:
+            continue
+        name, remedy = _KNOWN[kind]
+        shown = [
+            "".join(
+                gaps[at] * (at > first) + show_piece(tokenizer, int(blocks.ids[at]))
+                for at in range(first, stop)
+                if not blocks.fixed[at]
+            )
+            for first, stop in units.get(kind, np.zeros((0, 2), dtype=np.int64)).tolist()
+        ]
+        nothing = "none" if kind in units else f"none: it takes {remedy}"
+        yield Text(f"{name} known in this text: {',  '.join(shown) or nothing}")
 
 
 def legend(recipe: Recipe) -> Text:
@@ -61,10 +101,19 @@ def legend(recipe: Recipe) -> Text:
         "  ",
         ("⟦=kept⟧", STYLES[Corrupted.SAME]),
         "  ⟦ ⟧ a span   · between the pieces of a word",
+        "   ‿ between the words of a unit" if hasattr(recipe.masking, "levels") else "",
     )
 
 
-def _block(blocks: Blocks, row: int, masks: Masks, tokenizer: Tokenizer, words: Bools) -> Text:
+def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:
+    """[N] what stands before each token: a space, or a sign where it goes with its neighbour."""
+    signs = np.where(words, np.where(joined, "‿", " "), "·")
+    signs[blocks.fixed] = " "
+    signs[1:][blocks.fixed[:-1]] = " "
+    return [str(sign) for sign in signs]
+
+
+def _block(blocks: Blocks, row: int, masks: Masks, tokenizer: Tokenizer, gaps: list[str]) -> Text:
     hidden, corrupted = masks.hidden, masks.corrupted
     first, stop = int(blocks.starts[row]), int(blocks.starts[row + 1])
     begin, end = set(hidden.spans[:, 0].tolist()), set(hidden.spans[:, 1].tolist())
@@ -74,8 +123,7 @@ def _block(blocks: Blocks, row: int, masks: Masks, tokenizer: Tokenizer, words: 
     for at in range(first, stop):
         if at > first:
             inside = at in place and at not in begin
-            gap = " " if words[at] or blocks.fixed[at] else "·"
-            line.append(gap, style=line.spans[-1].style if inside else "dim")
+            line.append(gaps[at], style=line.spans[-1].style if inside else "dim")
         piece = show_piece(tokenizer, int(blocks.ids[at]))
         if at not in place:
             line.append(piece, style="dim" if blocks.fixed[at] else "")

@@ -10,10 +10,19 @@ from tokenizers import Tokenizer
 
 from clozelab import data
 from clozelab.blocks.full_sentences import FullSentences
-from clozelab.contracts import Blocks, Corrupted, Counts, Documents, Hidden, Plan, UserError
+from clozelab.contracts import (
+    Blocks,
+    Bools,
+    Corrupted,
+    Counts,
+    Documents,
+    Hidden,
+    Ints,
+    Plan,
+    UserError,
+)
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
-from clozelab.masking.whole_word import WholeWord
 from clozelab.packed import offsets
 from clozelab.recipe import Recipe
 from clozelab.text.encoding import Encoder
@@ -25,12 +34,23 @@ from clozelab.text.words import segmenter
 
 
 @dataclass(frozen=True)
+class Laid:
+    """A text as blocks, and the units that are known in it."""
+
+    blocks: Blocks
+    documents: Documents
+    units: dict[str, Ints]  # [·, 2] spans of tokens, by kind: those the corpus was built with
+
+
+@dataclass(frozen=True)
 class Masked:
     """One epoch's masks."""
 
     epoch: int
     hidden: Hidden
     corrupted: Corrupted
+    levels: list[str]  # of each block, where units of several levels are hidden
+    joined: Bools  # [N] whether each token goes with its left neighbour, as one unit
 
 
 def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
@@ -41,7 +61,7 @@ def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
     return load(data.tokenizer(kinds[type(recipe.tokenizer)]))
 
 
-def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Documents]:
+def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> Laid:
     """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
     tokenizer = tokenizer_of(recipe, corpus)
     vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
@@ -49,8 +69,7 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Docum
         vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
     encoder = Encoder(tokenizer, segment=segmenter() is not None, counts=Counts())
     encoded = encoder.encode(splitter().split(text))
-    if corpus is not None:
-        corpus.mark_units(encoded)
+    units = {} if corpus is None else corpus.mark_units(encoded)
     if not len(encoded.ids):
         raise UserError("the text has no token in it: give some words to hide")
     sizes = np.diff(encoded.starts)
@@ -62,24 +81,35 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> tuple[Blocks, Docum
         vocabulary=vocabulary,
     )
     plan = FullSentences(length=max(recipe.blocks.length, 3)).plan(documents, 0)
-    return plan.blocks(np.arange(len(plan))), documents
+    blocks = plan.blocks(np.arange(len(plan)))
+    place = np.flatnonzero(~blocks.fixed)  # of each token of the text: blocks keep their order
+    spans = {
+        kind: np.stack([place[at[:, 0]], place[at[:, 1] - 1] + 1], axis=1)
+        for kind, at in units.items()
+        if corpus is not None and corpus.manifest["units"][kind]
+    }
+    return Laid(blocks, documents, spans)
 
 
-def masked(
-    blocks: Blocks, recipe: Recipe, documents: Documents, *, epochs: list[int], seed: int = 0
-) -> Iterator[Masked]:
+def masked(laid: Laid, recipe: Recipe, *, epochs: list[int], seed: int = 0) -> Iterator[Masked]:
     """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
+    blocks, vocabulary = laid.blocks, laid.documents.vocabulary
     for epoch in epochs:
         copy = recipe.corruption.copy(epoch)
-        hidden = recipe.masking.hide(
-            blocks, key(seed, "mask", copy), vocabulary=documents.vocabulary
-        )
+        draw = key(seed, "mask", copy)
+        hidden = recipe.masking.hide(blocks, draw, vocabulary=vocabulary)
+        levels: list[str] = []
+        joined = np.zeros_like(blocks.fixed)
+        if isinstance(recipe.masking, Knowledge):
+            names = list(recipe.masking.levels)
+            levels = [names[level] for level in recipe.masking.picked(blocks, draw)]
+            joined = ~recipe.masking.begins(blocks, draw)
         corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
         if hidden.order is None:  # a permutation model sees its input as it is
             corrupted = recipe.corruption.corrupt(
-                blocks, hidden, key(seed, "replace", copy), vocabulary=documents.vocabulary
+                blocks, hidden, key(seed, "replace", copy), vocabulary=vocabulary
             )
-        yield Masked(epoch, hidden, corrupted)
+        yield Masked(epoch, hidden, corrupted, levels, joined)
 
 
 def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
@@ -92,9 +122,5 @@ def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: in
 
 def check_units(recipe: Recipe, corpus: Corpus) -> None:
     """Refuse a corpus without the units that the recipe hides."""
-    if isinstance(recipe.masking, Knowledge):
-        for level in ("phrase", "entity"):
-            if recipe.masking.levels.get(level):
-                corpus.needs(level)
-    if isinstance(recipe.masking, WholeWord) and recipe.masking.words == "segmenter":
-        corpus.needs("segment")
+    for unit in getattr(recipe.masking, "units", ()):
+        corpus.needs(unit)

@@ -75,11 +75,14 @@ def _windows(words: Keys, longest: int) -> Iterator[Keys]:
         yield keys
 
 
-def mark_runs(ids: Array, marks: Bytes, starts: Ints, *, runs: Runs, bit: int) -> int:
-    """Clear `bit` inside every known run of words, longest match from the left; how many."""
+def mark_runs(ids: Array, marks: Bytes, starts: Ints, *, runs: Runs, bit: int) -> Ints:
+    """Clear `bit` inside every known run of words, longest match from the left.
+
+    Returns the runs as [·, 2] half-open spans of tokens; one token may be a whole run.
+    """
     first = np.flatnonzero(marks & Mark.WORD)
     if not len(first) or not runs:
-        return 0
+        return _clear(marks, [], bit=bit)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
     for number, keys in enumerate(_windows(fold(ids, first), runs.longest)):
@@ -88,13 +91,19 @@ def mark_runs(ids: Array, marks: Bytes, starts: Ints, *, runs: Runs, bit: int) -
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
             best[: len(keys)][contains(runs.keys[n], keys) & same] = n
     stop = np.append(first[1:], len(ids))
-    found, free = 0, 0
+    spans, free = [], 0
     for word in np.flatnonzero(best).tolist():
         if word >= free:
             free = word + int(best[word])
-            marks[first[word] + 1 : stop[free - 1]] &= np.uint8(Mark.ALL ^ bit)
-            found += 1
-    return found
+            spans.append((int(first[word]), int(stop[free - 1])))
+    return _clear(marks, spans, bit=bit)
+
+
+def _clear(marks: Bytes, spans: list[tuple[int, int]], *, bit: int) -> Ints:
+    """Clear `bit` inside each span but at its first token; the spans as an array."""
+    for begin, end in spans:
+        marks[begin + 1 : end] &= np.uint8(Mark.ALL ^ bit)
+    return np.array(spans, dtype=np.int64).reshape(-1, 2)
 
 
 def mark_span(
@@ -197,25 +206,25 @@ def _counts(table: tuple[Keys, Ints], keys: Keys) -> Ints:
     return np.where(table[0][at] == keys, table[1][at], 1)
 
 
-def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> int:
-    """Clear the phrase bit inside chains of linked words, at most LONGEST_PHRASE; how many."""
+def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> Ints:
+    """Clear the phrase bit inside chains of linked words, at most LONGEST_PHRASE; [·, 2] spans."""
     first = np.flatnonzero(marks & Mark.SEGMENT)
     if len(first) < 2 or not len(phrases):
-        return 0
+        return _clear(marks, [], bit=Mark.PHRASE)
     words = fold(ids, first)
     sentence = np.searchsorted(starts, first, side="right")
     linked = contains(phrases, mix(words[:-1], words[1:])) & (sentence[1:] == sentence[:-1])
     stop = np.append(first[1:], len(ids))
-    found, free = 0, 0
+    spans, free = [], 0
     for word in np.flatnonzero(linked).tolist():
         if word < free:
             continue
         last = word + 1
         while last < len(linked) and linked[last] and last - word < LONGEST_PHRASE - 1:
             last += 1
-        marks[first[word] + 1 : stop[last]] &= np.uint8(Mark.ALL ^ Mark.PHRASE)
-        found, free = found + 1, last + 1
-    return found
+        spans.append((int(first[word]), int(stop[last])))
+        free = last + 1
+    return _clear(marks, spans, bit=Mark.PHRASE)
 
 
 def read_spans(lines: Iterable[str], place: str) -> dict[str, list[tuple[int, int, int]]]:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Documents, Mark, Spelling, UserError, Vocabulary
+from clozelab.contracts import Documents, Ints, Mark, Spelling, UserError, Vocabulary
 from clozelab.text.encoding import Encoded
 from clozelab.text.spelling import letters
 from clozelab.text.units import Runs, mark_phrases, mark_runs
@@ -86,12 +86,15 @@ class Corpus:
         words, numbers = (np.load(self.path / f"{n}.npy") for n in ("words", "word_numbers"))
         return Spelling(flat, starts, words, numbers)
 
-    def mark_units(self, encoded: Encoded) -> None:
-        """Mark in a new text the phrases and names that this corpus knows."""
+    def mark_units(self, encoded: Encoded) -> dict[str, Ints]:
+        """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
-        mark_phrases(ids, marks, starts, phrases=np.load(self.path / "phrases.npy"))
+        phrases = np.load(self.path / "phrases.npy")
         names = Runs.of(np.load(self.path / "entities.npy"))
-        mark_runs(ids, marks, starts, runs=names, bit=Mark.ENTITY)
+        return {
+            "phrase": mark_phrases(ids, marks, starts, phrases=phrases),
+            "entity": mark_runs(ids, marks, starts, runs=names, bit=Mark.ENTITY),
+        }
 
     def documents(self, split: str = "train") -> Documents:
         """The documents of a split, memory-mapped."""

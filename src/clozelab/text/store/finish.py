@@ -205,7 +205,8 @@ def _write_splits(
     found = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
-        found["phrase"] += mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
+        mined = mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
+        found["phrase"] += len(mined)
         found["phrase"] += int(shard.units[0])
         found["entity"] += int(shard.units[1])
         count = len(shard.documents) - 1

@@ -149,9 +149,10 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
             placed += len(spans)
             for *_, bit in spans:
                 units[bit] += 1
-            units[Mark.ENTITY] += mark_runs(
+            names = mark_runs(
                 encoded.ids, encoded.marks, encoded.starts, runs=work.entities, bit=Mark.ENTITY
             )
+            units[Mark.ENTITY] += len(names)
             parts.append(encoded)
         lost = len(given) - placed
         place = job.documents[first].name
