@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clozelab.contracts import UserError
 from clozelab.recipe import read
 from clozelab.training.schedule import Phase, Schedule
 
@@ -158,3 +159,53 @@ def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:
 
 def test_progress_is_the_share_of_the_steps() -> None:
     assert [schedule().progress(step) for step in (0, 25, 100, 120)] == [0, 0.25, 1, 1]
+
+
+# --- refits ---
+
+
+@given(schedules(), st.data())
+@settings(max_examples=60)
+def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
+    found: Schedule, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, found.steps - 1))
+    total = data.draw(st.integers(at + 1, at + 400))
+    refit = found.refitted(at, total)
+    for step in range(at + 1):  # what was done stays as it was
+        assert refit.factor(step) == pytest.approx(found.factor(step), abs=1e-12)
+        assert refit.sequences_at(step) == found.sequences_at(step)
+        assert refit.phase(step).number == found.phase(step).number
+    shares = [refit.progress(step) for step in range(total + 1)]
+    assert shares == sorted(shares) and shares[-1] == 1 and shares[-2] < 1
+    assert refit.total == total and refit.factor(total) == found.factor(found.steps)
+    # The learning rate is the same function of the share done.
+    for step in range(at, total, max(1, (total - at) // 7)):
+        place = refit.progress(step) * found.steps
+        low, high = int(place), int(place) + 1
+        near = sorted((found.factor(low), found.factor(high)))
+        jump = 1e-9 + abs(found.factor(max(found.warmup - 1, 0)) - found.factor(found.warmup))
+        assert near[0] - jump <= refit.factor(step) <= near[1] + jump
+
+
+def test_refits_of_refits_go_on_from_where_they_stand() -> None:
+    found = schedule(warmup=0).refitted(20, 60).refitted(40, 50)
+    shares = {step: found.progress(step) for step in (20, 30, 40, 45, 50, 70)}
+    assert shares == pytest.approx({20: 0.2, 30: 0.4, 40: 0.6, 45: 0.8, 50: 1, 70: 1})
+    assert found.total == 50 and found.fitted(30).refits == ()
+
+
+@pytest.mark.parametrize("refits", [((5, 5),), ((100, 120),), ((30, 60), (20, 50)), ((-1, 5),)])
+def test_refits_out_of_place_are_refused(refits: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(UserError, match="out of place"):
+        schedule(refits=refits)
+
+
+@given(schedules())
+@settings(max_examples=40)
+def test_stretches_cover_what_is_left(found: Schedule) -> None:
+    for first in (0.0, 0.37):
+        stretches = [*found.stretches(first)]
+        assert sum(share for share, *_ in stretches) == pytest.approx(1 - first)
+        assert {phase for _, phase, _ in stretches} <= set(range(max(1, len(found.phases))))
+    assert [size for *_, size in schedule(ramp=((2, 0.25), (4, 0.5))).stretches(0.5)] == [4, 8]

@@ -88,7 +88,7 @@ class Steps:
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step and a place on: each job prepares one step."""
         schedule = self.recipe.schedule
-        for step in range(first, schedule.steps):
+        for step in range(first, schedule.total):
             phase = schedule.phase(step)
             sources = self.sources(phase.number, phase.length or self.recipe.blocks.length)
             if cursor.phase != phase.number:
@@ -149,17 +149,15 @@ class Steps:
         pairs = zip(sources, taken, strict=True)
         return joined([source.share(0, numbers, progress=0.0) for source, numbers in pairs])
 
-    def tokens_a_step(self) -> float:
-        """The mean over the run: phases have other lengths, a ramp has fewer sequences."""
-        schedule, total = self.recipe.schedule, 0.0
-        whole_length = self.recipe.blocks.length
-        for number, (length, share) in enumerate(schedule.phases or ((whole_length, 1.0),)):
-            sample = self.sample(self.sources(number, length))
+    def tokens_a_step(self, first: float = 0.0) -> float:
+        """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""
+        schedule, whole_length, total = self.recipe.schedule, self.recipe.blocks.length, 0.0
+        lengths = [length for length, _ in schedule.phases] or [whole_length]
+        for share, phase, sequences in schedule.stretches(first):
+            sample = self.sample(self.sources(phase, lengths[phase]))
             each = whole_length if schedule.fill == "tokens" else sample.tokens / len(sample)
-            total += share * each
-        ramped = sum(share for _, share in schedule.ramp)
-        sequences = sum(size * share for size, share in schedule.ramp)
-        return total * (sequences + schedule.sequences * (1 - ramped))
+            total += share * each * sequences
+        return total / (1 - first)
 
     def _pick(
         self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int

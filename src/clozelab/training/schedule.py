@@ -6,9 +6,9 @@ BERT A.2 gives most steps to short blocks; RoBERTa §4.2 fills steps by tokens w
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil, cos, isclose, pi
 from typing import ClassVar, Literal, NamedTuple
 
@@ -34,6 +34,10 @@ class Schedule:
     (sequences, share of the steps) of smaller first steps. The rate rises over `warmup` steps and
     falls to `final` × peak: "linear" falls from the peak, "google_linear" along the line that began
     at step 0, as BERT's code did; "polynomial" is linear to the `power`.
+
+    All of that is a function of the share of the run that is done. A run on a budget of time may
+    find that it is slower or faster than it seemed: `refits` lists (step, steps of the whole run
+    from there on), and what is left of the schedule is spread over the steps that are left.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -48,6 +52,7 @@ class Schedule:
     final: float = 0.0
     phases: tuple[tuple[int, float], ...] = ()
     ramp: tuple[tuple[int, float], ...] = ()
+    refits: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("steps", "sequences"):
@@ -63,16 +68,23 @@ class Schedule:
             raise UserError(f'power = {self.power}: has an effect only with decay = "polynomial"')
         self._check_phases()
         self._check_ramp()
+        self._check_refits()
+
+    @property
+    def total(self) -> int:
+        """The steps of the whole run, as it was fitted last."""
+        return self.refits[-1][1] if self.refits else self.steps
 
     def factor(self, step: int) -> float:
         """The rate after so many steps, as a share of the peak."""
-        if step < self.warmup:
-            return step / self.warmup
+        place = self._planned(step)
+        if place < self.warmup:
+            return place / self.warmup
         if self.decay == "constant":
             return 1.0
         # BERT's code began the line with the warm-up, so that the rate drops where that ends.
         first = 0 if self.decay == "google_linear" else self.warmup
-        left = (self.steps - step) / (self.steps - first) if step < self.steps else 0.0
+        left = (self.steps - place) / (self.steps - first) if place < self.steps else 0.0
         if self.decay == "cosine":
             left = (1 - cos(pi * left)) / 2
         elif self.decay == "polynomial":
@@ -81,14 +93,14 @@ class Schedule:
 
     def progress(self, step: int) -> float:
         """The share of the run that so many steps are."""
-        return min(step / self.steps, 1.0)
+        return min(self._planned(step) / self.steps, 1.0)
 
     def phase(self, step: int) -> Phase:
         """The phase of the step that follows so many others; the last one lasts for ever."""
         if not self.phases:
             return Phase(None, 0, self.steps - 1, 0)
         ends = self._ends(share for _, share in self.phases)
-        number = bisect_right(ends, min(step, self.steps - 1))
+        number = bisect_right(ends, min(self._planned(step), self.steps - 1))
         first = ends[number - 1] if number else 0
         return Phase(self.phases[number][0], first, ends[number] - 1, number)
 
@@ -97,7 +109,18 @@ class Schedule:
         shares = [share for _, share in self.ramp]
         sizes = [*(size for size, _ in self.ramp), self.sequences]
         ends = self._ends([*shares, 1 - sum(shares)])
-        return sizes[bisect_right(ends, min(step, self.steps - 1))]
+        return sizes[bisect_right(ends, min(self._planned(step), self.steps - 1))]
+
+    def stretches(self, first: float = 0.0) -> Iterator[tuple[float, int, int]]:
+        """What is left from a share of the run on: (share, number of the phase, sequences)."""
+        phases = [share for _, share in self.phases] or [1.0]
+        ramp = [share for _, share in self.ramp]
+        ends = [*accumulate(phases)][:-1], [*accumulate(ramp)]
+        sizes = [*(size for size, _ in self.ramp), self.sequences]
+        places = sorted({first, *(end for one in ends for end in one if end > first), 1.0})
+        for place, end in pairwise(places):
+            phase, size = (bisect_right(one, place) for one in ends)
+            yield end - place, phase, sizes[size]
 
     def fitted(self, steps: int) -> Schedule:
         """The same run in so many steps: shares stay shares.
@@ -108,7 +131,23 @@ class Schedule:
         warmup = round(self.warmup / self.steps * steps)
         if self.warmup and steps < self.steps:
             warmup = min(max(warmup, ceil(steps / 20)), steps // 2)
-        return replace(self, steps=steps, warmup=warmup)
+        return replace(self, steps=steps, warmup=warmup, refits=())
+
+    def refitted(self, step: int, total: int) -> Schedule:
+        """The same run after so many steps, to end after `total`: the share done stays."""
+        return replace(self, refits=(*self.refits, (step, total)))
+
+    def _planned(self, step: int) -> float:
+        """The step of the schedule without refits at which the same share of the run is done."""
+        first, done, total = 0, 0.0, self.steps
+        for at, new in self.refits:
+            if step < at:
+                break
+            done += (self.steps - done) * (at - first) / (total - first)
+            first, total = at, new
+        if not self.refits or step >= total:
+            return self.steps + step - total
+        return done + (self.steps - done) * (step - first) / (total - first)
 
     def _ends(self, shares: Iterable[float]) -> list[int]:
         """Where stretches of those shares end: rounded, none empty if there are steps enough."""
@@ -127,6 +166,16 @@ class Schedule:
         total = sum(share for _, share in self.phases)
         if self.phases and not isclose(total, 1, abs_tol=1e-6):
             raise UserError(f"phases: the shares must sum to 1, and sum to {total:g}")
+
+    def _check_refits(self) -> None:
+        end, last = self.steps, 0
+        for at, total in self.refits:
+            if not last <= at < min(end, total):
+                raise UserError(
+                    f"refits: [{at}, {total}] is out of place; give pairs (step, steps of the whole"
+                    " run), in order, each before the run's end"
+                )
+            end, last = total, at
 
     def _check_ramp(self) -> None:
         sizes = [size for size, _ in self.ramp]
