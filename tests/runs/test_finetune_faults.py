@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from finetuning import SHORT, base, order, sample, tuned
+from finetuning import SHORT, base, events, order, sample, tuned
 from labelled import jsonl, write
+from learning import MACHINE
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
-from clozelab.records import Run
+from clozelab.files import sha256
+from clozelab.records import Run, read_json
+from clozelab.runs.events import Said
 from clozelab.runs.load import load
-from clozelab.runs.tasks.finetune import planned
+from clozelab.runs.session import Habits
+from clozelab.runs.tasks.finetune import follow, planned
+from clozelab.runs.tasks.lessons import forget, lesson
 
 torch.set_num_threads(1)
 
@@ -190,3 +197,71 @@ def test_what_was_begun_keeps_its_protocol_unless_another_is_named(tmp_path: Pat
     assert planned(given).order.protocol == "ours"
     assert planned(given, out=out).order.protocol == "bert"
     assert planned(replace(given, protocol="roberta"), out=out).order.protocol == "roberta"
+
+
+def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, says: Says) -> None:
+    train, dev = (write(tmp_path / f"{name}.tsv", HEADER + ROWS) for name in ("train", "dev"))
+    out, words = tmp_path / "out", ("pairs", "--train", train, "--dev", dev)
+    assert main([str(word) for word in tuning(out, *words)]) == 0
+    before = (out / "result.json").read_text(encoding="utf-8")
+    write(train, HEADER + ROWS + "one more\tpair\tyes\n")
+    told = says(*tuning(out, *words, "--seeds", 2))
+    assert f"{train} has changed since {out} was begun; put back" in told
+    write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
+    told = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
+    assert f"{dev}, {train} have changed since" in told
+    assert not (out / "seed-1").exists()
+    assert (out / "result.json").read_text(encoding="utf-8") == before
+    for file in (train, dev):
+        write(file, HEADER + ROWS)
+    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    digest = sha256(train)
+    for seed in (0, 1):
+        assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
+
+
+def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:
+    file = write(tmp_path / "train.tsv", HEADER + ROWS)
+    (first, second) = planned(order("pairs", str(file), *SHORT), seeds=2).orders()
+    lesson(first)
+    write(file, HEADER + ROWS + "one more\tpair\tyes\n")
+    with pytest.raises(UserError, match="has changed since the first of these runs began"):
+        lesson(second)
+    forget()
+
+
+def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path: Path) -> None:
+    file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
+    given = order("pairs", str(file), *SHORT)
+    tuned(given, out)
+    told = read_json(out / "plan.json")
+    del told["digests"]
+    (out / "plan.json").write_text(json.dumps(told), encoding="utf-8")
+    (out / ".clozelab").unlink()  # nor were there markers
+    happened = tuned(planned(given, seeds=2), out)
+    assert any("before digests of its data were kept" in one.text for one in events(Said, happened))
+    assert read_json(out / "plan.json")["digests"] == {str(file.resolve()): sha256(file)}
+    assert not events(Said, tuned(planned(given, seeds=2), out))
+
+
+def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says: Says) -> None:
+    file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
+    given = order("pairs", str(file), *SHORT)
+    first = follow(planned(given), out, machine=MACHINE, habits=Habits())
+    next(first)
+    settings = [part for one in SHORT for part in ("--set", one)]
+    words = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]
+    for more in ([], ["--seeds", 2, "--at-once", 2]):
+        told = says("finetune", base(), "pairs", *words, *more)
+        assert f"another fine-tuning is writing there (process {os.getpid()}, since" in told
+    first.close()  # type: ignore[attr-defined]
+    tuned(given, out)
+
+
+def test_a_plan_of_somebody_else_is_left_alone(tmp_path: Path, says: Says) -> None:
+    file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "mine"
+    mine = write(out / "plan.json", '{"holidays": "Rome"}')
+    words = ("pairs", "--train", file, "--dev", file)
+    assert "has other files in it" in says(*tuning(out, *words))
+    assert mine.read_text(encoding="utf-8") == '{"holidays": "Rome"}'
+    assert [*out.iterdir()] == [mine]

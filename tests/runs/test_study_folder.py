@@ -78,6 +78,26 @@ def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) 
     plan_of(made(tmp_path, tasks=[]), out)
 
 
+def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: Path) -> None:
+    out, tasks = tmp_path / "out", tmp_path / "reviews"
+    shutil.copytree(reviews().partition("=")[2], tasks)
+    study = made(tmp_path, tasks=[f"classify={tasks}"])
+    plan_of(study).write(out)
+    train = tasks / "train.tsv"
+    text = train.read_text(encoding="utf-8")
+    train.write_text("".join(text.splitlines(keepends=True)[:-1]), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"{train} has changed since {out} was begun; put back"):
+        plan_of(study, out)
+    train.write_text(text, encoding="utf-8")
+    told = json.loads((out / PLAN).read_text())
+    kept = {what: word for what, word in told["made"].items() if not what.startswith("file ")}
+    assert len(kept) == len(told["made"]) - 2
+    (out / PLAN).write_text(json.dumps({**told, "made": kept}))  # as before digests were kept
+    request = asked(study, [store("wordpiece")], budget="3steps")
+    said = [one.text for one in planned(request, MACHINE, out=out)]
+    assert any("before digests of its tasks were kept" in text for text in said)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -110,7 +130,9 @@ def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     plan = plan_of(study)
     first = follow(plan, out, machine=MACHINE, habits=HABITS)
     assert isinstance(next(first), Begun)
-    with pytest.raises(UserError, match="another study is at work there"):
+    with pytest.raises(
+        UserError, match=rf"another study is writing there \(process {os.getpid()},"
+    ):
         next(follow(plan, out, machine=MACHINE, habits=HABITS))
     first.close()
     assert isinstance(next(follow(plan, out, machine=MACHINE, habits=HABITS)), Begun)

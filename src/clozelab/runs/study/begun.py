@@ -6,9 +6,7 @@ meaning: a variant, a task or a corpus that has changed since would stand for tw
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.files import claim, is_own, kind_of, locked, mark
 from clozelab.recipe import studies
 from clozelab.recipe.scores import named_task
 from clozelab.recipe.studies import Study
@@ -23,8 +22,11 @@ from clozelab.records import PLAN, STUDY
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.study.pace import Pace
 from clozelab.runs.study.request import Request
+from clozelab.runs.tasks.orders import refuse_changed
 
 KINDS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}
+_KIND = "study"  # by its marker
+_FILE = "file "  # what a task's file begins with among what was made
 _ASKED = ("size", "data", "task_data", "budget")
 
 
@@ -46,6 +48,8 @@ def made(request: Request) -> dict[str, str]:
     found = {f"variant {name}": request.mark(name) for name in names}
     found |= {f"protocol of {name}": request.protocol(name) for name in names}
     found |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
+    for data in request.tasks().values():
+        found |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
     for one in study.variants:
         for corpus, _ in open_stores(request.stores(one.name)):
             found[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
@@ -59,8 +63,8 @@ def begun(request: Request, out: Path | None) -> Begun | None:
     if not out.is_dir():
         raise UserError(f"{out}: is a file; name a new or empty folder")
     if not (out / PLAN).exists():
-        # A crash at the very beginning may have left the study, and no plan.
-        if {file.name for file in out.iterdir()} - {STUDY, f".{STUDY}.part", f".{PLAN}.part"}:
+        other = [file for file in out.iterdir() if not is_own(file)]
+        if other and kind_of(out) != _KIND and not _only_study(out):
             raise UserError(f"{out}: has other files in it; name a new or empty folder")
         return None
     try:
@@ -79,27 +83,39 @@ def begun(request: Request, out: Path | None) -> Begun | None:
     changed = [word for word in _ASKED if asked[word] != _plain(getattr(request, word))]
     changed += _changes(study, request.study)
     now = made(request)
-    changed = changed or [what for what, mark in found.made.items() if now.get(what, mark) != mark]
+    changed = changed or [
+        what
+        for what, word in found.made.items()
+        if now.get(what, word) != word and not what.startswith(_FILE)
+    ]
     if changed:
         raise UserError(
             f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
         )
+    refuse_changed(files_of(found.made), files_of(now), since=f"{out} was begun")
     return found
+
+
+def files_of(made: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the tasks' files, of what was `made`."""
+    return {what[len(_FILE) :]: word for what, word in made.items() if what.startswith(_FILE)}
 
 
 @contextmanager
 def held(out: Path) -> Iterator[None]:
-    """Keep a second study out of the folder; the lock goes with the process, however it ends."""
-    lock = os.open(out, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            told = f"{out}: another study is at work there; wait for it, or end it"
-            raise UserError(told) from None
+    """Keep a second study out of the folder; one with anything else in it is refused."""
+    whole = (out / PLAN).exists() and (out / STUDY).exists()
+    if kind_of(out) is None and (whole or _only_study(out)):
+        mark(out, _KIND)  # made before there were markers
+    claim(out, _KIND)
+    with locked(out, work="study"):
         yield
-    finally:
-        os.close(lock)
+
+
+def _only_study(out: Path) -> bool:
+    """Whether a crash at the very beginning left the study, and no plan."""
+    names = {file.name for file in out.iterdir() if not is_own(file)} if out.is_dir() else set()
+    return STUDY in names and names <= {STUDY, f".{STUDY}.part", f".{PLAN}.part"}
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,7 @@ from clozelab.runs.events import Said
 from clozelab.runs.fitting import open_stores
 from clozelab.runs.machine import Machine
 from clozelab.runs.study import pace as paces_
-from clozelab.runs.study.begun import KINDS, begun, made
+from clozelab.runs.study.begun import KINDS, begun, files_of, made
 from clozelab.runs.study.pace import Pace
 from clozelab.runs.study.request import Request
 from clozelab.training import budget as budgets
@@ -131,6 +131,11 @@ def planned(
     plan = Plan(request, "", 0.0, {}, {}, {}, made(request), at_once)
     if before is None:
         return (yield from _shared_out(_with_paces(plan), given, machine))
+    if files_of(plan.made) and not files_of(before.made):
+        yield Said(
+            f"{out}: was begun before digests of its tasks were kept; from now on their files must"
+            " stay as they are"
+        )
     plan = replace(
         plan,
         kind=before.kind,

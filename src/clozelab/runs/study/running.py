@@ -112,7 +112,6 @@ def follow(
         raise UserError("study is for one process: leave torchrun out, and see --at-once and --on")
     if on is not None:
         cluster.known(on)
-    out.mkdir(parents=True, exist_ok=True)
     with held(out):
         yield from _begun(plan, out, machine=machine, habits=habits, on=on, keep_models=keep_models)
 

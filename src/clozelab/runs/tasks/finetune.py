@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 from clozelab import interrupts
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
-from clozelab.files import write_text
+from clozelab.files import claim, kind_of, locked, mark, write_text
 from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run, read_json
 from clozelab.runs.events import Ended, Event, Said
@@ -34,12 +35,14 @@ from clozelab.runs.tasks.lessons import (
     protocol_task,
     tuning_of,
 )
-from clozelab.runs.tasks.orders import Data, Order, settled, with_settings
+from clozelab.runs.tasks.orders import Data, Order, refuse_changed, settled, with_settings
 from clozelab.runs.tasks.summary import summary
 from clozelab.runs.tasks.trial import Trial
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, join, several
+
+_KIND = "fine-tuning"  # by its marker
 
 
 @dataclass(frozen=True)
@@ -109,9 +112,10 @@ def follow(
 
 def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iterator[Happened]:
     """The trials in this process, or in all of torchrun's; the first of them writes."""
-    with join(machine.device) as world:
+    with join(machine.device) as world, _held(out) if world.leads else nullcontext():
         if world.leads:
-            _begin(plan, out)
+            for line in _begin(plan, out):
+                yield Happened("", Said(line))
         world.wait()
         for order in _left(plan, out):
             for happened in trial(lesson(order), out / order.name, machine, habits, world):
@@ -184,9 +188,10 @@ def planned(
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: at least 1")
+    forget()  # what was opened for an earlier plan: files may have changed since
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
-    order = replace(order, protocol=protocol)
+    order = replace(order, protocol=protocol, digests=order.data.digests())
     if grid is None:
         return Plan(order, seeds=seeds)
     kind = order.data.found().kind
@@ -194,27 +199,38 @@ def planned(
     return Plan(order, tuple(protocols.cells(own, grid, kind=kind)), seeds)
 
 
-def _begin(plan: Plan, out: Path) -> None:
-    """Write the plan, or check that the folder has this one."""
-    told = asdict(settled(replace(plan.order, seed=0, name="")))
-    told["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
-    text = json.dumps(told, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    file = out / PLAN
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; name a new or empty folder")
-    begun = [one for one in out.iterdir() if one != file] if out.exists() else []
-    if begun and not file.exists():
-        raise UserError(f"{out}: has other files in it; name a new or empty folder")
-    if begun:
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """The folder for these fine-tunings alone; one with anything else in it is refused."""
+    if kind_of(out) is None and {"model", "data"} <= read_json(out / PLAN).keys():
+        mark(out, _KIND)  # made before there were markers
+    claim(out, _KIND)
+    with locked(out, work="fine-tuning"):
+        yield
+
+
+def _begin(plan: Plan, out: Path) -> list[str]:
+    """Write the plan, or check that the folder has this one; what there is to say of it."""
+    now = asdict(settled(replace(plan.order, seed=0, name="")))
+    now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
+    text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    file, lines = out / PLAN, list[str]()
+    if file.exists() and any(one.is_dir() for one in out.iterdir()):  # a run was begun
         before, now = _planned_before(file), json.loads(text)
-        changed = sorted(k for k in {*before, *now} if before.get(k) != now.get(k))
+        changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
                 f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
             )
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(file, text)  # over a plan of which nothing was begun
+        if before.get("digests") is not None:
+            refuse_changed(before["digests"], now["digests"], since=f"{out} was begun")
+            return []
+        lines = [
+            f"{out}: was begun before digests of its data were kept; from now on the files must"
+            " stay as they are"
+        ]
+    write_text(file, text)
+    return lines
 
 
 def _planned_before(file: Path) -> dict[str, Any]:
@@ -230,8 +246,17 @@ def _side_by_side(
     """Several trials at a time on one device, each in a process of its own."""
     if several():
         raise UserError("--at-once is for one process: leave it out under torchrun")
-    _begin(plan, out)
-    orders = _left(plan, out)
+    with _held(out):
+        for line in _begin(plan, out):
+            yield Happened("", Said(line))
+        yield from _spread(_left(plan, out), out, machine, habits, at_once)
+        _finish(plan, out)
+
+
+def _spread(
+    orders: list[Order], out: Path, machine: Machine, habits: Habits, at_once: int
+) -> Iterator[Happened]:
+    """The trials over so many processes."""
     many = max(1, min(at_once, len(orders)))
     shared = replace(machine, sharers=many)
     with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
@@ -252,7 +277,6 @@ def _side_by_side(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    _finish(plan, out)
 
 
 def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:

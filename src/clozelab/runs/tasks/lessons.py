@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from clozelab.objectives.targets import following
 from clozelab.recipe import Recipe, protocols, slots, task_settings
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.tasks.judging import Judge, shared
-from clozelab.runs.tasks.orders import Data, Order, absolute
+from clozelab.runs.tasks.orders import Data, Order, absolute, refuse_changed
 from clozelab.runs.tasks.reader import TaskReader
 from clozelab.runs.tasks.taskfile import Assignment
 from clozelab.runs.tasks.tuned import Tuned
@@ -49,6 +49,7 @@ class Lesson:
     origin_task: str | None = None  # what that model was tuned on, if on anything
     teacher: Tuned | None = None
     teacher_origin: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the files with its examples
     notes: tuple[str, ...] = ()
 
 
@@ -66,6 +67,9 @@ def lesson(order: Order) -> Lesson:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     given = opened(order.model)
     tuning = tuning_of(order, given)
+    digests = order.data.digests()
+    if order.digests is not None:  # hours may have passed since
+        refuse_changed(order.digests, digests, since="the first of these runs began")
     found = _found(order.data)
     found.read("train")  # what is missing is said before anything is made of the rest
     length, notes = _length(given, tuning)
@@ -84,6 +88,7 @@ def lesson(order: Order) -> Lesson:
         origin_task=None if order.fresh or given.task is None else given.task.name,
         teacher=teacher,
         teacher_origin=absolute(order.teacher),
+        digests=digests,
         notes=(*given.notes, *notes, *read.notes, *_chained(order, given, tuning)),
     )
 
@@ -163,7 +168,7 @@ def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
 
     What the protocol or the user sets of it is laid over that.
     """
-    names = {field.name for field in fields(KINDS[found.kind])}
+    names = {one.name for one in fields(KINDS[found.kind])}
     settings: dict[str, Any] = dict(found.settings)
     settings["dropout"] = tuning.head_dropout
     if "summary" in names:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import UserError
+from clozelab.files import sha256
 from clozelab.recipe import protocols
 from clozelab.tasks import OWN
 from clozelab.tasks.files.found import Found, find
@@ -48,6 +50,20 @@ class Data:
         if not files:
             self.found()
 
+    def digests(self) -> dict[str, str]:
+        """The sha256 of every file to learn from or to choose the best by, by its whole path.
+
+        Datasets of the hub are no files.
+        """
+        own = [file for file in (self.train, self.dev) if file]
+        if own or self.test:
+            paths = [located(Path(file)) for file in own if not is_hub(file)]
+        else:
+            splits = self.found().splits
+            sources = [splits[name].source for name in splits if not name.startswith("test")]
+            paths = [path for path in sources if isinstance(path, Path)]
+        return {str(path.resolve()): _digest(path) for path in paths}
+
 
 @dataclass(frozen=True)
 class Order:
@@ -61,6 +77,7 @@ class Order:
     fresh: bool = False  # random weights in the model's place
     teacher: str | None = None
     name: str = "seed-0"  # of its folder
+    digests: Mapping[str, str] | None = None  # of its data's files; None: not known
 
 
 def settled(order: Order) -> Order:
@@ -80,6 +97,32 @@ def settled(order: Order) -> Order:
 def absolute(place: str | None) -> str | None:
     """A path in full; a hub's name as it is."""
     return str(Path(place).resolve()) if place and Path(place).exists() else place
+
+
+def refuse_changed(before: Mapping[str, str], now: Mapping[str, str], *, since: str) -> None:
+    """Refuse files that are not what they were: scores on two of them are no one's mean."""
+    changed = [file for file, digest in before.items() if now.get(file, digest) != digest]
+    if changed:
+        files, have = ", ".join(map(_near, changed)), "has" if len(changed) == 1 else "have"
+        raise UserError(
+            f"{files} {have} changed since {since}; put back what was there, or name another"
+            " folder by --out"
+        )
+
+
+def _near(file: str) -> str:
+    """A path as it is seen from here."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+def _digest(path: Path) -> str:
+    """A file's sha256; of a folder that of its files' names and digests."""
+    if not path.is_dir():
+        return sha256(path)
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    told = "".join(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in inside)
+    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:

@@ -239,6 +239,7 @@ class Trial:
             "from_task": lesson.origin_task,
             "teacher": lesson.teacher_origin,
             "examples": len(self.draws.numbers),
+            "digests": dict(lesson.digests),
         }
 
     def _compiles(self) -> bool:
