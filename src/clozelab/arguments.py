@@ -3,15 +3,55 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from clozelab.contracts import UserError
+from clozelab.nearest import nearest, remedy
+
+_DIGITS = 18  # of a number that 64 bits hold
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a mistake as all of clozelab does, in one sentence, with the word that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """The arguments; what a command does not know is refused here, where its options are."""
+        known, others = super().parse_known_args(args, namespace)
+        if others:
+            option = others[0].partition("=")[0]
+            meant = nearest(option, self._option_string_actions) if option[0:1] == "-" else None
+            hint = f"did you mean {meant}?" if meant else f"leave it out, or see {self.prog} --help"
+            what = "is no option" if option[0:1] == "-" else "is one word too many"
+            raise UserError(f"{option}: {what} of {self.prog}; {hint}")
+        return known, others
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        name = action.option_strings[-1] if action.option_strings else self.prog
+        raise UserError(f"{name} {value}: is unknown; {remedy(value, action.choices)}")
 
 
 def parser() -> argparse.ArgumentParser:
     """The parser; each command leaves its name in `command`."""
-    words = argparse.ArgumentParser(
+    words: argparse.ArgumentParser = _Parser(
         prog="clozelab",
         description="Pretrain, fine-tune, distil and compare the BERT family of encoders.",
     )
-    verbs = words.add_subparsers(required=True, metavar="COMMAND")
+    words.add_argument(
+        "--version",
+        dest="command",
+        action="store_const",
+        const="version",
+        help="of clozelab, Python and torch",
+    )
+    verbs = words.add_subparsers(metavar="COMMAND")
     _add_corpus(verbs)
     verb = _verb(verbs, "show", "a recipe resolved, with its parts and their parameters")
     verb.add_argument("recipe", nargs="?", help="a name or a TOML file; none lists the names")
@@ -348,4 +388,6 @@ def _count(word: str) -> int:
     digits = word.replace("_", "").replace(",", "")
     if not (digits.isascii() and digits.isdigit()):
         raise argparse.ArgumentTypeError(f"{word!r} is not a whole number from 0 up")
+    if len(digits) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{word!r} is larger than anything here")
     return int(digits)

@@ -3,46 +3,55 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from rich.markup import escape
 
 from clozelab.arguments import parser
 from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.console import err
+from clozelab.cli.endings import debugging, ending
+from clozelab.cli.streams import discard_output, flush, open_streams
 from clozelab.contracts import UserError
-from clozelab.interrupts import Stopped, signal_of
+from clozelab.interrupts import terminable
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run a command; a mistake of the user's ends in one sentence and exit code 2.
+    """Run a command; what it could not do is told in one sentence. The exit code:
 
-    A signal ends it with 128 and its number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM.
+    0 it is done, 1 a fault of clozelab's, 2 a mistake of the user's or of the system, and after a
+    signal 128 and its number, as shells have it: 130 for Ctrl-C, 143 for SIGTERM.
     """
-    arguments = parser().parse_args(words)
+    open_streams()
     try:
-        COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
-    except Stopped as error:
-        err.print(f"[bold red]clozelab:[/] {escape(str(error))}")
-        return 128 + error.signal
-    except UserError as error:
-        err.print(f"[bold red]clozelab:[/] {escape(str(error))}")
-        return 2
-    except KeyboardInterrupt as error:
-        err.print("[bold red]clozelab:[/] interrupted")
-        return 128 + signal_of(error)
+        with terminable():
+            try:
+                _run(sys.argv[1:] if words is None else words)
+            finally:  # also of --help, which leaves by SystemExit
+                flush()
     except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        told = f"{place}{error.strerror or error}; mend that and run the same command again"
-        err.print(f"[bold red]clozelab:[/] {escape(told)}")
-        return 2
+        discard_output()
+    except (Exception, KeyboardInterrupt) as error:
+        sentence, code = ending(error)
+        with suppress(OSError):  # where it cannot be said, the code says it
+            if debugging():
+                traceback.print_exception(error)
+            err.print(f"[bold red]clozelab:[/] {escape(sentence)}")
+        return code
     return 0
+
+
+def _run(words: Sequence[str]) -> None:
+    for word in words:
+        if "\0" in word:  # which no path and no text has
+            raise UserError(f"{word!r}: has a NUL character in it; leave that out")
+    arguments = parser().parse_args(words)
+    if arguments.command is None:
+        raise UserError("clozelab needs a command; see clozelab --help")
+    COMMANDS[arguments.command](arguments)
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -68,4 +77,5 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "embed": models.embed,
     "bench": benching.bench,
     "demo": demo.demo,
+    "version": looking.version,
 }

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from clozelab.cli.streams import STDOUT
+
 if TYPE_CHECKING:
     from clozelab.recipe import Recipe
 
-out = Console(highlight=False, emoji=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+class _Out(Console):
+    def print(self, *things: Any, **options: Any) -> None:
+        """As any console's; an error says where it could not be written."""
+        try:
+            super().print(*things, **options)
+        except OSError as error:
+            error.filename = error.filename or STDOUT
+            raise
+
+    def on_broken_pipe(self) -> None:
+        """Let the command end: nobody reads what it prints."""
+        raise BrokenPipeError
+
+
+class _Err(Console):
+    def on_broken_pipe(self) -> None:
+        """Let the command go on: nobody reads its messages, but its work may be wanted."""
+        self.quiet = True
+
+
+out = _Out(highlight=False, emoji=False, soft_wrap=False)
+err = _Err(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def warn(line: str) -> None:

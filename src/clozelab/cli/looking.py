@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from clozelab.cli.console import err, out, read_recipe
+from clozelab.cli.streams import read_text
 from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
@@ -36,6 +36,21 @@ def show(arguments: argparse.Namespace) -> None:
         out.print(views.show(recipe))
 
 
+def version(arguments: argparse.Namespace) -> None:
+    """What is installed here, as a report of a fault should say."""
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    import clozelab
+
+    try:
+        torch = installed("torch")  # without importing it, which takes seconds
+    except PackageNotFoundError:
+        torch = "not installed"
+    out.print(f"clozelab {clozelab.__version__}, Python {platform.python_version()}, torch {torch}")
+
+
 def diff(arguments: argparse.Namespace) -> None:
     """What two recipes do differently."""
     from clozelab import recipe as recipes
@@ -52,7 +67,7 @@ def mask(arguments: argparse.Namespace) -> None:
 
     recipe = read_recipe(arguments)
     corpus = Corpus.open(arguments.corpus) if arguments.corpus else None
-    text = sys.stdin.read() if arguments.text == "-" else arguments.text
+    text = read_text(arguments.text, "the text")
     laid = masks.lay(text, recipe, corpus)
     tokenizer = masks.tokenizer_of(recipe, corpus)
     copies = recipe.corruption.copies

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
+from clozelab.cli.streams import read_stdin, read_text, sound
 from clozelab.contracts import UserError
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ def fill(arguments: argparse.Namespace) -> None:
     from clozelab.report.models import filled
     from clozelab.runs.fill import fill
 
-    text = sys.stdin.read().rstrip("\n") if arguments.text == "-" else arguments.text
+    text = read_text(arguments.text, "the text")
+    text = text.rstrip("\n") if arguments.text == "-" else text
     given = loaded(arguments.model)
     found = fill(given, text, top=arguments.top, device=arguments.device)
     if found.left_only:
@@ -104,11 +105,11 @@ def _texts(arguments: argparse.Namespace) -> list[str]:
     if file is None and not given:
         raise UserError("embed needs texts: give them, or --file FILE with one a line, or -")
     if file is None:
-        return given
+        return [sound(text, "the text") for text in given]
     if given and given != ["-"]:
         raise UserError("--file brings its own texts: leave the others out")
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = read_stdin() if file == "-" else Path(file).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{file}: is not UTF-8 text; convert it to UTF-8") from None
     # Not splitlines: U+2028 and its like stand inside a text.

@@ -78,7 +78,7 @@ def _planned(arguments: argparse.Namespace, request: Request) -> Plan:
 
     place = Path(arguments.out) if arguments.out else None
     planning = planned(request, machine_of(arguments), out=place, at_once=arguments.at_once)
-    with err.status("planning"):
+    with err.status("planning", spinner="line"):
         while True:
             try:
                 warn(next(planning).text)

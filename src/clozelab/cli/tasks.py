@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from clozelab.cli.console import err, out
 from clozelab.cli.models import loaded
+from clozelab.cli.streams import read_text, sound
 from clozelab.cli.training import View, machine_of, progress, speaks
 from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped
@@ -163,7 +164,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     from clozelab.runs.tasks.predict import score
 
     given = loaded(arguments.model)
-    with err.status("scoring"):
+    with err.status("scoring", spinner="line"):
         found = score(
             given,
             what,
@@ -304,14 +305,14 @@ def _written(place: str | None) -> Iterator[TextIO]:
 
 def answer(arguments: argparse.Namespace) -> None:
     """Answer a question from a passage."""
-    from clozelab.cli.texts import read_stdin
     from clozelab.report.predictions import answered
     from clozelab.runs.tasks.predict import fine_tuned, predict
 
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: at least 1")
-    passage = read_stdin() if arguments.passage == "-" else arguments.passage
-    for name, text in (("question", arguments.question), ("passage", passage)):
+    question = sound(arguments.question, "--question")
+    passage = read_text(arguments.passage, "--passage")
+    for name, text in (("question", question), ("passage", passage)):
         if not text.strip():
             raise UserError(f"--{name}: is empty; give a text")
     given = loaded(arguments.model)
@@ -320,5 +321,5 @@ def answer(arguments: argparse.Namespace) -> None:
         raise UserError(
             f"{arguments.model}: was tuned to {task.kind.name}, not to answer; use clozelab predict"
         )
-    (found,) = predict(given, [(arguments.question, passage)], device=arguments.device)
+    (found,) = predict(given, [(question, passage)], device=arguments.device)
     out.print(answered(found, passage, top=arguments.top), soft_wrap=not out.is_terminal)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.cli.console import err
+from clozelab.cli.streams import STDIN, read_stdin, sound
 from clozelab.contracts import UserError
 from clozelab.tasks.examples import GOLD
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from clozelab.runs.load import Loaded
     from clozelab.runs.tasks.taskfile import Assignment
 
-_STDIN = "standard input"
 # How many texts make an example of a kind, at least and at most, and what they are.
 _ONE, _TWO, _EITHER = (1, 1, "one text"), (2, 2, "two texts"), (1, 2, "one text or two")
 _ASKED = {
@@ -40,8 +40,8 @@ def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
     if arguments.columns:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
     if arguments.text:
-        return _of_command(task, [_sound(text, "--text") for text in arguments.text])
-    return _of_lines(task, _read(file), _STDIN if file in (None, "-") else str(file))
+        return _of_command(task, [sound(text, "--text") for text in arguments.text])
+    return _of_lines(task, _read(file), STDIN if file in (None, "-") else str(file))
 
 
 def check_file(arguments: argparse.Namespace) -> None:
@@ -50,23 +50,6 @@ def check_file(arguments: argparse.Namespace) -> None:
 
     if arguments.file not in (None, "-"):
         Data("", test=arguments.file).check()
-
-
-def read_stdin() -> str:
-    """All of standard input."""
-    try:
-        return _sound(sys.stdin.read(), _STDIN)
-    except UnicodeDecodeError:
-        raise UserError(f"{_STDIN}: is not UTF-8 text; convert it to UTF-8") from None
-
-
-def _sound(text: str, place: str) -> str:
-    """The text; refused where the system let bytes pass that are no characters."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
-    return text
 
 
 def _read(file: str | None) -> str:

@@ -1,0 +1,114 @@
+"""The streams of a process, made to take everything: closed, of another encoding, or broken.
+
+A sign that a terminal cannot show is written with plain characters, by one handler of encoding
+errors; so it holds for tables, bars, help and messages alike.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from io import TextIOWrapper
+
+from clozelab.contracts import UserError
+
+STDIN, STDOUT = "standard input", "standard output"
+_PLAIN = "clozelab.plain"  # the handler's name
+_SIGNS = {
+    "→": "->",
+    "←": "<-",
+    "↔": "<->",
+    "±": "+-",
+    "×": "x",
+    "·": ".",
+    "≤": "<=",
+    "≥": ">=",
+    "§": "sec. ",
+    "✓": "+",
+    "✗": "x",
+    **dict.fromkeys("–—−─━╸╺╴╶", "-"),
+    **dict.fromkeys("│┃║", "|"),
+    **dict.fromkeys("‘’", "'"),
+    **dict.fromkeys("“”«»", '"'),
+    **dict.fromkeys("⟦", "["),
+    **dict.fromkeys("⟧", "]"),
+    **dict.fromkeys("▁␣", "_"),
+    **dict.fromkeys("▂▃▄▅▆▇█", "#"),
+    **dict.fromkeys("•●", "*"),
+}
+
+
+def open_streams() -> None:
+    """Give the process streams that can be read and written without an error of encoding.
+
+    One that was closed becomes the null device, so that no file of ours takes its place.
+    """
+    codecs.register_error(_PLAIN, _plain)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=_PLAIN)
+    # What is said to be ASCII is UTF-8, which has all of it.
+    if isinstance(sys.stdin, TextIOWrapper) and codecs.lookup(sys.stdin.encoding).name == "ascii":
+        sys.stdin.reconfigure(encoding="utf-8", errors="strict")
+
+
+def flush() -> None:
+    """Write what standard output still has; where it takes nothing more, forget that and say so."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        discard_output()
+        error.filename = error.filename or STDOUT
+        raise
+
+
+def discard_output() -> None:
+    """Lead standard output nowhere, so that nothing fails when Python closes it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass  # it has no file behind it
+    finally:
+        os.close(nowhere)
+
+
+def read_text(word: str, place: str) -> str:
+    """The text that a command was given, which is that of standard input for -."""
+    return read_stdin() if word == "-" else sound(word, place)
+
+
+def read_stdin() -> str:
+    """All of standard input."""
+    try:
+        return sound(sys.stdin.read(), STDIN)
+    except UnicodeDecodeError:
+        raise UserError(f"{STDIN}: is not UTF-8 text; convert it to UTF-8") from None
+
+
+def sound(text: str, place: str) -> str:
+    """The text, where it is UTF-8: the system lets other bytes pass as characters that are none."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """What is written for characters that a stream cannot encode."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_sign, error.object[error.start : error.end])), error.end
+
+
+def _sign(character: str) -> str:
+    from unicodedata import normalize
+
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte of a name that is no UTF-8
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    alike = normalize("NFKD", character).encode("ascii", "ignore").decode()  # as e for é
+    return _SIGNS.get(character) or alike or "?"
