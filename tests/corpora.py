@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from interrupting import started
 from tokenizers import Tokenizer
 
 from clozelab import data
@@ -133,13 +134,5 @@ def start(
     script.write_text(DRIVER, encoding="utf-8")
     command = [sys.executable, str(script), str(shard), "corpus", "build", *words]
     command += ["--workers", str(workers)]
-    process = subprocess.Popen(
-        command,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        start_new_session=True,
-    )
+    process = started(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
     return command, process

@@ -93,6 +93,14 @@ def test_looking_at_things_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 
 
+def test_what_a_test_interrupts_hears_it() -> None:
+    """By tests/interrupting.py: in a background job a process begins deaf to SIGINT."""
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if file.name not in ("interrupting.py", "test_rules.py") and "signal.SIGINT" in text:
+            assert "Popen(" not in text, file
+
+
 def test_the_rules_can_fail() -> None:
     assert imports(ast.parse("def f():\n    from clozelab.text.store import Corpus")) == {"text"}
     assert imports(ast.parse("from clozelab import recipe, data")) == {"recipe", "data"}

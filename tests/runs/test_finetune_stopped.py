@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from corpora import ENVIRONMENT
 from finetuning import SHORT, base, equal, events, order, sample, tuned, weights
+from interrupting import started
 from learning import MACHINE
 
 from clozelab.contracts import UserError
@@ -43,9 +43,7 @@ def steps_done(place: Path) -> int:
 def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
     """What a command says that is told to stop when its trials have taken some steps."""
     environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        words, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    process = started(words, env=environment)
     for _ in range(3000):
         if all(steps_done(place) >= after for place in places) or process.poll() is not None:
             break

@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from corpora import ENVIRONMENT, build, run, write
+from interrupting import started
 from learning import (
     MACHINE,
     QUIET,
@@ -402,7 +402,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
 ) -> None:
     out = tmp_path / "run"
     words = [sys.executable, "-m", "clozelab", *told, "--out", str(out)]
-    process = subprocess.Popen(words, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = started(words, env=ENVIRONMENT)
     metrics = out / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size > 2000):
         time.sleep(0.01)

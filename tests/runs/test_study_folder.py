@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from interrupting import started
 from learning import MACHINE, store
 from studying import DYNAMIC, HABITS, SMALL, STATIC, made, plan_of, ran, reviews, written
 
@@ -207,7 +208,7 @@ def _two_at_once(place: Path) -> Iterator[subprocess.Popen[str]]:
     words = ["study", str(file), "--data", store("wordpiece"), "--out", str(out)]
     words += ["--budget", "100000steps", "--at-once", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "clozelab", *words]
-    running = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    running = started(command)
     try:
         yield running
     finally:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
+import threading
 
 import pytest
+from interrupting import started
 
 from clozelab import cli
 from clozelab.contracts import UserError
-from clozelab.interrupts import Stopped, signal_of, stopping
+from clozelab.interrupts import Stopped, held, signal_of, stopping, terminable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -42,3 +46,81 @@ def test_a_command_ends_with_the_code_of_what_ended_it(
 
     monkeypatch.setitem(cli.COMMANDS, "tasks", command)
     assert cli.main(["tasks"]) == code
+
+
+# A command that has begun its work, and says so.
+BUSY = """
+import sys, time
+from clozelab import cli
+
+def busy(_):
+    print("begun", flush=True)
+    time.sleep(60)
+
+cli.COMMANDS["tasks"] = busy
+sys.exit(cli.main(["tasks"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")]
+)
+def test_a_signal_in_a_command_ends_it_with_a_sentence(number: signal.Signals, word: str) -> None:
+    process = started([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (128 + number, f"clozelab: {word}\n")
+
+
+def test_what_a_test_starts_hears_an_interrupt_where_the_test_does_not() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job
+    try:
+        process = started([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert process.stdout is not None and process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+
+
+def test_a_command_leaves_the_handlers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = []
+    monkeypatch.setitem(
+        cli.COMMANDS, "tasks", lambda _: handlers.append(signal.getsignal(signal.SIGTERM))
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["tasks"]) == 0
+    assert signal.getsignal(signal.SIGTERM) is before is not handlers[0]
+    thread = threading.Thread(target=cli.main, args=(["tasks"],))  # where none can be installed
+    thread.start()
+    thread.join()
+    assert handlers[1] is before
+
+
+def test_a_process_started_deaf_to_sigterm_stays_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with terminable():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_held_back_while_processes_begin(number: signal.Signals) -> None:
+    steps = []
+
+    def begin() -> None:
+        with terminable(), held():
+            signal.raise_signal(number)
+            steps.append("all of them have begun")
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps
