@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -13,6 +15,8 @@ def started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
 
     In a background job SIGINT is ignored, and whatever a job starts inherits that.
     """
+    source = str(Path(__file__).resolve().parents[1] / "src")
+    options = {"env": {**os.environ, "PYTHONPATH": source}, **options}
     given = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, **options}
     return subprocess.Popen(words, preexec_fn=_hear, **given)
 
