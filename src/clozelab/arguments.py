@@ -348,22 +348,28 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
     group.add_argument("--evaluate-every", type=_count, metavar="N", help="held out (total/10)")
     group.add_argument("--tensorboard", action="store_true", help="write curves there as well")
     group = _add_machine(verb)
-    group.add_argument("--shard", action="store_true", help="share the weights out, under torchrun")
+    group.add_argument(
+        "--shard",
+        action=argparse.BooleanOptionalAction,
+        help="share the weights out, under torchrun",
+    )
 
 
 def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    group = verb.add_argument_group("machine: changes the speed, not the result")
+    group = verb.add_argument_group(
+        "machine",
+        "These change the speed. --precision changes the arithmetic as well, and with dropout"
+        " --micro-batch changes what is dropped; without dropout no split changes a gradient.",
+    )
     group.add_argument("--device", choices=("cpu", "cuda"))
     group.add_argument("--precision", metavar="TYPE", help="fp32, bf16 or fp16 (bf16 on a GPU)")
     group.add_argument("--micro-batch", type=_count, metavar="N", help="full sequences at a time")
-    group.add_argument(
-        "--workers", type=_count, default=1, metavar="N", help="threads that prepare steps (1)"
-    )
+    group.add_argument("--workers", type=_count, metavar="N", help="threads that prepare steps (1)")
     switch = argparse.BooleanOptionalAction
     group.add_argument("--compile", action=switch, help="(on a GPU)")
     group.add_argument("--kernels", action=switch, help="our own, in a compiled model (on a GPU)")
     group.add_argument("--graphs", action=switch, help="replay compiled steps (narrow models)")
-    group.add_argument("--recompute", action="store_true", help="less memory, more time")
+    group.add_argument("--recompute", action=switch, help="less memory, more time")
     return group
 
 

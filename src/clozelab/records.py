@@ -12,6 +12,7 @@ import platform
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,14 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import clozelab
+from clozelab import files
 from clozelab.contracts import UserError
 from clozelab.files import write_text
 
 Entry = dict[str, Any]
+_KIND = "run"  # by its marker
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 STUDY = "study.toml"  # in a study's folder, beside a plan of its own
 MEASURED = "measured.json"  # in a study's cell: what it is compared by, beside its tasks
+# Of machine.toml: what a run was computed with, which a resume may change.
+SETTINGS = (
+    *("device", "gpu", "torch", "processes", "precision", "micro_tokens", "workers"),
+    *("compiled", "kernels", "graphs", "recompute", "sharded"),
+)
 
 
 @dataclass(frozen=True)
@@ -39,20 +47,32 @@ class Run:
     def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
         """Begin a run in an empty folder, or in one whose run never took a step."""
         run = cls(path)
-        if path.exists() and not path.is_dir():
-            raise UserError(f"{path}: is a file; name a folder for the run")
-        if run.recipe_file.exists():
-            if run._begun():
-                raise UserError(
-                    f"{path}: has a run in it already; continue it with --resume {path},"
-                    " or name another folder"
-                )
-        elif path.exists() and any(path.iterdir()):
-            raise UserError(f"{path}: has other files in it; name a new or empty folder")
-        path.mkdir(parents=True, exist_ok=True)
+        run.claim()
+        run.refuse_begun()
         write_text(path / "machine.toml", _toml(machine))
         write_text(run.recipe_file, recipe_toml)
         return run
+
+    def claim(self) -> None:
+        """Make the folder a run's, or find that it is; one with anything else in it is refused."""
+        if self.recipe_file.is_file() and files.kind_of(self.path) is None:
+            files.mark(self.path, _KIND)  # of a run made before there were markers
+        files.claim(self.path, _KIND)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other writers out of the folder."""
+        self.claim()
+        with files.locked(self.path):
+            yield
+
+    def refuse_begun(self) -> None:
+        """Refuse to begin a run where one has taken a step."""
+        if self.recipe_file.exists() and self._begun():
+            raise UserError(
+                f"{self.path}: has a run in it already; continue it with --resume {self.path},"
+                " or name another folder"
+            )
 
     @classmethod
     def open(cls, path: Path) -> Run:
@@ -83,6 +103,24 @@ class Run:
             return tomllib.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise UserError(f"{file}: is not TOML ({error}); mend it there") from None
+
+    def settled(
+        self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Record what the run is computed with from a step on; what differs from `before` it.
+
+        machine.toml has the present values, metrics.jsonl each change with its step.
+        """
+        changes = {
+            name: {"from": before[name], "to": facts.get(name)}
+            for name in SETTINGS
+            if name in before and before[name] != facts.get(name)
+        }
+        # Of two changes before one step the last counts, even if it takes the other back.
+        if changes or any(entry["step"] == step for entry in self.entries("changed")):
+            self.append({"kind": "changed", "step": step, "settings": changes})
+        write_text(self.path / "machine.toml", _toml({**self.machine(), **facts}))
+        return changes
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry with its `kind` and, where it belongs to one, its `step`."""

@@ -34,14 +34,14 @@ def test_a_run_is_read_back(tmp_path: Path) -> None:
     assert again.machine() == machine_facts()
     assert (again.entries(), again.result()) == ([], None)
     assert again.checkpoints == run.path / "checkpoints"
-    assert sorted(os.listdir(run.path)) == ["machine.toml", "recipe.toml"]
+    assert sorted(os.listdir(run.path)) == [".clozelab", "machine.toml", "recipe.toml"]
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
         create(tmp_path)
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(UserError, match="is not a folder"):
         create(tmp_path / "thesis.tex")
     with pytest.raises(UserError, match=r"is no run, it has no recipe\.toml"):
         Run.open(tmp_path)

@@ -235,7 +235,7 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
         kernels=arguments.kernels,
         graphs=arguments.graphs,
         recompute=arguments.recompute,
-        shard=getattr(arguments, "shard", False),
+        shard=getattr(arguments, "shard", None),
     )
 
 

@@ -109,18 +109,19 @@ def bring(place: str, out: Path) -> Handed:
     if given.task is not None:
         texts[taskfile.FILE] = taskfile.to_toml(given.task)
         facts["task"] = given.task.name
-    run = Run.create(out, recipe_toml=text, machine=facts)
-    if given.task is not None:
-        write_text(out / taskfile.FILE, texts[taskfile.FILE])
-    checkpoint.save(
-        run.checkpoints,
-        0,
-        weights=_weights(given),
-        tensors={},
-        state={},
-        texts=texts,
-        keep=0,
-    )
+    with Run(out).writing():
+        run = Run.create(out, recipe_toml=text, machine=facts)
+        if given.task is not None:
+            write_text(out / taskfile.FILE, texts[taskfile.FILE])
+        checkpoint.save(
+            run.checkpoints,
+            0,
+            weights=_weights(given),
+            tensors={},
+            state={},
+            texts=texts,
+            keep=0,
+        )
     tuned = f", tuned to {given.task.kind.name}" if given.task else ""
     return Handed(f"a run of the recipe {given.recipe.name}, at step 0{tuned}", given.notes)
 

@@ -32,6 +32,11 @@ class Log:
         self._flush()
         self._add("held_out", number, means(sums), {})
 
+    def restored(self, kind: str, number: int, losses: dict[str, dict[str, float]]) -> None:
+        """Write a line again that was lost, if it was."""
+        if not any(entry["step"] == number for entry in self.run.entries(kind)):
+            self._add(kind, number, losses, {})
+
     def scored(self, number: int, scores: Mapping[str, float]) -> None:
         """Write a task's scores on its dev set."""
         self._flush()

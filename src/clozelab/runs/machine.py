@@ -1,10 +1,10 @@
-"""What changes only the speed of a run: device, precision, micro-batch, workers, compilation."""
+"""Of a run what its recipe leaves open: device, precision, micro-batch, workers, compilation."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,17 +21,18 @@ _BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
 
 @dataclass(frozen=True)
 class Machine:
-    """A user's choices; None is whatever suits the device."""
+    """A user's choices; None is whatever suits the device, or what a run that goes on had."""
 
     device: str | None = None
     precision: str | None = None
     micro_batch: int | None = None  # sequences of full length
-    workers: int = 1
+    micro_tokens: int | None = None  # the same in tokens, as a run recorded it
+    workers: int | None = None
     compile: bool | None = None
     graphs: bool | None = None  # replay a compiled step as CUDA graphs
     kernels: bool | None = None  # our own, in place of what the compiler makes
-    recompute: bool = False
-    shard: bool = False
+    recompute: bool | None = None
+    shard: bool | None = None
     sharers: int = 1  # processes that have the device together
 
     def __post_init__(self) -> None:
@@ -39,6 +40,39 @@ class Machine:
             raise UserError(f"--precision {self.precision}: unknown; use {', '.join(PRECISIONS)}")
         if self.micro_batch is not None and self.micro_batch < 1:
             raise UserError(f"--micro-batch {self.micro_batch}: must be at least 1")
+
+    @property
+    def threads(self) -> int:
+        """The workers that prepare steps."""
+        return 1 if self.workers is None else self.workers
+
+    def recalled(
+        self, facts: Mapping[str, Any], device: torch.device, *, recipe: Recipe, processes: int
+    ) -> Machine:
+        """These choices, and where they say nothing what a run recorded, as far as it works here.
+
+        On another kind of device memory and compilers are others: what they decide is chosen anew.
+        """
+        known = facts if str(facts.get("device", "")).startswith(device.type) else {}
+        found = replace(
+            self,
+            precision=_first(self.precision, facts.get("precision")),
+            micro_tokens=known.get("micro_tokens"),
+            workers=_first(self.workers, facts.get("workers")),
+            compile=_first(self.compile, known.get("compiled")),
+            graphs=_first(self.graphs, known.get("graphs")),
+            kernels=_first(self.kernels, known.get("kernels")),
+            recompute=_first(self.recompute, facts.get("recompute")),
+            shard=_first(self.shard, facts.get("sharded") if processes > 1 else False),
+        )
+        if self.precision is None and found.precision == "fp16" and device.type != "cuda":
+            found = replace(found, precision=None)
+        if self.kernels is None and found.kernels and not found.can_fuse(device):
+            found = replace(found, kernels=None)
+        compiled = found.compiles(device, recipe)
+        if self.graphs is None and found.graphs and not found.can_replay(device, compiled=compiled):
+            found = replace(found, graphs=None)
+        return found
 
     def precision_on(self, device: torch.device) -> str:
         """The asked precision, or bf16 on a GPU and fp32 elsewhere."""
@@ -53,7 +87,7 @@ class Machine:
             for part in model.modules():
                 if hasattr(part, "fused"):
                     part.fused = self.fuses(device, compiled=compiled)
-        models[0].encoder.recompute = self.recompute
+        models[0].encoder.recompute = bool(self.recompute)
 
     def fuses(self, device: torch.device, *, compiled: bool) -> bool:
         """Whether layers and heads take our kernels: as told, or in a compiled model that can.
@@ -61,18 +95,24 @@ class Machine:
         They are for half precision on a GPU with Triton, of NVIDIA's since Ampere, and reach past
         the modules whose weights are gathered as these are called.
         """
-        suits = device.type == "cuda" and self.precision_on(device) != "fp32" and not self.shard
-        there = find_spec("triton") is not None
         if self.kernels is None:
-            able = compiled and suits and there and torch.version.hip is None
+            able = compiled and self.can_fuse(device) and torch.version.hip is None
             return able and torch.cuda.get_device_capability(device) >= (8, 0)
-        if self.kernels and not suits:
+        if self.kernels and not self._suits_kernels(device):
             raise UserError(
                 "--kernels: are for whole weights in half precision on a GPU; leave it out"
             )
-        if self.kernels and not there:
+        if self.kernels and not self.can_fuse(device):
             raise UserError("--kernels: need Triton; pip install triton, or leave it out")
         return self.kernels
+
+    def can_fuse(self, device: torch.device) -> bool:
+        """Whether our kernels work here."""
+        return self._suits_kernels(device) and find_spec("triton") is not None
+
+    def _suits_kernels(self, device: torch.device) -> bool:
+        half = device.type == "cuda" and self.precision_on(device) != "fp32"
+        return half and not self.shard
 
     def compiles(self, device: torch.device, recipe: Recipe) -> bool:
         """Whether the model is compiled: as told, or on a GPU where it makes one graph.
@@ -89,8 +129,8 @@ class Machine:
 
         XLNet's layers are compiled one by one, and what they remember outlives a step.
         """
-        whole = compiled and not self.shard and not isinstance(recipe.encoder, Relative)
-        can = whole and device.type == "cuda"
+        can = self.can_replay(device, compiled=compiled)
+        can = can and not isinstance(recipe.encoder, Relative)
         if self.graphs and not can:
             raise UserError(
                 "--graphs: are for a model that is compiled whole on a GPU; say --compile there,"
@@ -98,11 +138,17 @@ class Machine:
             )
         return can and (usual if self.graphs is None else self.graphs)
 
+    def can_replay(self, device: torch.device, *, compiled: bool) -> bool:
+        """Whether a model is compiled whole on a GPU."""
+        return compiled and not self.shard and device.type == "cuda"
+
     def tokens(self, device: torch.device, recipe: Recipe) -> int:
         """Tokens of a micro-batch at most: as asked, or as memory should allow."""
         length = recipe.blocks.length
         if self.micro_batch is not None:
             return self.micro_batch * length
+        if self.micro_tokens is not None:
+            return max(length, self.micro_tokens)
         if device.type == "cpu":
             return max(length, 8192)
         free = torch.cuda.mem_get_info(device)[0]
@@ -125,12 +171,19 @@ def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> N
 
 def facts(device: torch.device) -> dict[str, Any]:
     """What to record of the machine beside what Python knows."""
-    found: dict[str, Any] = {"torch": torch.__version__, "device": str(device)}
-    if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    else:
-        found["threads"] = torch.get_num_threads()
-    return found
+    gpu = device.type == "cuda"
+    return {
+        "torch": torch.__version__,
+        "device": str(device),
+        "gpu": torch.cuda.get_device_name(device) if gpu else None,
+        "threads": None if gpu else torch.get_num_threads(),
+    }
+
+
+def recorded_device(facts: Mapping[str, Any]) -> str | None:
+    """The kind of device that a run was on, if there is one here."""
+    kind = str(facts.get("device", "")).partition(":")[0]
+    return kind if kind == "cpu" or (kind == "cuda" and torch.cuda.is_available()) else None
 
 
 def flops_a_token(recipe: Recipe, vocabulary: int, *, length: float, predicted: float) -> float:
@@ -177,3 +230,8 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def _first(*values: Any) -> Any:
+    """The first that says something."""
+    return next((value for value in values if value is not None), None)

@@ -1,12 +1,14 @@
 """Pretrain: a recipe, stores and a budget → a run directory with checkpoints and a log.
 
-Both functions are generators of events; whoever runs them draws what they tell. Everything that
-changes the result is in the recipe and the seed, and both travel with the run.
+Both functions are generators of events; whoever runs them draws what they tell. Recipe and seed
+travel with the run, and so do the settings of its machine: a run goes on with what it had. While it
+is written, its folder is locked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +18,47 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Event, Said
-from clozelab.runs.machine import Machine
+from clozelab.runs.machine import Machine, recorded_device
 from clozelab.runs.plateau import watched
 from clozelab.runs.saving import restore
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup, Task
 from clozelab.training.budget import Budget
-from clozelab.training.checkpoint import newest
-from clozelab.training.world import join
+from clozelab.training.checkpoint import newest, tidy
+from clozelab.training.world import World, join
 
 
 def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
     """Start a run in a new folder."""
-    with join(machine.device) as world:
+    run = Run(out)
+    with join(machine.device) as world, ExitStack() as held:
+        there = run.recipe_file.exists()
+        if there:  # refused before anything is timed
+            held.enter_context(_alone(run, world))
+            run.refuse_begun()
         setup = Setup(task, machine, world)
         if task.budget is not None:
             yield from _fit(setup, task.budget)
+        if not there:
+            held.enter_context(_alone(run, world))
         if world.leads:
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
         world.wait()
-        yield from _session(setup, Run.open(out), habits).go(0, setup.steps.start())
+        yield from _session(setup, run, habits).go(0, setup.steps.start())
 
 
 def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
     """Go on where the newest whole checkpoint of a run stands."""
     run = Run.open(out)
-    found, passed = newest(run.checkpoints)
-    for line in passed:
-        yield Said(line)
-    with join(machine.device) as world:
+    facts = run.machine()
+    with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
+        if world.leads:
+            tidy(run.checkpoints)
+        world.wait()
+        found, passed = newest(run.checkpoints)
+        for line in passed:
+            yield Said(line)
+        machine = machine.recalled(facts, world.device, recipe=task.recipe, processes=world.size)
         setup = Setup(task, machine, world)
         session = _session(setup, run, habits)
         first, cursor = 0, setup.steps.start()
@@ -59,10 +73,32 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
                 )
             _check(out, state["data"], setup.identity())
             first, cursor = found.step, restore(found, setup.trainee, world)
-            session.tokens, session.seconds = state["tokens"], state["seconds"]
+            session.recall(state)
         if world.leads:
             run.resume(first)
+        if first < setup.total:
+            changes = session.settle(first)
+            if changes:
+                yield Said(f"{_written(changes)}, from step {first + 1:,} on")
         yield from session.go(first, cursor)
+
+
+def _alone(run: Run, world: World) -> AbstractContextManager[None]:
+    """Keep other writers out of the run's folder; one process holds the lock for all."""
+    return run.writing() if world.leads else nullcontext()
+
+
+def _written(changes: dict[str, dict[str, Any]]) -> str:
+    """Settings of machine.toml as they were and are."""
+    return ", ".join(
+        f"{name} {_told(both['from'])} → {_told(both['to'])}" for name, both in changes.items()
+    )
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
 
 
 def _session(setup: Setup, run: Run, habits: Habits) -> Session:
@@ -89,10 +125,10 @@ def _check(out: Path, before: list[Any], now: list[Any]) -> None:
         (one["made"], one["weight"]) for one in now
     ]:
         raise UserError(
-            f"{out}: was begun with other data ({_told(before)}) than is given now"
-            f" ({_told(now)}); give the same --data"
+            f"{out}: was begun with other data ({_listed(before)}) than is given now"
+            f" ({_listed(now)}); give the same --data"
         )
 
 
-def _told(data: list[Any]) -> str:
+def _listed(data: list[Any]) -> str:
     return ", ".join(f"{one['path']}:{one['weight']:g}" for one in data)

@@ -6,7 +6,7 @@ What is trained, pretraining's `Setup` or a fine-tuning's `Trial`, is behind `Wo
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.interrupts import stopping
-from clozelab.records import Run
+from clozelab.records import SETTINGS, Run
 from clozelab.runs.events import Began, Ended, Evaluated, Event, Said, Saved, Scored, means
 from clozelab.runs.limits import FIRST, Spent, limit
 from clozelab.runs.log import Log
@@ -87,6 +87,10 @@ class Work(Protocol):
         """Write a checkpoint; the process that wrote it tells where."""
         ...
 
+    def facts(self) -> dict[str, Any]:
+        """The machine and its settings, for the record."""
+        ...
+
 
 class Session:
     """A run in its directory."""
@@ -106,18 +110,40 @@ class Session:
         self.tokens, self.seconds = 0, 0.0
         self.spent = Spent()  # since the run was begun or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
+        self._result: Mapping[str, Any] | None = None  # of a run that has taken all its steps
+        self._settings: Mapping[str, Any] = {}  # what steps are computed with
+        self._before: Mapping[str, Any] = {}  # the same, when the last step was taken
         self._saved = time.monotonic()
+
+    def recall(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of a checkpoint."""
+        self.tokens, self.seconds = state["tokens"], state["seconds"]
+        self._before = state.get("machine", {})  # which older ones do not tell
+        self._result = state.get("result")
+
+    def settle(self, step: int) -> dict[str, dict[str, Any]]:
+        """Record what the steps from here on are computed with; what of it has changed."""
+        facts = self.work.facts()
+        self._settings = {name: facts.get(name) for name in SETTINGS}
+        if not self.work.world.leads:
+            return {}
+        return self.run.settled(step, facts, before=self._before or self.run.machine())
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
         leads, total = self.work.world.leads, self.work.total
         yield (began := self.work.began(first))
+        recorded = self.run.machine()
+        self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
+        self._before = self._before or self._settings
         log = Log(self.run, total, write=leads, board=self.habits.tensorboard)
         for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
         number, sign = first, 0
         with stopping() as stopped, closing(log):
+            if first == total:
+                yield from self._lost(log)
             for event in self._train(first, cursor):
                 yield event
                 if not isinstance(event, Step):
@@ -132,30 +158,54 @@ class Session:
                 sign = told // 2
                 if self.habits.due(self.habits.evaluate_every, number, total):
                     yield from self._evaluate(number, log)
+                if number == total:
+                    self._result = self._told(number, began)
                 if ends or told or self.habits.due(self.habits.save_every, number, total):
                     yield from self._save(event, ends=number == total)
                 if ends:
                     break
-        found = limit(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
-        result = {
-            **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
-            **({"limited_by": found.word} if found else {}),
-            **self.last,
-        }
+        result = self._result or self._told(number, began)
         # A run that was done before has its result already.
         if leads and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
         yield Ended(number, number == total, result, signal=sign)
 
+    def _told(self, number: int, began: Began) -> dict[str, Any]:
+        """What came out so far."""
+        found = limit(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
+        return {
+            **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
+            **({"limited_by": found.word} if found else {}),
+            **self.last,
+        }
+
+    def _lost(self, log: Log) -> Iterator[Event]:
+        """What a kill behind the last step took: a result, and its measures in the log.
+
+        The last checkpoint has the result; one that was written before it did is measured again.
+        """
+        total = self.work.total
+        if not self.work.world.most(int(self.run.result() is None)) or self.last:
+            return
+        if self._result is None:
+            steps = [one for one in self.run.entries("step") if one["step"] == total]
+            for entry in steps:
+                losses = {name: one for name, one in entry.items() if isinstance(one, dict)}
+                self.last["train"] = losses
+            yield from self._evaluate(total, log)
+        elif "held_out" in self._result:
+            log.restored("held_out", total, self._result["held_out"])
+
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """The steps; where memory runs out the micro-batch is halved and the step taken again."""
         while True:
             jobs = self.work.jobs(first, cursor)
-            with closing(ahead(jobs, workers=self.work.machine.workers)) as feed:
+            with closing(ahead(jobs, workers=self.work.machine.threads)) as feed:
                 try:
                     for step in train(self.work.trainee, feed, self.work.world):
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
+                        self._before = self._settings
                         yield step
                     return
                 except torch.OutOfMemoryError:
@@ -167,6 +217,7 @@ class Session:
                     )
                     raise DivergedError(f"{error}; {place}") from None
             yield Said(self.work.shrink())
+            self.settle(first)
 
     def _unsaved_long(self) -> bool:
         patience = self.habits.patience
@@ -206,7 +257,9 @@ class Session:
             yield event
 
     def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:
-        told = {"tokens": self.tokens, "seconds": self.seconds}
+        told = {"tokens": self.tokens, "seconds": self.seconds, "machine": self._settings}
+        if ends:
+            told["result"] = self._result
         try:
             place = self.work.save(
                 self.run.checkpoints, step, state=told, keep=self.habits.keep, ends=ends

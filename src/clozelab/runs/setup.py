@@ -56,7 +56,7 @@ class Setup:
         self.task, self.machine, self.world = task, machine, world
         self.recipe, self.seed = task.recipe, task.seed
         self.precision = machine.precision_on(world.device)
-        self.tokens = machine.tokens(world.device, task.recipe)  # of a micro-batch
+        self.tokens = self._tokens()  # of a micro-batch
         self.vocabulary = task.stores[0][0].vocabulary
         self._check_rows()
         self.model = self._model()
@@ -89,7 +89,7 @@ class Setup:
         taken: list[Step] = []
         jobs = self.steps.jobs(0, self.steps.start())
         try:
-            with closing(ahead(jobs, workers=self.machine.workers)) as feed:
+            with closing(ahead(jobs, workers=self.machine.threads)) as feed:
                 stepping = train(self.trainee, feed, self.world)
                 taken += islice(stepping, _WARM)
                 # Every process must take as many.
@@ -144,7 +144,7 @@ class Setup:
             first=first,
             steps=self.total,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            device=str(machines.facts(device).get("gpu", device)),
+            device=str(machines.facts(device)["gpu"] or device),
             precision=self.precision,
             micro_tokens=self.tokens,
             flops_a_token=flops,
@@ -175,7 +175,7 @@ class Setup:
                 yield Said(found)
         judge = self._held_out[length]
         if isinstance(judge, HeldOut):
-            with plainly(self.trainee.model, wrapped=self.machine.shard) as model:
+            with plainly(self.trainee.model, wrapped=bool(self.machine.shard)) as model:
                 yield Evaluated(number, judge.measure(model, self.world, tokens=self.tokens))
 
     def save(
@@ -206,12 +206,12 @@ class Setup:
             **machines.facts(device),
             "precision": self.precision,
             "micro_tokens": self.tokens,
-            "workers": self.machine.workers,
+            "workers": self.machine.threads,
             "compiled": compiled,
             "kernels": self.machine.fuses(device, compiled=compiled),
             "graphs": self.trainee.replays,
-            "recompute": self.machine.recompute,
-            "sharded": self.machine.shard,
+            "recompute": bool(self.machine.recompute),
+            "sharded": bool(self.machine.shard),
             "processes": self.world.size,
             "seed": self.seed,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
@@ -246,6 +246,11 @@ class Setup:
                 f" use a multiple of {size}"
             )
 
+    def _tokens(self) -> int:
+        """As asked in this process, or as much as every process has memory for."""
+        tokens = self.machine.tokens(self.world.device, self.recipe)
+        return tokens if self.machine.micro_batch else -self.world.most(-tokens)
+
     def _model(self) -> Model:
         size = self.recipe.tokenizer.vocabulary
         model = build(self.recipe, size, seed=self.seed, teacher=self.task.teacher)
@@ -264,7 +269,7 @@ class Setup:
         if compiled:
             # Where weights are gathered as they are needed, the graph has to break.
             machines.compile_model(model, whole=not self.machine.shard, replays=replays)
-        wrapped = self.world.wrap(model, shard=self.machine.shard)
+        wrapped = self.world.wrap(model, shard=bool(self.machine.shard))
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
         return Trainee(wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays)

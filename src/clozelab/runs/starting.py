@@ -156,7 +156,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         if facts.get("from"):
             return replace(continued(kept, facts["from"], **begun), recipe=kept)
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
-    return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=facts.get("teacher"))
+    origin = facts.get("teacher") or facts.get("from")
+    return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=origin)
 
 
 def _where(place: Path, given: Sequence[str], before: Sequence[str]) -> list[Store]:

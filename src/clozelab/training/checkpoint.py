@@ -12,7 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from clozelab import files
 from clozelab.contracts import UserError
 from clozelab.training.world import like, whole
 
@@ -65,7 +66,7 @@ class Checkpoint:
                 raise _damaged(self.path, f"{name} is missing")
             if file.stat().st_size != written["bytes"]:
                 raise _damaged(self.path, f"{name} is not as long as it was")
-            if _sha256(file) != written["sha256"]:
+            if files.sha256(file) != written["sha256"]:
                 raise _damaged(self.path, f"{name} has changed")
 
 
@@ -94,7 +95,7 @@ def save(
             _remove(old)
             os.replace(place, old)
         os.replace(part, place)
-        _sync(folder)
+        files.sync(folder)
     finally:
         _remove(part)
     _tidy(folder, step, keep)
@@ -119,6 +120,17 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
         except UserError as error:
             passed.append(str(error))
     return None, passed
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a killed save left; a checkpoint that it had set aside is put back."""
+    if not any(folder.glob(".step-*")):
+        return
+    found, _ = newest(folder)
+    if found is not None and found.path.name.startswith("."):
+        os.replace(found.path, folder / f"step-{found.step:08d}")
+    for path in folder.glob(".step-*"):
+        _remove(path)
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:
@@ -191,20 +203,20 @@ def _write(
         written[STATE] = json.dumps(state, indent=1, allow_nan=False)
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    for file in files:
-        _sync(file)
+    saved = sorted(file for file in folder.rglob("*") if file.is_file())
+    for file in saved:
+        files.sync(file)
     sums = {
         file.relative_to(folder).as_posix(): {
             "bytes": file.stat().st_size,
-            "sha256": _sha256(file),
+            "sha256": files.sha256(file),
         }
-        for file in files
+        for file in saved
     }
     listing = {"step": step, "files": sums, "seal": _seal(step, sums)}
     (folder / CHECKSUMS).write_text(json.dumps(listing, indent=1), encoding="utf-8")
-    _sync(folder / CHECKSUMS)
-    _sync(folder)
+    files.sync(folder / CHECKSUMS)
+    files.sync(folder)
 
 
 def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -258,20 +270,6 @@ def _seal(step: object, files: object) -> str:
 
 def _damaged(path: Path, problem: str) -> UserError:
     return UserError(f"{path}: {problem}, so this checkpoint is damaged; go on from an earlier one")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Onto the disk, so that a rename never overtakes what it names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove(folder: Path) -> None:

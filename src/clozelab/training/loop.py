@@ -1,7 +1,7 @@
 """The one loop: a generator that yields after every step; the caller records, saves and stops.
 
 Sums are divided by the targets of the whole step, over all micro-batches and processes, before
-the backward pass, so that no split of a step changes its loss or its gradients.
+the backward pass, so that without dropout no split of a step changes its loss or its gradients.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def _beside(some: list[Lap], others: list[Lap]) -> float:
 
 def _facts(order: Order, device: torch.device) -> dict[str, Any]:
     """Where and with what it was measured."""
-    found = {**machine_facts(), **machines.facts(device), "workers": order.machine.workers}
+    found = {**machine_facts(), **machines.facts(device), "workers": order.machine.threads}
     if order.against:
         import transformers
 

@@ -30,7 +30,7 @@ class Ours:
         """A turn through the feed, which begins with nothing prepared."""
         jobs = self.setup.jobs(self._done, self._cursor)
         taken: list[Prepared] = []
-        with closing(ahead(jobs, workers=self.setup.machine.workers)) as feed:
+        with closing(ahead(jobs, workers=self.setup.machine.threads)) as feed:
             lap = self._lap(_noted(feed, taken), steps)
         self.prepared = taken[: steps + 1]
         self._done += steps + 1

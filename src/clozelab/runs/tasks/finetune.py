@@ -156,9 +156,8 @@ def trial(
         Run.create(place, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
     session = Session(work, run, habits, again=again)
     if found is not None:
-        state = found.state()
         first, cursor = found.step, work.recall(found)
-        session.tokens, session.seconds = state["tokens"], state["seconds"]
+        session.recall(found.state())
         session.last = work.chosen()
     if world.leads:
         write_text(place / taskfile.FILE, taskfile.to_toml(given.task))

@@ -101,7 +101,7 @@ class Trial:
             first=first,
             steps=self.total,
             parameters=sum(p.numel() for p in self.model.parameters()),
-            device=str(machines.facts(device).get("gpu", device)),
+            device=str(machines.facts(device)["gpu"] or device),
             precision=self.precision,
             micro_tokens=self.tokens,
             flops_a_token=machines.flops_a_token(recipe, size, length=length, predicted=0.0),

@@ -1,0 +1,278 @@
+"""A run that goes on: with the machine it had, alone in its folder, with all that a kill took."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, went
+
+from clozelab.cli import main
+from clozelab.contracts import UserError
+from clozelab.files import MARKER, kind_of
+from clozelab.recipe import to_toml
+from clozelab.records import Run
+from clozelab.runs import starting
+from clozelab.runs.events import Began, Ended, Event, Said
+from clozelab.runs.machine import Machine
+from clozelab.runs.model import Model
+from clozelab.runs.pretrain import pretrain, resume
+from clozelab.runs.session import Habits, Session
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+
+OFTEN = Habits(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=16)
+SMALL = Machine(device="cpu", precision="bf16", micro_batch=2, workers=0, recompute=True)
+DROPS = ("encoder.dropout=0.1", "encoder.attention_dropout=0.1")
+
+
+def killed(events: Iterator[Event], after: int) -> None:
+    """Draw the events of a run until it is killed behind a step."""
+    for event in events:
+        if isinstance(event, Step) and event.number == after:
+            return
+
+
+def again(place: Path, machine: Machine | None = None, habits: Habits = OFTEN) -> list[Any]:
+    """The events of a run that goes on."""
+    given = starting.resumed(place)
+    return list(resume(given, place, machine=machine or Machine(), habits=habits))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder but those that keep it."""
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in files
+        if not file.name.startswith(".lock")
+    }
+
+
+# The machine
+
+
+def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_path: Path) -> None:
+    straight, halved = tmp_path / "straight", tmp_path / "halved"
+    went(task("roberta", *DROPS, steps=6), straight, SMALL, OFTEN)
+    given = task("roberta", *DROPS, steps=6)
+    killed(pretrain(given, halved, machine=SMALL, habits=OFTEN), 3)
+    events = again(halved)
+    (began,) = of(Began, events)
+    assert (began.first, began.precision, began.micro_tokens) == (2, "bf16", 64)
+    assert not of(Said, events) and not Run(halved).entries("changed")
+    assert_same(checkpoint(straight, 6), checkpoint(halved, 6))
+    mine, other = Run(halved).machine(), Run(straight).machine()
+    assert mine == other and mine["recompute"] is True and mine["workers"] == 0
+
+
+def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, habits=OFTEN), 3)
+    events = again(place, Machine(precision="fp32", micro_batch=4))
+    (began,) = of(Began, events)
+    assert (began.precision, began.micro_tokens) == ("fp32", 128)
+    settings = {
+        "precision": {"from": "bf16", "to": "fp32"},
+        "micro_tokens": {"from": 64, "to": 128},
+    }
+    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+    (said,) = of(Said, events)
+    assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
+    facts = Run(place).machine()
+    assert (facts["precision"], facts["micro_tokens"], facts["recompute"]) == ("fp32", 128, True)
+
+
+def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, habits=OFTEN), 3)
+    given = starting.resumed(place)
+    killed(resume(given, place, machine=Machine(precision="fp32"), habits=OFTEN), 3)
+    assert Run(place).machine()["precision"] == "fp32"
+    again(place, Machine(precision="bf16"))
+    assert [entry["settings"] for entry in Run(place).entries("changed")] == [{}]
+
+
+def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) -> None:
+    place, file = tmp_path / "run", tmp_path / "bert.toml"
+    file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
+    words = ["--data", store("wordpiece"), "--device", "cpu", "--evaluate-every", "0"]
+    machine = ["--precision", "bf16", "--micro-batch", "2", "--workers", "0", "--recompute"]
+    assert main(["pretrain", str(file), *words, *machine, "--out", str(place)]) == 0
+    before = Run(place).machine()
+    assert before["recompute"] is True
+    # Of a run that is done nothing changes; without its checkpoint it begins again.
+    told = ["pretrain", "--resume", str(place)]
+    assert main([*told, "--no-recompute"]) == 0 and Run(place).machine() == before
+    for flags, recompute in (([], True), (["--no-recompute"], False)):
+        shutil.rmtree(place / "checkpoints")
+        assert main([*told, *flags]) == 0
+        assert Run(place).machine() == {**before, "recompute": recompute}
+
+
+def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, calls = Model.forward, [0]
+
+    def tight(self: Model, batch: Any) -> Any:
+        calls[0] += self.training
+        if calls[0] > 3 and self.training and len(batch.input.ids) > 64:
+            raise torch.OutOfMemoryError("no room")
+        return forward(self, batch)
+
+    monkeypatch.setattr(Model, "forward", tight)
+    place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
+    went(task("roberta", steps=5, sequences=8), place, machine, OFTEN)
+    settings = {"micro_tokens": {"from": 256, "to": 64}}
+    assert Run(place).entries("changed") == [{"kind": "changed", "step": 3, "settings": settings}]
+    assert Run(place).machine()["micro_tokens"] == 64
+    assert checkpoint(place, 4).state()["machine"]["micro_tokens"] == 64
+    # Killed before the next checkpoint, it goes on from a step that had more, with less.
+    for folder in ("step-00000004", "step-00000005"):
+        shutil.rmtree(place / "checkpoints" / folder)
+    again(place)
+    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+
+
+def test_a_run_recorded_before_goes_on_as_it_would_have(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    killed(pretrain(task("bert", steps=4), place, machine=MACHINE, habits=OFTEN), 3)
+    file = place / "machine.toml"
+    kept = [one for one in file.read_text().splitlines() if re.match(r'"(seed|data)"', one)]
+    file.write_text("\n".join(kept))
+    (place / MARKER).unlink()
+    events = again(place, Machine(device="cpu"))
+    (began,) = of(Began, events)
+    assert (began.precision, began.micro_tokens) == ("fp32", 8192)
+    assert of(Ended, events)[0].whole and kind_of(place) == "run"
+
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+GPU_FACTS = {
+    **{"device": "cuda:0", "precision": "fp16", "micro_tokens": 131072, "workers": 3},
+    **{"compiled": True, "kernels": True, "graphs": True, "recompute": True, "sharded": True},
+}
+
+
+def recalled(
+    machine: Machine, device: torch.device, facts: dict[str, Any], processes: int = 1
+) -> Machine:
+    recipe = shrunk("bert")
+    return machine.recalled(facts, device, recipe=recipe, processes=processes)
+
+
+def test_on_another_kind_of_device_what_does_not_work_there_is_chosen_anew() -> None:
+    found = recalled(Machine(), CPU, GPU_FACTS)
+    assert found == Machine(workers=3, recompute=True, shard=False)
+    assert found.precision_on(CPU) == "fp32" and not found.compiles(CPU, shrunk("bert"))
+    found = recalled(Machine(), CPU, {**GPU_FACTS, "precision": "bf16"})
+    assert found.precision == "bf16"  # slow there, but the same arithmetic
+
+
+def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clozelab.runs.machine.find_spec", lambda name: object())
+    whole = {**GPU_FACTS, "sharded": False}
+    found = recalled(Machine(), CUDA, whole)
+    assert (found.compile, found.kernels, found.graphs) == (True, True, True)
+    assert (found.precision, found.micro_tokens) == ("fp16", 131072)
+    assert recalled(Machine(precision="fp32"), CUDA, whole).kernels is None
+    found = recalled(Machine(compile=False), CUDA, whole)
+    assert (found.compile, found.graphs, found.kernels) == (False, None, True)
+    assert recalled(Machine(micro_batch=4), CUDA, whole).tokens(CUDA, shrunk("bert")) == 128
+    found = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
+    assert found.shard and found.kernels is None and found.graphs is None
+
+
+def test_no_split_changes_a_loss_without_dropout_and_with_it_another_is_another_draw(
+    tmp_path: Path,
+) -> None:
+    for drops, same in (((), True), (DROPS, False)):
+        losses = []
+        for split in (2, 8):
+            given = task("roberta", *drops, steps=4, sequences=8)
+            place = tmp_path / f"{split}-{same}"
+            events = went(given, place, replace(MACHINE, micro_batch=split))
+            losses.append([step.sums["masked_lm"]["loss"] for step in of(Step, events)])
+        assert (losses[0] == pytest.approx(losses[1], rel=1e-4)) is same
+
+
+# What a kill behind the last step takes
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_lost_result_comes_back(
+    older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if older:  # a checkpoint that does not have the result
+        told = Session._save
+
+        def save(self: Session, step: Step, *, ends: bool) -> Iterator[Event]:
+            return told(self, step, ends=False)
+
+        monkeypatch.setattr(Session, "_save", save)
+    place = tmp_path / "run"
+    went(task("bert", steps=4), place, habits=OFTEN)
+    before = json.loads((place / "result.json").read_text())
+    log = place / "metrics.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    ours = [line for line in lines if '"held_out"' in line]
+    (place / "result.json").unlink()
+    log.write_text("".join(line for line in lines if line not in ours))
+    (place / "checkpoints" / ".step-00000002.old").mkdir()
+    (place / "checkpoints" / ".step-00000004.part").mkdir()
+    again(place)
+    after = json.loads((place / "result.json").read_text())
+    if older:
+        before.pop("limited_by")
+    assert after == before and {"held_out", "train"} <= after.keys()
+    (held_out,) = Run(place).entries("held_out")
+    assert held_out == json.loads(ours[-1])
+    assert not list((place / "checkpoints").glob(".*"))
+
+
+def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("bert", steps=2), place, habits=OFTEN)
+    folder = place / "checkpoints"
+    (folder / "step-00000002").rename(folder / ".step-00000002.old")
+    assert not of(Step, again(place))
+    assert os.listdir(folder) == ["step-00000002"]
+
+
+# Two at once
+
+
+def test_a_run_that_is_being_written_takes_no_second_writer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, file = tmp_path / "run", tmp_path / "bert.toml"
+    file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
+    first = pretrain(task("bert", steps=4), place, machine=MACHINE, habits=OFTEN)
+    while not isinstance(next(first), Began):
+        pass
+    before = tree(place)
+    words = ["--data", store("wordpiece"), "--device", "cpu"]
+    for command in (["--resume", str(place)], [str(file), *words, "--out", str(place)]):
+        assert main(["pretrain", *command]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{place}: another process is writing there (process {os.getpid()}, since" in said
+        assert tree(place) == before
+    assert of(Ended, list(first))[0].whole
+    assert main(["pretrain", "--resume", str(place)]) == 0
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / MARKER).write_text("corpus\n")
+    with pytest.raises(UserError, match="holds a corpus, not a run"):
+        went(task("bert", steps=1), tmp_path, habits=QUIET)
+    assert os.listdir(tmp_path) == [MARKER]
