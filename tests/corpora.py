@@ -16,10 +16,11 @@ import numpy as np
 from interrupting import started
 from tokenizers import Tokenizer
 
-from clozelab import data
+from clozelab import data, files
 from clozelab.contracts import Counts
 from clozelab.runs.corpus import make
 from clozelab.text.store import Corpus
+from clozelab.text.store.manifest import render
 from clozelab.text.store.options import Options
 from clozelab.text.tokenizers import ByteBpe, Training
 
@@ -91,9 +92,15 @@ def decoded(corpus: Corpus, split: str = "train") -> list[str]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """The checksum of every file under a folder, by its name there."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    return {str(f.relative_to(folder)): sha256(f.read_bytes()).hexdigest() for f in files}
+    """The checksum of every file under a folder, by its name there; its marker and lock aside."""
+    found = sorted(file for file in folder.rglob("*") if file.is_file() and not files.is_own(file))
+    return {str(f.relative_to(folder)): sha256(f.read_bytes()).hexdigest() for f in found}
+
+
+def alter(store: Path, **values: Any) -> None:
+    """Change what the manifest of a store says, and seal it again."""
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    (store / "manifest.json").write_text(render({**manifest, **values}), encoding="utf-8")
 
 
 def run(

@@ -127,7 +127,7 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="of text files: prose, a sentence a line with blank lines between documents, or a"
         " document a line",
     )
-    group.add_argument("--field", default="text", help="of JSON lines and tables (text)")
+    group.add_argument("--field", default="text", help="of JSON lines and tables, CSV too (text)")
     group.add_argument("--split", default="train", help="of a dataset (train)")
     group.add_argument("--encoding", default="utf-8", help="of text files (utf-8)")
     group.add_argument("--sentences", choices=("auto", "nupunkt", "plain"), default="auto")
@@ -137,7 +137,7 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     group.add_argument("--spans", help="a TSV of document, start, end, kind, for the same")
     group.add_argument("--no-segmentation", action="store_true", help="leave Chinese unsegmented")
     group.add_argument("--unique", action="store_true", help="leave out documents that repeat")
-    group.add_argument("--held-out", type=float, default=0.01, help="share of documents (0.01)")
+    group.add_argument("--held-out", type=float, default=0.01, help="share of the tokens (0.01)")
     group.add_argument("--words", type=_count, default=30_000, help="whole words kept for ELMo")
     group.add_argument("--workers", type=_count, help="processes (one a core)")
     verb = _verb(kinds, "corpus show", "what is in a corpus")

@@ -55,8 +55,8 @@ def claim(folder: Path, kind: str) -> None:
 
 
 def mark(folder: Path, kind: str) -> None:
-    """Write the marker into a folder that is known to be ours, or new."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the marker into a folder that is known to be ours, or new; a link is followed."""
+    Path(os.path.realpath(folder)).mkdir(parents=True, exist_ok=True)
     write_text(folder / MARKER, f"{kind}\n")
 
 

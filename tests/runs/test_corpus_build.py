@@ -89,7 +89,7 @@ def test_every_kind_of_input_gives_the_same_documents(tmp_path: Path, name: str)
 def test_wrapped_prose_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("One cat\nsat. Two dogs\nran.\n\nThree.\n", encoding="utf-8")
     reading = Reading(layout="prose")
-    corpus = build(str(tmp_path / "a.txt"), tmp_path / "c", reading=reading)
+    corpus = build(str(tmp_path / "a.txt"), tmp_path / "c", reading=reading, held_out=0)
     assert decoded(corpus) == ["One cat sat. Two dogs ran.\nThree."]
 
 
@@ -140,9 +140,21 @@ def test_shards_do_not_change_the_tokens(tmp_path: Path, many: tuple[str, dict[s
     words = [file, "--out", str(tmp_path / "c"), "--vocabulary", "1000", "--phrases"]
     result = run("corpus", "build", *words, "--held-out", "0.2", "--workers", "1")
     assert result.returncode == 0, result.stderr
-    found = digests(tmp_path / "c")
-    differing = {name for name in expected if found[name] != expected[name]}
-    assert differing == {"manifest.json"}  # it names the shards by their fingerprint
+    assert digests(tmp_path / "c") == expected
+
+
+def test_workers_and_shards_do_not_change_where_documents_are_cut(tmp_path: Path) -> None:
+    short = texts(150)
+    file = write(tmp_path / "a.jsonl", ["\n".join(short[n::5]) for n in range(5)])
+    found = []
+    for number, (workers, shard) in enumerate([(1, 8000), (3, 8000), (1, 1 << 21)]):
+        out = tmp_path / str(number)
+        words = [file, "--out", str(out), "--vocabulary", "1000"]
+        _, process = start(tmp_path, *words, shard=shard, workers=workers)
+        assert process.wait(timeout=60) == 0
+        found.append(digests(out))
+    assert found[0] == found[1] == found[2]
+    assert Corpus.open(tmp_path / "0").manifest["held_out"]["parts"] > 0
 
 
 def test_a_vocabulary_the_text_cannot_fill_is_said(tmp_path: Path) -> None:
@@ -174,6 +186,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "tokenizers",
         "pyarrow",
         "rich",
+        "filelock",
         "markdown_it",
         "mdurl",
         "pygments",

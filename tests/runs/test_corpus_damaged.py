@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
-from corpora import build, digests, refused, run, texts, write
+from corpora import alter, build, digests, refused, run, texts, write
 
 from clozelab.contracts import UserError
+from clozelab.files import mark
+from clozelab.report.corpora import show
 from clozelab.text.store import Corpus
 from clozelab.text.tokenizers import Wordpiece
 
@@ -43,8 +49,15 @@ def damage(store: Path, how: str) -> str:
             (store / name).write_text("junk" if how == "junk" else "")
         case "version" | "keys" | "list":
             name = "manifest.json"
-            other = {**manifest, "version": 99} if how == "version" else {"version": 1}
+            other = {**manifest, "version": 99}
+            if how == "keys":
+                del manifest["fingerprint"]
+                other = {**manifest, "version": 1}
             (store / name).write_text(json.dumps([1] if how == "list" else other))
+        case "sealed":
+            name = "manifest.json"
+            text = (store / name).read_text(encoding="utf-8")
+            (store / name).write_text(text.replace('"held_out": 0.01', '"held_out": 0.02'))
     return name
 
 
@@ -58,8 +71,9 @@ def damage(store: Path, how: str) -> str:
         ("junk", "not a corpus manifest; build the corpus again"),
         ("empty", "not a corpus manifest; build the corpus again"),
         ("list", "not a corpus manifest; build the corpus again"),
-        ("keys", "not a whole corpus manifest; build the corpus again"),
-        ("version", "written as version 99, this clozelab reads 1; build it again"),
+        ("keys", "not a whole corpus manifest (lacks fingerprint); build the corpus again"),
+        ("sealed", "its seal differs, a byte was altered; restore it from a copy"),
+        ("version", "written as version 99, this clozelab reads 1 and 2; build it again"),
     ],
 )
 def test_a_damaged_store_is_refused(tmp_path: Path, whole: Path, how: str, problem: str) -> None:
@@ -91,23 +105,177 @@ def test_a_damaged_store_is_one_sentence_to_the_command(tmp_path: Path, whole: P
     assert "train/ids.npy: its checksum differs" in refused(run("corpus", "check", str(store)))
 
 
+def unsealed(store: Path, **values: Any) -> None:
+    """Make a store one of the first version, which had no seal, that says this or that."""
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    for key in ("seal", "held_out"):
+        del manifest[key]
+    told = {**manifest, "version": 1, **values}
+    (store / "manifest.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+def test_a_store_of_the_first_version_opens_with_the_fingerprint_it_had(
+    tmp_path: Path, whole: Path
+) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    (store / ".clozelab").unlink()
+    unsealed(store, fingerprint="ab" * 32)
+    corpus = Corpus.open(store)
+    corpus.check()
+    assert corpus.manifest["fingerprint"] == "ab" * 32
+    assert len(corpus.documents()) > 0
+    assert "whole document" in run("corpus", "show", str(store)).stdout
+    with pytest.raises(UserError, match="holds a finished corpus; remove it"):
+        build(write(tmp_path / "a.jsonl", texts(2)), store)
+
+
+def test_a_manifest_with_any_bit_flipped_is_refused(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    content = (store / "manifest.json").read_bytes()
+    draw = random.Random(14)
+    for _ in range(400):
+        at, bit = draw.randrange(len(content)), draw.randrange(8)
+        flipped = bytearray(content)
+        flipped[at] ^= 1 << bit
+        (store / "manifest.json").write_bytes(flipped)
+        with pytest.raises(UserError):
+            Corpus.open(store)
+    (store / "manifest.json").write_bytes(content)
+    Corpus.open(store).check()
+
+
+def test_the_flips_of_an_unsealed_manifest_leave_no_traceback(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    unsealed(store)
+    content = (store / "manifest.json").read_bytes()
+    draw = random.Random(14)
+    for _ in range(400):
+        flipped = bytearray(content)
+        flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        (store / "manifest.json").write_bytes(flipped)
+        with suppress(UserError):
+            show(Corpus.open(store))
+
+
+@pytest.mark.parametrize("value", [5, "x", None, [], {}, True, -1, [5], {"a": 5}, 1e400])
+def test_the_manifest_is_read_by_types(tmp_path: Path, whole: Path, value: object) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    unsealed(store)
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    for key in manifest:
+        unsealed_text = json.dumps({**manifest, key: value})
+        (store / "manifest.json").write_text(unsealed_text, encoding="utf-8")
+        with suppress(UserError):
+            show(Corpus.open(store))
+    for key in ("splits", "files", "units"):
+        (store / "manifest.json").write_text(json.dumps({**manifest, key: value}))
+        with pytest.raises(UserError, match="not a whole corpus manifest"):
+            Corpus.open(store)
+
+
+@pytest.mark.parametrize("name", ["../secret.npy", "/etc/passwd", "train/../../x", "a\\b", "c:x"])
+def test_names_in_the_manifest_do_not_leave_the_folder(
+    tmp_path: Path, whole: Path, name: str
+) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    files = Corpus.open(store).manifest["files"]
+    alter(store, files={**files, name: {"bytes": 1, "sha256": "0" * 64}})
+    with pytest.raises(UserError, match="which is no name of a file in the folder"):
+        Corpus.open(store)
+
+
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    (store / "train" / "ids.npy").rename(tmp_path / "ids.npy")
+    (store / "train" / "ids.npy").symlink_to(tmp_path / "ids.npy")
+    with pytest.raises(UserError, match=r"ids\.npy: is a link that leads out of the corpus"):
+        Corpus.open(store)
+    (tmp_path / "link").symlink_to(whole)
+    Corpus.open(tmp_path / "link").check()
+
+
+def test_arrays_must_fit_the_manifest_whatever_it_lists(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    alter(store, files={})
+    with pytest.raises(UserError, match="not a whole corpus manifest"):
+        Corpus.open(store)
+    files = Corpus.open(whole).manifest["files"]
+    short = (store / "train" / "ids.npy").read_bytes()[:-64]
+    (store / "train" / "ids.npy").write_bytes(short)
+    entry = {"bytes": len(short), "sha256": sha256(short).hexdigest()}
+    alter(store, files={**files, "train/ids.npy": entry})
+    with pytest.raises(UserError, match=r"ids\.npy: not an array that can be read"):
+        Corpus.open(store)
+
+
 def test_a_place_that_is_taken_is_refused(tmp_path: Path, whole: Path) -> None:
     file = write(tmp_path / "a.jsonl", texts(2))
     before = digests(whole)
     with pytest.raises(UserError, match="holds a finished corpus; remove it"):
         build(file, whole)
     assert digests(whole) == before
-    with pytest.raises(UserError, match="is not empty and no corpus; choose another folder"):
+    with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
         build(file, tmp_path)
-    with pytest.raises(UserError, match="is a file; choose a folder"):
+    with pytest.raises(UserError, match="is not a folder; name a new or empty one"):
         build(file, tmp_path / "a.jsonl")
+    with pytest.raises(UserError, match="is not a folder; name a new or empty one"):
+        build(file, Path("/dev/null"))
+    mark(tmp_path / "run", "run")
+    with pytest.raises(UserError, match="holds a run, not a corpus"):
+        build(file, tmp_path / "run")
 
 
 def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path, whole: Path) -> None:
     store = tmp_path / "c"
     shutil.copytree(whole, store)
-    (store / "building").mkdir()
-    assert Corpus.open(store).manifest["version"] == 1
+    mark(store / "building", "unfinished corpus")
+    (store / "building" / "a.npz").touch()
+    assert Corpus.open(store).manifest["version"] == 2
     with pytest.raises(UserError, match="holds a finished corpus"):
         build(write(tmp_path / "a.jsonl", texts(2)), store)
     assert digests(store) == digests(whole) and not (store / "building").exists()
+
+
+@pytest.mark.parametrize("beside", ["manifest.json", None, ".clozelab"])
+def test_a_folder_building_that_is_not_ours_stays(tmp_path: Path, beside: str | None) -> None:
+    file, out = write(tmp_path / "a.jsonl", texts(2)), tmp_path / "p"
+    (out / "building").mkdir(parents=True)
+    (out / "building" / "mine.txt").write_text("work of a year")
+    if beside == ".clozelab":
+        mark(out, "corpus")
+    elif beside:
+        (out / beside).write_text('{"name": "a browser extension"}')
+    with pytest.raises(UserError, match="has other files in it; name a new or empty folder"):
+        build(file, out)
+    assert (out / "building" / "mine.txt").read_text() == "work of a year"
+
+
+def test_a_finished_corpus_keeps_a_folder_that_is_not_ours(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    (store / "building").mkdir()
+    (store / "building" / "mine.txt").write_text("work of a year")
+    with pytest.raises(UserError, match="holds a finished corpus"):
+        build(write(tmp_path / "a.jsonl", texts(2)), store)
+    assert (store / "building" / "mine.txt").exists()
+
+
+def test_a_link_is_followed_and_a_refused_build_leaves_nothing(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", texts(2))
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "c")
+    build(file, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert Corpus.open(tmp_path / "disk" / "c").bytes
+    empty = write(tmp_path / "b.jsonl", [" "])
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "mine"):
+        with pytest.raises(UserError, match="no text"):
+            build(empty, tmp_path / name)
+    assert not (tmp_path / "new").exists() and not any((tmp_path / "mine").iterdir())

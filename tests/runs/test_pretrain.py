@@ -148,6 +148,19 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path
         list(resume(weighted, place, machine=MACHINE, habits=QUIET))
 
 
+def test_a_run_does_not_go_on_with_another_split_of_its_text(tmp_path: Path) -> None:
+    place, file = tmp_path / "run", write(tmp_path / "a.jsonl", corpus()[:60])
+    data = [tmp_path / "one", tmp_path / "two"]
+    for folder, share in zip(data, (0.1, 0.4), strict=True):
+        build(file, folder, tokenizer("wordpiece"), held_out=share)
+    recipe = shrunk("bert", steps=2)
+    went(starting.fresh(recipe, data=[str(data[0])], seed=0), place)
+    given = starting.resumed(place, data=[str(data[1])])
+    with pytest.raises(UserError, match="was begun with other data"):
+        list(resume(given, place, machine=MACHINE, habits=QUIET))
+    resumed(place)
+
+
 def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(store("wordpiece")).parent)
     where = os.path.relpath(teacher())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from corpora import alter
 from interrupting import started
 from learning import MACHINE, store
 from studying import DYNAMIC, HABITS, SMALL, STATIC, made, plan_of, ran, reviews, written
@@ -63,9 +64,7 @@ def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     shutil.copytree(store("wordpiece"), corpus)
     request = asked(made(tmp_path), [str(corpus)], budget="3steps")
     drained(planned(request, MACHINE, out=out)).write(out)
-    manifest = json.loads((corpus / "manifest.json").read_text())
-    changed = json.dumps({**manifest, "fingerprint": "other"})
-    (corpus / "manifest.json").write_text(changed)
+    alter(corpus, fingerprint="other")
     with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
         drained(planned(request, MACHINE, out=out))
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozelab.contracts import Counts, UserError
+from clozelab.files import mark
 from clozelab.text.reading import formats, layouts
 from clozelab.text.reading.layouts import guess
 from clozelab.text.reading.sources import (
@@ -139,12 +140,39 @@ def test_folders_are_read_sorted_and_say_what_they_skip(tmp_path: Path) -> None:
         write(tmp_path / name, jsonl({"text": name}) if name.endswith("l") else name)
     write(tmp_path / ".hidden.txt", "hidden")
     write(tmp_path / "x.png", b"\x89PNG")
-    write(tmp_path / "x.blob", b"ab\0cd")
+    write(tmp_path / "notes.md", "# Notes to myself")
+    write(tmp_path / "blob", b"ab\0cd")
+    write(tmp_path / "wiki_00", "wiki")
     counts = Counts()
-    assert texts(tmp_path, counts=counts) == ["C.txt", "a/c.jsonl", "a/z.txt", "a.txt", "b.txt"]
-    assert counts.numbers["hidden files skipped"] == 1
-    assert counts.numbers["binary files skipped"] == 2
+    expected = ["C.txt", "a/c.jsonl", "a/z.txt", "a.txt", "b.txt", "wiki"]
+    assert texts(tmp_path, counts=counts) == expected
+    assert {what: number for what, number in counts.numbers.items() if "file" in what} == {
+        "hidden files skipped": 1,
+        "binary files skipped": 1,
+        "files read: .txt": 4,
+        "files read: .jsonl": 1,
+        "files read: without an ending": 1,
+        "files left aside: .md, read if named themselves": 1,
+        "files left aside: .png, read if named themselves": 1,
+    }
     assert counts.places["hidden files skipped"] == str(tmp_path / ".hidden.txt")
+    assert texts(tmp_path / "*.md") == ["# Notes to myself"]
+
+
+def test_a_folder_of_other_endings_is_refused_with_what_it_has(tmp_path: Path) -> None:
+    for name in ("a.md", "b.md", "c.html"):
+        write(tmp_path / name, "text")
+    message = f"the folder {tmp_path} holds no file of text, only 2 .md, 1 .html; name those files"
+    assert message in refusal(tmp_path)
+
+
+def test_a_folder_that_clozelab_made_is_not_read(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "a")
+    write(tmp_path / "corpus" / "words.txt", "the\t9")
+    mark(tmp_path / "corpus", "corpus")
+    counts = Counts()
+    assert texts(tmp_path, counts=counts) == ["a"]
+    assert counts.places["folders that clozelab made skipped"] == str(tmp_path / "corpus")
 
 
 def test_inputs_keep_their_order_and_patterns_are_sorted(tmp_path: Path) -> None:
@@ -631,9 +659,9 @@ def test_tables_cut_short_or_of_another_kind(tmp_path: Path) -> None:
     assert "has no field 'body', only text, n: say --field" in refusal(path, field="body")
     assert "holds int64, not text, in its field 'n': say --field text" in refusal(path, field="n")
     for wrong in (content[:-20], b"plain", content[:4] + bytes(50) + content[54:]):
-        assert f"{path} is cut short or no parquet file" in refusal(write(path, wrong))
+        assert f"{path} is cut short, damaged or no parquet file" in refusal(write(path, wrong))
     arrow = write(tmp_path / "a.arrow", b"plain text")
-    assert f"{arrow} is cut short or no arrow file" in refusal(arrow)
+    assert f"{arrow} is cut short, damaged or no arrow file" in refusal(arrow)
 
 
 def test_broken_json_lines_are_skipped_but_not_the_first(tmp_path: Path) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from corpora import build, decoded, texts, write
+from corpora import build, decoded, digests, texts, write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from clozelab import files
 from clozelab.contracts import Counts, Mark, UserError
 from clozelab.keys import fold
 from clozelab.text.encoding import Encoder
@@ -107,29 +109,79 @@ def test_counts_are_of_train(tmp_path: Path) -> None:
 
 def test_a_document_keeps_its_side(tmp_path: Path) -> None:
     tokenizer = build(write(tmp_path / "t.jsonl", TEXTS), tmp_path / "t").tokenizer
-    few = build(write(tmp_path / "a.jsonl", TEXTS[:25]), tmp_path / "a", tokenizer, held_out=0.3)
-    many = build(write(tmp_path / "b.jsonl", TEXTS[::-1]), tmp_path / "b", tokenizer, held_out=0.3)
+    few = build(write(tmp_path / "a.jsonl", TEXTS[:25]), tmp_path / "a", tokenizer, held_out=0.5)
+    many = build(write(tmp_path / "b.jsonl", TEXTS[::-1]), tmp_path / "b", tokenizer, held_out=0.5)
     held = set(decoded(few, "held_out"))
     assert 0 < len(held) < 25
     assert held == set(decoded(many, "held_out")) & {text.strip() for text in TEXTS[:25]}
     assert sorted(decoded(many) + decoded(many, "held_out")) == sorted(t.strip() for t in TEXTS)
 
 
-def test_a_small_corpus_still_has_one_held_out(tmp_path: Path) -> None:
-    corpus = build(write(tmp_path / "a.jsonl", TEXTS[:3]), tmp_path / "c", held_out=1e-9)
-    assert len(corpus.documents("held_out")) == 1
-    assert len(corpus.documents("train")) == 2
+def long(count: int) -> list[str]:
+    """A few documents of many sentences."""
+    short = texts(150)
+    return ["\n".join(short[number::count]) for number in range(count)]
 
 
-@pytest.mark.parametrize("share", [0.01, 0.999])
-def test_a_single_document_is_trained_on(tmp_path: Path, share: float) -> None:
+def share(corpus: Corpus) -> float:
+    """Of the tokens, those held out."""
+    tokens = [corpus.manifest["splits"][split]["tokens"] for split in ("train", "held_out")]
+    return float(tokens[1] / sum(tokens))
+
+
+@pytest.mark.parametrize("count", [5, 3, 1])
+@pytest.mark.parametrize("asked", [0.01, 0.2])
+def test_a_few_long_documents_give_the_share_asked_for(
+    tmp_path: Path, count: int, asked: float
+) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", long(count)), tmp_path / "c", held_out=asked)
+    assert share(corpus) == pytest.approx(asked, rel=0.15)
+    assert corpus.manifest["held_out"]["parts"] > 0
+    line = " ".join(" ".join(decoded(corpus) + decoded(corpus, "held_out")).split())
+    assert sorted(line) == sorted(" ".join(" ".join(long(count)).split()))  # nothing is lost
+
+
+def test_what_is_cut_is_cut_between_sentences(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", long(3))
+    whole = build(file, tmp_path / "whole", held_out=0)
+    corpus = build(file, tmp_path / "c", whole.tokenizer, held_out=0.05)
+    found = sentences(corpus, "train") + sentences(corpus, "held_out")
+    assert sorted(found) == sorted(sentences(whole, "train"))
+
+
+def sentences(corpus: Corpus, split: str) -> list[bytes]:
+    """The ids of every sentence of a split."""
+    documents = corpus.documents(split)
+    starts = documents.sentences.tolist()
+    return [documents.ids[a:b].tobytes() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+
+
+def test_equal_documents_are_cut_alike(tmp_path: Path) -> None:
+    one, two = long(2)
+    corpus = build(write(tmp_path / "a.jsonl", [one, two, one, one]), tmp_path / "c")
+    assert share(corpus) == pytest.approx(0.01, rel=0.5)
+    held = sentences(corpus, "held_out")
+    assert held and not set(held) & set(sentences(corpus, "train"))
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.999999])
+def test_a_small_corpus_has_a_sentence_on_either_side(tmp_path: Path, share: float) -> None:
     corpus = build(write(tmp_path / "a.jsonl", TEXTS[:1]), tmp_path / "c", held_out=share)
+    sizes = [corpus.manifest["splits"][split]["sentences"] for split in ("train", "held_out")]
+    assert min(sizes) == 1 and sum(sizes) == len(splitter().split(TEXTS[0]))
+
+
+def test_a_single_sentence_is_trained_on(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", ["One sentence."]), tmp_path / "c", held_out=0.5)
     assert [len(corpus.documents(split)) for split in ("train", "held_out")] == [1, 0]
 
 
-def test_one_document_is_left_to_train(tmp_path: Path) -> None:
-    corpus = build(write(tmp_path / "a.jsonl", TEXTS[:3]), tmp_path / "c", held_out=0.999999)
-    assert [len(corpus.documents(split)) for split in ("train", "held_out")] == [1, 2]
+def test_many_documents_stay_whole(tmp_path: Path) -> None:
+    """As they were parted before any were cut: by the second digest alone."""
+    corpus = build(write(tmp_path / "a.jsonl", TEXTS), tmp_path / "c", held_out=0.5)
+    drawn = [text.strip() for text in TEXTS if shards._digest(text)[1] < 2**63]
+    assert decoded(corpus, "held_out") == drawn
+    assert corpus.manifest["held_out"] == {"whole": len(drawn), "parts": 0}
 
 
 def test_nothing_is_held_out_where_nothing_is_asked(made: Corpus) -> None:
@@ -205,10 +257,51 @@ def test_the_manifest_tells_what_was_made(made: Corpus) -> None:
         "tokens": len(documents.ids),
     }
     assert told["vocabulary"] == made.tokenizer.get_vocab_size()
-    files = {str(f.relative_to(made.path)) for f in made.path.rglob("*") if f.is_file()}
-    assert set(told["files"]) == files - {"manifest.json"}
+    assert set(told["files"]) == digests(made.path).keys() - {"manifest.json"}
     assert told["inputs"][0].endswith("a.jsonl")
     assert told["options"]["held_out"] == 0 and "workers" not in told["options"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"held_out": 0.3},
+        {"phrases": True},
+        {"unique": True},
+        {"words": 40},
+        {"entities": "names"},
+        {"sentences": "plain"},
+    ],
+)
+def test_the_fingerprint_is_of_everything_that_training_reads(
+    tmp_path: Path, built: Corpus, options: dict[str, Any]
+) -> None:
+    (tmp_path / "names").write_text("Hormel\n", encoding="utf-8")
+    if "entities" in options:
+        options = {"entities": str(tmp_path / "names")}
+    file = write(tmp_path / "a.jsonl", [*TEXTS, TEXTS[0]])
+    other = build(file, tmp_path / "c", built.tokenizer, **options)
+    assert other.manifest["fingerprint"] != built.manifest["fingerprint"]
+
+
+def test_the_fingerprint_is_of_nothing_else(
+    tmp_path: Path, built: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "SHARD", 5000)
+    lines = [write(tmp_path / f"{n}.jsonl", [text]) for n, text in enumerate([*TEXTS, TEXTS[0]])]
+    other = build(lines, tmp_path / "c", built.tokenizer, workers=2)
+    assert other.manifest["fingerprint"] == built.manifest["fingerprint"]
+    shorter = build(lines[:-2], tmp_path / "d", built.tokenizer)
+    cased = build(lines, tmp_path / "e", ByteBpe(vocabulary=500))
+    found = {one.manifest["fingerprint"] for one in (built, shorter, cased)}
+    assert len(found) == 3
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """A corpus as it is built where nothing is said, with one document twice."""
+    folder = tmp_path_factory.mktemp("built")
+    return build(write(folder / "text.jsonl", [*TEXTS, TEXTS[0]]), folder / "c")
 
 
 def test_names_become_entities(tmp_path: Path) -> None:
@@ -283,13 +376,16 @@ def test_a_new_text_gets_the_units_of_the_corpus(tmp_path: Path) -> None:
 
 
 def test_a_second_build_is_kept_out_and_leaves_the_first_alone(tmp_path: Path) -> None:
-    building = tmp_path / "c" / "building"
-    building.mkdir(parents=True)
-    file = write(tmp_path / "a.jsonl", TEXTS[:3])
-    first = os.open(building, os.O_RDONLY)
-    fcntl.flock(first, fcntl.LOCK_EX)
-    with pytest.raises(UserError, match="another build is at work"):
-        build(file, tmp_path / "c")
-    assert building.is_dir()
-    os.close(first)
-    assert len(build(file, tmp_path / "c", held_out=0).documents()) == 3
+    file, out = write(tmp_path / "a.jsonl", TEXTS[:3]), tmp_path / "c"
+    files.claim(out, "corpus")
+    files.claim(out / "building", "unfinished corpus")
+    with files.locked(out), pytest.raises(UserError, match=r"another build is writing.*process"):
+        build(file, out)
+    assert (out / "building").is_dir()
+    assert len(build(file, out, held_out=0).documents()) == 3
+
+
+def test_no_lock_of_one_system_alone_is_needed() -> None:
+    """What Windows does not have is not imported."""
+    told = "import sys; sys.modules['fcntl'] = None; import clozelab.text.store.build"
+    assert subprocess.run([sys.executable, "-c", told], check=False).returncode == 0

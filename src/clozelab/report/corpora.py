@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -39,6 +41,7 @@ def _facts(corpus: Corpus) -> list[tuple[str, str]]:
     sample = len(documents.marks[:_SAMPLE])
     lengths = np.diff(documents.sentences)
     facts = [
+        ("held out", _held_out(manifest)),
         ("vocabulary", f"{manifest['vocabulary']:,} ids"),
         ("entropy", f"{entropy(corpus):.2f} nats a token (what guessing by frequency costs)"),
         ("tokens a word", f"{sample / max(words, 1):.2f}"),
@@ -54,6 +57,23 @@ def _facts(corpus: Corpus) -> list[tuple[str, str]]:
     facts.append(("made from", ", ".join(manifest["inputs"][:6]) + _more(manifest["inputs"], 6)))
     facts.append(("fingerprint", manifest["fingerprint"][:16]))
     return facts
+
+
+def _held_out(manifest: dict[str, Any]) -> str:
+    """How much is held out, and of what."""
+    tokens = {split: sizes["tokens"] for split, sizes in manifest["splits"].items()}
+    if not tokens["held_out"]:
+        return "nothing"
+    share = tokens["held_out"] / sum(tokens.values())
+    number = manifest["splits"]["held_out"]["documents"]  # of the first version, which cut none
+    parted = manifest.get("held_out", {"whole": number, "parts": 0})
+    what = _documents("whole document", parted["whole"]), _documents("document", parted["parts"])
+    told = " and ".join(filter(None, (what[0], what[1] and f"parts of {what[1]}")))
+    return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {told}"
+
+
+def _documents(kind: str, number: int) -> str:
+    return f"{number:,} {kind}{'' if number == 1 else 's'}" if number else ""
 
 
 def entropy(corpus: Corpus) -> float:

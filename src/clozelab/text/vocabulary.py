@@ -34,6 +34,8 @@ ROLES = {
     "eod": ("[EOD]", "<eod>", "<|endoftext|>"),
 }
 
+_ODD_IDS = 10_000  # ids without a token that a small vocabulary may have besides
+
 
 def bert_normalizer(cased: bool) -> normalizers.Normalizer:
     """BERT's normalisation; accents go with the case."""
@@ -94,6 +96,17 @@ def describe(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(size, roles, np.array(sorted(special), dtype=np.int32))
 
 
+def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
+    """Refuse ids far beyond the number of tokens: every id up to the last becomes an embedding."""
+    table = tokenizer.get_vocab(with_added_tokens=True)
+    name = max(table, key=table.__getitem__, default="")
+    if table and table[name] > 4 * len(table) + _ODD_IDS:
+        raise UserError(
+            f"{place}: the token {name!r} has the id {table[name]:,} in a vocabulary of"
+            f" {len(table):,}; number the tokens from 0 on"
+        )
+
+
 def load(place: str | Path) -> Tokenizer:
     """A tokenizer from a Hugging Face directory, a run, a `tokenizer.json` or a `vocab.txt`."""
     path = Path(place)
@@ -115,7 +128,9 @@ def load(place: str | Path) -> Tokenizer:
             return _from_vocab_txt(path)
         if path.name == "vocab.json":
             return _from_merges(path)
-        return Tokenizer.from_file(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
+        check_ids(tokenizer, path)
+        return tokenizer
     except UserError:
         raise
     except Exception as error:  # the library raises bare Exception for a bad file

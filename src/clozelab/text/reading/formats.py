@@ -1,7 +1,8 @@
-"""One file → its documents, whatever its format: text, JSON lines, Parquet or Arrow tables."""
+"""One file → its documents, whatever its format: text, JSON lines, or a table of some kind."""
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -15,20 +16,24 @@ from typing import IO, Any, Literal
 from clozelab.contracts import Counts, UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut, read_text
-from clozelab.text.reading.lines import PACKINGS, Lines, opened
+from clozelab.text.reading.lines import PACKINGS, Lines, opened, shown
 
 _LONGEST_RECORD = 4 * LIMIT  # characters of a JSON line: its text, escapes and other fields
 _OVERLONG = "JSON lines over 16 M characters skipped"
+_NAMED = 20  # columns, in a message about them
 _ROWS = 256  # of a table, held at a time
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
 
-Kind = Literal["text", "json", "parquet", "arrow"]
+Kind = Literal["text", "json", "csv", "tsv", "parquet", "arrow"]
 _KINDS: dict[str, Kind] = {
     ".jsonl": "json",
     ".json": "json",
     ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
     ".arrow": "arrow",
+    ".feather": "arrow",
 }
 
 
@@ -52,8 +57,8 @@ def read_file(
     start = progress.done
     kind = kind_of(path)
     with opened(path) as (file, stream):
-        if kind in ("text", "json"):
-            found = read_stream(stream, str(path), kind, reading=reading, counts=counts)
+        if kind in ("text", "json", "csv", "tsv"):
+            found = read_stream(stream, shown(path), kind, reading=reading, counts=counts)
             with closing(found):
                 for document in found:
                     progress.done = start + file.tell()
@@ -69,7 +74,10 @@ def read_file(
 def read_stream(
     stream: IO[bytes], name: str, kind: Kind | None, *, reading: Reading, counts: Counts
 ) -> Generator[RawDocument, None, None]:
-    """The documents of a stream of text or JSON lines; without a kind, a brace in front tells."""
+    """The documents of a stream that is read line by line, of text, JSON lines or a table.
+
+    Without a kind, a brace in front tells JSON lines from text.
+    """
     lines = Lines(stream, name, encoding=reading.encoding, counts=counts)
     try:
         head = lines.head().lstrip()
@@ -79,6 +87,8 @@ def read_stream(
             counts.add("empty files", name)
         if kind == "json":
             yield from _json(lines, reading, counts=counts)
+        elif kind in ("csv", "tsv"):
+            yield from _separated(lines, kind, reading=reading, counts=counts)
         else:
             yield from read_text(lines, reading.layout, counts=counts)
     finally:
@@ -120,9 +130,17 @@ def no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
     longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
     best = nearest(field, record) or longest
+    names = [_short(name) for name in list(record)[:_NAMED]]
+    names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
     return UserError(
-        f"{place} has no field {field!r}, only {', '.join(record)}: say --field {best}"
+        f"{place} has no field {field!r}, only {', '.join(names)}: say --field {_short(best)}"
     )
+
+
+def _short(name: str) -> str:
+    """A column's name in a message: where there is no header line, it is somebody's text."""
+    line = " ".join(name.split())
+    return line if len(line) <= 40 else line[:39] + "…"
 
 
 def _json(lines: Lines, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
@@ -176,24 +194,84 @@ def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
         yield "".join(held)
 
 
+def _separated(
+    lines: Lines, kind: Literal["csv", "tsv"], *, reading: Reading, counts: Counts
+) -> Iterator[RawDocument]:
+    """A document for each row of a table whose first line names its columns."""
+    rows = (_csv if kind == "csv" else _tsv)(lines, counts=counts)
+    number, header = next(rows, (1, []))
+    names = [name.strip() for name in header]
+    first: list[str] | None = None
+    for number, cells in rows:
+        if first is None:
+            first = cells
+            _check_header(lines.name, names, first, field=reading.field)
+        place = f"{lines.name}:{number}"
+        if len(cells) != len(names):
+            counts.add("rows with more or fewer cells than the header skipped", place)
+        else:
+            yield from read_record(cells[names.index(reading.field)], place, counts=counts)
+    if first is None and names:
+        _check_header(lines.name, names, [], field=reading.field)
+
+
+def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:
+    if field not in names:
+        cells = [*first, *[""] * len(names)]
+        problem = no_field(name, field, dict(zip(names, cells, strict=False)))
+        raise UserError(f"{problem} (the first line of a table names its columns)")
+    if names.count(field) > 1:
+        raise UserError(f"{name} has {names.count(field)} fields {field!r}: rename all but one")
+
+
+def _tsv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+    # No quoting: in a TSV a quotation mark is a character, and often stands alone.
+    for line in _whole_lines(lines, counts=counts):
+        if line and not line.isspace():
+            yield lines.number, line.rstrip("\n").split("\t")
+
+
+def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV and the lines they begin on; text in quotes may hold line ends."""
+    csv.field_size_limit(_LONGEST_RECORD)
+    reader = csv.reader(_whole_lines(lines, counts=counts), strict=True)
+    number = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "limit" in str(error) or "end of data" in str(error):
+                raise UserError(
+                    f"{lines.name}:{number} opens a quotation mark that is not closed within"
+                    f" {_LONGEST_RECORD // 1_000_000} M characters: close it, or name a TSV .tsv"
+                ) from None
+            counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
+            cells = []
+        if cells:
+            yield number, cells
+        number = lines.number + 1
+
+
 def _table(
     path: Path, stream: IO[bytes], kind: Kind, *, reading: Reading, counts: Counts
 ) -> Iterator[tuple[float, RawDocument]]:
     """Each document of a table, and the share of the table read by then."""
     arrow = import_module("pyarrow")
     rows = _parquet if kind == "parquet" else _arrow
-    row = 0
+    row, name = 0, shown(path)
     try:
         with _seekable(path, stream) as file:
-            for share, values in rows(file, str(path), field=reading.field):
+            for share, values in rows(file, name, field=reading.field):
                 for value in values:
                     row += 1
-                    for document in read_record(value, f"{path}:{row}", counts=counts):
+                    for document in read_record(value, f"{name}:{row}", counts=counts):
                         yield share, document
-    except (OSError, arrow.ArrowException) as error:
+    except (OSError, MemoryError, UnicodeDecodeError, arrow.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{path} is cut short or no {kind} file ({str(error).splitlines()[0]}):"
-            " fetch or write it again"
+            f"{name} is cut short, damaged or no {kind} file ({reason}): fetch or write it again"
         ) from None
 
 
@@ -218,7 +296,7 @@ def _parquet(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float,
     done = 0
     for batch in table.iter_batches(_ROWS, columns=[field]):
         done += batch.num_rows
-        yield done / table.metadata.num_rows, batch.column(0).to_pylist()
+        yield done / max(table.metadata.num_rows, done), _valid(batch.column(0)).to_pylist()
 
 
 def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
@@ -235,14 +313,24 @@ def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, l
         batches = table = ipc.open_stream(file)
     _check_column(table.schema, name, field=field)
     for batch in batches:
-        column = batch.column(field)
+        column = _valid(batch.column(field))
         for start in range(0, len(column), _ROWS):
             yield file.tell() / size, column.slice(start, _ROWS).to_pylist()
+
+
+def _valid(column: Any) -> Any:
+    """A column that has been looked over: offsets of a damaged one lead anywhere in memory."""
+    column.validate(full=True)
+    return column
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:
     if field not in schema.names:
         raise no_field(name, field, dict.fromkeys(schema.names, ""))
+    if schema.names.count(field) > 1:
+        raise UserError(
+            f"{name} has {schema.names.count(field)} fields {field!r}: rename all but one"
+        )
     kind = str(schema.field(field).type)
     if "string" not in kind or kind.startswith(("list", "large_list", "struct", "map")):
         texts = [entry.name for entry in schema if "string" in str(entry.type)]

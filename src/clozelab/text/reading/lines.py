@@ -1,4 +1,4 @@
-"""A file's bytes → its lines, unpacked, decoded and mended, in pieces of bounded length."""
+"""A file's bytes → its lines, unpacked, decoded and repaired, in pieces of bounded length."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ HEAD = 1 << 16  # characters looked at before anything is decided about a text
 _PIECE = 1 << 20  # characters: a longer line comes in several pieces
 _JUDGED = 1_000  # lines after which a text's encoding is judged
 _ESCAPED = re.compile("[\udc80-\udcff]+")  # how Python marks bytes that no character fits
+
+
+def shown(path: Path) -> str:
+    """A path as text: bytes of it that are no UTF-8 stand as numbers."""
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from clozelab import files
 from clozelab.contracts import Counts, UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.formats import (
@@ -26,18 +28,23 @@ from clozelab.text.reading.formats import (
     read_stream,
 )
 from clozelab.text.reading.layouts import RawDocument, Reading
-from clozelab.text.reading.lines import PACKINGS
+from clozelab.text.reading.lines import PACKINGS, shown
 
-__all__ = ["Progress", "RawDocument", "Reading", "documents", "listing", "total_bytes"]
+__all__ = [
+    "Progress",
+    "RawDocument",
+    "Reading",
+    "documents",
+    "listing",
+    "text_bytes",
+    "total_bytes",
+]
 
 _STDIN = "-"
 _HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-# Files a folder of text may hold beside its text; what else is no text shows by a NUL byte.
-_BINARY = (
-    "png jpg jpeg gif webp pdf epub doc docx zip tar tgz 7z rar mp3 mp4 wav npy npz bin idx pt"
-    " safetensors pkl exe so pyc db sqlite"
-)
+_TEXT = (".txt", "")  # what a folder is read for, besides tables and JSON lines
+_PROBED, _PROBE = 32, 1 << 20  # files looked into for the size of their text, and bytes of each
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,29 @@ def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | 
     if any(item.path is None for item in items):
         return None
     return sum(item.path.stat().st_size for item in items if item.path)
+
+
+def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
+    """Bytes of the text itself in all the files, unpacked, as far as their fronts tell.
+
+    None where the size of the files cannot be known before.
+    """
+    total = total_bytes(inputs, reading)
+    if total is None:
+        return None
+    items = _expand(inputs, reading.split, counts=Counts())
+    text = packed = 0
+    for item in items[:: -(-len(items) // _PROBED)]:
+        assert item.path is not None
+        progress, size = Progress(), 0
+        stream = read_file(item.path, reading, counts=Counts(), progress=progress)
+        with closing(stream):
+            for document in stream:
+                size += len(document.text.encode())
+                if size >= _PROBE:
+                    break
+        text, packed = text + size, packed + progress.done
+    return int(total * text / max(packed, 1))
 
 
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
@@ -131,13 +161,15 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:  # a folder on the way may not be entered, a name is too long
-        raise UserError(f"{name} may not be read ({error.strerror}): mend that first") from None
+        raise UserError(f"{name} may not be read ({error.strerror}): fix that first") from None
     if is_folder:
         return _folder(path, split, counts=counts)
+    if exists and not path.is_file():  # it would be read twice, and a pipe can be read once
+        raise UserError(f"{name} is a pipe or a device, not a file: name - and feed it in there")
     if exists:
         return [_Item(name, path)]
     if path.is_symlink():
-        raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: mend the link")
+        raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: fix the link")
     if glob.has_magic(name):
         matches = sorted(glob.glob(name, recursive=True))
         items = [item for match in matches for item in _expand_one(match, split, counts=counts)]
@@ -172,10 +204,32 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
         folder = folder / split
     if (folder / "state.json").exists() and (folder / "dataset_info.json").exists():
         return _saved_dataset(folder)
-    items = [_Item(str(path), path) for path in _files(folder, counts=counts)]
+    aside: list[Path] = []
+    items = [_Item(str(path), path) for path in _files(folder, aside, counts=counts)]
     if not items:
-        raise UserError(f"the folder {folder} holds no file of text: name another folder")
+        hint = f", only {_endings(aside)}; name those files themselves" if aside else ""
+        raise UserError(
+            f"the folder {folder} holds no file of text{hint or '; name another folder'}"
+        )
+    for item in items:
+        assert item.path is not None
+        counts.add(f"files read: {_ending(item.path)}", shown(item.path))
+    for path in aside:
+        counts.add(f"files left aside: {_ending(path)}, read if named themselves", shown(path))
     return items
+
+
+def _ending(path: Path) -> str:
+    """How a file's name ends, with its packing; for a message."""
+    endings = path.suffixes[-2:] if path.suffix.lower() in PACKINGS else path.suffixes[-1:]
+    return "".join(endings) or "without an ending"
+
+
+def _endings(paths: list[Path]) -> str:
+    """How many files end in what, the most frequent first."""
+    counted = Counter(map(_ending, paths)).most_common()
+    told = [f"{number:,} {ending}" for ending, number in counted[:6]]
+    return ", ".join(told) + (", …" if len(counted) > 6 else "")
 
 
 def _saved_dataset(folder: Path) -> list[_Item]:
@@ -200,31 +254,42 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         ) from None
 
 
-def _files(folder: Path, *, counts: Counts) -> list[Path]:
-    """Every file of text in a folder and the folders in it, sorted by path."""
+def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
+    """Every file of text in a folder and the folders in it, sorted by path.
+
+    Of text are tables, JSON lines, .txt and what has no ending, but for what holds NUL bytes; other
+    endings go `aside`: who means them names them.
+    """
     found: list[Path] = []
     for entry in _entries(folder):
         path = folder / entry.name
         if entry.name.startswith("."):
-            counts.add("hidden files skipped", str(path))
+            counts.add("hidden files skipped", shown(path))
         elif entry.is_symlink() and not path.exists():
-            raise UserError(f"{path} is a link to {os.readlink(path)}, which is missing: mend it")
+            raise UserError(f"{path} is a link to {os.readlink(path)}, which is missing: fix it")
         elif entry.is_dir(follow_symlinks=False):
-            found += _files(path, counts=counts)
+            if files.kind_of(path):
+                counts.add("folders that clozelab made skipped", shown(path))
+            else:
+                found += _files(path, aside, counts=counts)
         elif not entry.is_file():
-            counts.add("links to folders and special files skipped", str(path))
+            counts.add("links to folders and special files skipped", shown(path))
+        elif not _is_known(path):
+            aside.append(path)
         elif _is_binary(path):
-            counts.add("binary files skipped", str(path))
+            counts.add("binary files skipped", shown(path))
         else:
             found.append(path)
     return found
 
 
+def _is_known(path: Path) -> bool:
+    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+    return name.suffix.lower() in _TEXT or kind_of(path) != "text"
+
+
 def _is_binary(path: Path) -> bool:
-    suffix = path.suffix.lower()
-    if suffix and suffix[1:] in _BINARY.split():
-        return True
-    if suffix == ".txt" or suffix in PACKINGS or kind_of(path) != "text":
+    if path.suffix:
         return False
     try:
         with open(path, "rb") as file:

@@ -7,36 +7,47 @@ unfinished lies in `building/`; a build that was stopped in any way goes on from
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import shutil
 import sys
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from clozelab import files
 from clozelab.contracts import Counts, UserError
 from clozelab.keys import root
 from clozelab.text.encoding import Encoder
+from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.reading.sources import Progress as Read
-from clozelab.text.reading.sources import RawDocument, Reading, documents, listing, total_bytes
+from clozelab.text.reading.sources import (
+    RawDocument,
+    Reading,
+    documents,
+    listing,
+    text_bytes,
+    total_bytes,
+)
+from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import Plan, finish
+from clozelab.text.store.manifest import NAME
 from clozelab.text.store.options import Options, Progress
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import Training
 from clozelab.text.units import Runs, gazetteer, read_spans
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import check_ids, describe
 from clozelab.text.words import segmenter
 
+_KIND = "corpus"
+_BUILDING = "unfinished corpus"
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
 _MOST_SAMPLE = 1 << 30
 
@@ -50,27 +61,26 @@ def build(
     counts: Counts,
 ) -> Generator[Progress, None, Corpus]:
     """Build a store from texts in `out`; yields progress, returns the opened store."""
-    _check(out, options)
+    _check(options)
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
-    folder = out / "building"
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = _hold(folder)
     try:
-        inputs = _spooled(inputs, folder)
-        if not isinstance(tokenizer, Tokenizer):
-            tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
-        _check_roles(tokenizer)
-        work = _work(tokenizer, names, options=options, counts=counts)
-        job_names = yield from tokenised(
-            inputs, folder, work, spans=spans, options=options, counts=counts
-        )
-        read = [Path(name) for name, *_ in listing(inputs, options.reading)]
-        told = ["standard input" if name.parent == folder else str(name) for name in read]
-        plan = Plan(work=work, names=job_names, inputs=told)
-        for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
-            yield Progress(stage, done, total, "steps")
+        with _held(out) as folder:
+            inputs = _spooled(inputs, folder)
+            if not isinstance(tokenizer, Tokenizer):
+                tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
+            _check_tokenizer(tokenizer)
+            work = _work(tokenizer, names, options=options, counts=counts)
+            job_names = yield from tokenised(
+                inputs, folder, work, spans=spans, options=options, counts=counts
+            )
+            read = [Path(name) for name, *_ in listing(inputs, options.reading)]
+            told = ["standard input" if name.parent == folder else shown(name) for name in read]
+            plan = Plan(work=work, names=job_names, inputs=told)
+            for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
+                yield Progress(stage, done, total, "steps")
+            shutil.rmtree(folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
@@ -83,46 +93,73 @@ def build(
             f"{out}: a worker process was killed, perhaps for memory; run the same command again"
             " with fewer --workers, finished parts are kept"
         ) from None
-    except UserError:
-        with suppress(OSError):  # where nothing was kept, leave nothing behind
-            folder.rmdir()
-            out.rmdir()
-        raise
-    finally:
-        os.close(lock)
-    shutil.rmtree(folder)
     return Corpus.open(out, trusting=True)
 
 
-def _hold(folder: Path) -> int:
-    """Keep a second build out of the folder; the lock goes with the process, however it ends."""
-    lock = os.open(folder, os.O_RDONLY)
+@contextmanager
+def _held(out: Path) -> Iterator[Path]:
+    """The folder to build in, which is ours alone until the corpus is finished.
+
+    Only a folder with our marker is ever written to or removed. Where a build is refused before it
+    kept anything, nothing stays behind.
+    """
+    folder = out / "building"
+    new, unmarked = not out.exists(), files.kind_of(out) is None
+    if _finished(out):
+        raise _taken(out)
+    files.claim(out, _KIND)
+    with files.locked(out, work="build"):
+        if (out / NAME).exists():
+            if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
+                shutil.rmtree(folder)
+            raise _taken(out)
+        try:
+            files.claim(folder, _BUILDING)
+            yield folder
+        except UserError:
+            with suppress(OSError):
+                _clear(folder)
+                folder.rmdir()
+                if unmarked:
+                    _clear(out)
+                if new:
+                    out.rmdir()
+            raise
+
+
+def _finished(out: Path) -> bool:
+    """Whether a folder without a marker is a corpus all the same: early ones had none."""
+    if files.kind_of(out) is not None or not (out / NAME).is_file():
+        return False
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise UserError(
-            f"{folder.parent}: another build is at work there; wait for it, or end it"
-        ) from None
-    return lock
+        manifests.read(out)
+    except UserError:
+        return False
+    return True
 
 
-def _check(out: Path, options: Options) -> None:
-    if (out / "manifest.json").exists():
-        shutil.rmtree(out / "building", ignore_errors=True)  # of a build killed at its very end
-        raise UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out}: is a file; choose a folder for --out")
-    if out.is_dir() and any(out.iterdir()) and not (out / "building").is_dir():
-        raise UserError(f"{out}: is not empty and no corpus; choose another folder for --out")
+def _taken(out: Path) -> UserError:
+    return UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
+
+
+def _clear(folder: Path) -> None:
+    """Take its marker and its lock from a folder of ours that has nothing else in it."""
+    left = list(folder.iterdir())
+    if files.kind_of(folder) and all(files.is_own(file) for file in left):
+        for file in left:
+            file.unlink()
+
+
+def _check(options: Options) -> None:
     if not 0 <= options.held_out < 1:
         raise UserError(f"--held-out {options.held_out}: a share from 0 to below 1")
     if options.workers < 1:
         raise UserError(f"--workers {options.workers}: at least 1")
 
 
-def _check_roles(tokenizer: Tokenizer) -> None:
+def _check_tokenizer(tokenizer: Tokenizer) -> None:
     """A tokenizer without these could not make one block of any format."""
+    check_ids(tokenizer, "--tokenizer-from")
     vocabulary = describe(tokenizer)
     for role in ("cls", "sep", "mask"):
         vocabulary.role(role)
@@ -153,12 +190,13 @@ def _trained(
     kept = folder / f"tokenizer-{name}.json"
     if kept.exists():
         return Tokenizer.from_file(str(kept))
-    total = total_bytes(inputs, reading)
+    total, most = total_bytes(inputs, reading), text_bytes(inputs, reading)
     limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
-    share = 1.0 if not total else min(1.0, limit / total)
+    share = 1.0 if not most else min(1.0, limit / most)
     read = Read()
     stop, ended = threading.Event(), threading.Event()
-    texts = _sample(documents(inputs, reading, Counts(), progress=read), share, stop=stop)
+    stream = documents(inputs, reading, Counts(), progress=read)
+    texts = _sample(stream, share, limit=limit, stop=stop)
     result: list[Tokenizer | BaseException] = []
 
     def learn() -> None:
@@ -180,22 +218,26 @@ def _trained(
     trained = result[0]
     if isinstance(trained, BaseException):
         raise trained
-    part = kept.with_suffix(".part")
-    part.write_text(trained.to_str(pretty=True), encoding="utf-8")
-    part.replace(kept)
+    files.write_text(kept, trained.to_str(pretty=True))
     return Tokenizer.from_file(str(kept))
 
 
-def _sample(texts: Iterator[RawDocument], share: float, *, stop: threading.Event) -> Iterator[str]:
-    """The paragraphs of a share of the documents, chosen by their names."""
+def _sample(
+    texts: Iterator[RawDocument], share: float, *, limit: int, stop: threading.Event
+) -> Iterator[str]:
+    """The paragraphs of a share of the documents, chosen by their names; at most `limit` bytes."""
+    size = 0
     for document in texts:
         if share < 1 and root(0, document.name) >= share * 2**64:
             continue
         for paragraph in document.text.split("\n"):
             # The trainers hold a hundred bytes for every character of what they are given.
             for piece in [paragraph] if len(paragraph) <= LONGEST else lines(paragraph):
+                size += len(piece.encode())
                 if stop.is_set():
                     raise KeyboardInterrupt
+                if size > limit:
+                    return
                 yield piece
 
 

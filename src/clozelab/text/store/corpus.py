@@ -10,26 +10,25 @@ words.npy       keys of the most frequent words, ascending; word_numbers.npy; wo
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, UserError, Vocabulary
 from clozelab.text.encoding import Encoded
 from clozelab.text.spelling import letters
+from clozelab.text.store import manifest as manifests
+from clozelab.text.store.manifest import ARRAYS, REMEDY, SPLITS
 from clozelab.text.units import Runs, mark_phrases, mark_runs
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import describe, load
 
-VERSION = 1
-SPLITS = ("train", "held_out")
-ARRAYS = ("ids", "marks", "sentences", "documents")
 _SMALL = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
+_TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "documents": "int64"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Corpus:
         those of a store just written (`trusting`).
         """
         path = Path(place)
-        corpus = cls(path, _read_manifest(path))
+        corpus = cls(path, manifests.read(path))
         corpus.check(checksums=corpus.bytes <= _SMALL and not trusting)
         return corpus
 
@@ -57,40 +56,43 @@ class Corpus:
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
     def check(self, *, checksums: bool = True) -> None:
-        """Compare every file with the manifest."""
+        """Compare every file with the manifest, and the lengths of the arrays with its sizes."""
+        inside = self.path.resolve()
         for name, entry in self.manifest["files"].items():
             file = self.path / name
-            remedy = "restore it from a copy, or remove the folder and build it again"
             if not file.is_file():
-                raise UserError(f"{file}: missing from the corpus; {remedy}")
+                raise UserError(f"{file}: missing from the corpus; {REMEDY}")
+            if not file.resolve().is_relative_to(inside):
+                raise UserError(f"{file}: is a link that leads out of the corpus; {REMEDY}")
             size = file.stat().st_size
             if size != entry["bytes"]:
-                raise UserError(f"{file}: {size:,} bytes instead of {entry['bytes']:,}; {remedy}")
-            if checksums and checksum(file) != entry["sha256"]:
-                raise UserError(f"{file}: its checksum differs, a byte was altered; {remedy}")
+                raise UserError(f"{file}: {size:,} bytes instead of {entry['bytes']:,}; {REMEDY}")
+            if checksums and files.sha256(file) != entry["sha256"]:
+                raise UserError(f"{file}: its checksum differs, a byte was altered; {REMEDY}")
+        for split in SPLITS:
+            self._arrays(split)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids."""
-        return Tokenizer.from_file(str(self.path / "tokenizer.json"))
+        return load(self.path / "tokenizer.json")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The ids, with how often each occurs in train."""
-        return replace(describe(self.tokenizer), counts=np.load(self.path / "counts.npy"))
+        return replace(describe(self.tokenizer), counts=self._array("counts"))
 
     @cached_property
     def spelling(self) -> Spelling:
         """What the ids spell, and the words they make."""
         flat, starts = letters(self.tokenizer)
-        words, numbers = (np.load(self.path / f"{n}.npy") for n in ("words", "word_numbers"))
+        words, numbers = self._array("words"), self._array("word_numbers")
         return Spelling(flat, starts, words, numbers)
 
     def mark_units(self, encoded: Encoded) -> dict[str, Ints]:
         """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
-        phrases = np.load(self.path / "phrases.npy")
-        names = Runs.of(np.load(self.path / "entities.npy"))
+        phrases, names = self._array("phrases"), Runs.of(self._array("entities"))
         return {
             "phrase": mark_phrases(ids, marks, starts, phrases=phrases),
             "entity": mark_runs(ids, marks, starts, runs=names, bit=Mark.ENTITY),
@@ -100,10 +102,36 @@ class Corpus:
         """The documents of a split, memory-mapped."""
         if split not in SPLITS:
             raise UserError(f"{self.path}: no split {split!r}; there are {' and '.join(SPLITS)}")
-        arrays = {
-            name: np.load(self.path / split / f"{name}.npy", mmap_mode="r") for name in ARRAYS
-        }
+        arrays = self._arrays(split)
         return Documents(**arrays, vocabulary=self.vocabulary, spelling=self.spelling)
+
+    def _arrays(self, split: str) -> dict[str, Any]:
+        """The arrays of a split, memory-mapped; they must fit the manifest and each other."""
+        sizes = self.manifest["splits"][split]
+        tokens, sentences = sizes["tokens"], sizes["sentences"]
+        lengths = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
+        arrays = {}
+        for name, length in zip(ARRAYS, lengths, strict=True):
+            array = self._array(f"{split}/{name}", mapped=True)
+            if array.shape != (length,) or str(array.dtype) not in _TYPES[name].split():
+                raise UserError(
+                    f"{self.path / split / name}.npy: {array.dtype} of {array.shape} where the"
+                    f" manifest says {length:,}; {REMEDY}"
+                )
+            arrays[name] = array
+        for name, end in (("sentences", tokens), ("documents", sentences)):
+            if arrays[name][0] != 0 or arrays[name][-1] != end:
+                raise UserError(f"{self.path / split / name}.npy: a byte was altered; {REMEDY}")
+        return arrays
+
+    def _array(self, name: str, *, mapped: bool = False) -> Any:
+        file = self.path / f"{name}.npy"
+        try:
+            return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+        except FileNotFoundError:
+            raise UserError(f"{file}: missing from the corpus; {REMEDY}") from None
+        except (ValueError, EOFError, SyntaxError, OverflowError, MemoryError) as error:
+            raise UserError(f"{file}: not an array that can be read ({error}); {REMEDY}") from None
 
     def needs(self, units: str) -> None:
         """Refuse where the store was built without a kind of unit."""
@@ -117,35 +145,3 @@ class Corpus:
             raise UserError(
                 f"{self.path}: no {units} units in this corpus; build it again {remedy[units]}"
             )
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / "manifest.json"
-    if not file.is_file():
-        if (path / "building").is_dir():
-            raise UserError(
-                f"{path}: this corpus is unfinished; run the same corpus build again, it goes on"
-                " where it stopped"
-            )
-        raise UserError(f"{path}: no corpus here; make one by clozelab corpus build TEXT --out DIR")
-    try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version = manifest["version"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{file}: not a corpus manifest; build the corpus again") from None
-    if version != VERSION:
-        raise UserError(
-            f"{file}: written as version {version}, this clozelab reads {VERSION}; build it again"
-        )
-    if not {"splits", "vocabulary", "units", "files"} <= manifest.keys():
-        raise UserError(f"{file}: not a whole corpus manifest; build the corpus again")
-    return manifest
-
-
-def checksum(file: Path) -> str:
-    """SHA-256 of a file."""
-    digest = sha256()
-    with file.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

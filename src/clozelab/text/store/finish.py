@@ -5,7 +5,6 @@ One shard is in memory at a time; what grows with the corpus is a few bytes a do
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
@@ -16,11 +15,13 @@ from typing import Any, TypeVar
 import numpy as np
 from tokenizers import Tokenizer
 
+from clozelab import files
 from clozelab.contracts import Bools, Counts, Ints, Keys, Mark, UserError
 from clozelab.keys import fold, mix
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.spelling import lettered
-from clozelab.text.store.corpus import SPLITS, VERSION, checksum
+from clozelab.text.store.manifest import NAME, SPLITS, VERSION, fingerprint, render
+from clozelab.text.store.parting import Parting, held_out
 from clozelab.text.store.shards import Shard, Work, load
 from clozelab.text.store.writing import Writer, save_array
 from clozelab.text.units import Tally, contains, mark_phrases, mine, pairs
@@ -67,7 +68,7 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         kept = _first_of_each(digests)
         counts.add("documents left out as repeats", number=int((~kept).sum()))
         plan, digests, sizes = replace(plan, kept=kept), digests[kept], sizes[kept]
-    held = _held_out(digests, sizes[:, 0], share=options["held_out"])
+    parting = held_out(digests, sizes, plan.shards(folder), share=options["held_out"])
     yield "counting words", 0, total
     _write_words(plan, folder, ready, tokenizer, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
@@ -77,14 +78,19 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         plan,
         folder,
         ready,
-        chosen={"train": ~held, "held_out": held},
+        parting=parting,
         sizes=sizes,
         phrases=phrases,
     )
     save_array(ready / "phrases.npy", phrases)
     save_array(ready / "entities.npy", plan.work.entities.rows())
     (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    _publish(out, ready, _manifest(ready, plan, options=options, counts=counts, units=units))
+    told = {
+        "whole": int((sizes[parting.whole, 1] > 0).sum()),
+        "parts": len(parting.parts),
+    }
+    manifest = _manifest(ready, plan, options=options, counts=counts, units=units, held_out=told)
+    _publish(out, ready, manifest)
 
 
 def _survey(plan: Plan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
@@ -108,22 +114,6 @@ def _first_of_each(digests: Keys) -> Bools:
         _, first = np.unique(digests[mine], axis=0, return_index=True)
         kept[mine[first]] = True
     return kept
-
-
-def _held_out(digests: Keys, sizes: Ints, *, share: float) -> Bools:
-    """Which documents are held out: by their text alone, so that equal ones stay together."""
-    draw = digests[:, 1].astype(np.float64) / 2.0**64
-    held = draw < share
-    usable = sizes > 0
-    if usable.sum() < 2:  # a single document is to be trained on
-        held[:] = False
-    elif share:  # a small corpus still gets one on either side
-        order = np.flatnonzero(usable)[np.argsort(draw[usable], kind="stable")]
-        if not held[order].any():
-            held = (digests == digests[order[0]]).all(axis=1)
-        if held[order].all():
-            held &= ~(digests == digests[order[-1]]).all(axis=1)
-    return np.asarray(held)
 
 
 def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int) -> None:
@@ -189,19 +179,18 @@ def _write_splits(
     folder: Path,
     ready: Path,
     *,
-    chosen: dict[str, Bools],
+    parting: Parting,
     sizes: Ints,
     phrases: Keys,
 ) -> Steps[dict[str, int]]:
-    """Copy the chosen documents of every shard into the splits; count and mark on the way."""
+    """Copy the documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(Tokenizer.from_str(plan.work.tokenizer)).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     counted = np.zeros(vocabulary, dtype=np.int64)
     out = {}
-    for split, some in chosen.items():
-        tokens, sentences = sizes[some].sum(axis=0).tolist()
-        documents = int((sizes[some, 1] > 0).sum())
-        out[split] = Writer(ready / split, kind, totals=(tokens, sentences, documents))
+    for split in SPLITS:
+        totals = parting.totals(sizes, held=split == "held_out")
+        out[split] = Writer(ready / split, kind, totals=totals)
     found = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
@@ -209,12 +198,12 @@ def _write_splits(
         found["phrase"] += len(mined)
         found["phrase"] += int(shard.units[0])
         found["entity"] += int(shard.units[1])
-        count = len(shard.documents) - 1
         for split in SPLITS:
-            ids = out[split].add(shard, np.flatnonzero(chosen[split][first : first + count]))
+            pieces = parting.sentences(shard, first, held=split == "held_out")
+            ids = out[split].add(shard, *pieces)
             if split == "train":
                 counted += np.bincount(ids, minlength=vocabulary)
-        first += count
+        first += len(shard.documents) - 1
         yield "writing", number + 1, len(plan.names)
     for writer in out.values():
         writer.close()
@@ -223,10 +212,22 @@ def _write_splits(
 
 
 def _manifest(
-    ready: Path, plan: Plan, *, options: dict[str, Any], counts: Counts, units: dict[str, int]
+    ready: Path,
+    plan: Plan,
+    *,
+    options: dict[str, Any],
+    counts: Counts,
+    units: dict[str, int],
+    held_out: dict[str, int],
 ) -> dict[str, Any]:
     """What the store is and what made it; nothing that differs between two equal builds."""
-    files = sorted(file for file in ready.rglob("*") if file.is_file())
+    entries = {
+        file.relative_to(ready).as_posix(): {
+            "bytes": file.stat().st_size,
+            "sha256": files.sha256(file),
+        }
+        for file in sorted(file for file in ready.rglob("*") if file.is_file())
+    }
     splits = {}
     for split in SPLITS:
         sentences = np.load(ready / split / "sentences.npy", mmap_mode="r")
@@ -250,23 +251,19 @@ def _manifest(
         "options": shaping,
         "notes": dict(sorted(counts.numbers.items())),
         "tokenizer": sha256(tokenizer.encode()).hexdigest(),
-        "fingerprint": sha256("".join(plan.names).encode()).hexdigest(),
-        "files": {
-            file.relative_to(ready).as_posix(): {
-                "bytes": file.stat().st_size,
-                "sha256": checksum(file),
-            }
-            for file in files
-        },
+        "fingerprint": fingerprint(entries),
+        "held_out": held_out,
+        "files": entries,
     }
 
 
 def _publish(out: Path, ready: Path, manifest: dict[str, Any]) -> None:
     """Move the finished files into place; the manifest comes last and makes it a corpus."""
     part = ready.parent / "manifest.part"
-    part.write_text(json.dumps(manifest, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    files.write_text(part, render(manifest))
     for split in SPLITS:
         (out / split).mkdir(exist_ok=True)
     for name in manifest["files"]:
+        files.sync(ready / name)
         (ready / name).replace(out / name)
-    part.replace(out / "manifest.json")
+    part.replace(out / NAME)

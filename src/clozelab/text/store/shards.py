@@ -7,7 +7,6 @@ that was killed finds its finished shards again, whatever else has changed.
 from __future__ import annotations
 
 import json
-import os
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
@@ -239,15 +239,8 @@ def _digest(text: str) -> tuple[int, int]:
 def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:
     """Write a shard whole or not at all."""
     told = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
-    part = file.with_suffix(f".{os.getpid()}.part")
-    try:
-        with part.open("wb") as stream:
-            np.savez(stream, allow_pickle=False, **arrays, counts=told)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
+    with files.replacing(file) as stream:
+        np.savez(stream, allow_pickle=False, **arrays, counts=told)
 
 
 def load(file: Path) -> Shard:

@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.contracts import Array, Ints
 from clozelab.packed import ranges
-from clozelab.text.store.corpus import ARRAYS
+from clozelab.text.store.manifest import ARRAYS
 from clozelab.text.store.shards import Shard
 
 
@@ -39,11 +39,9 @@ class Writer:
         self._put("documents", np.zeros(1))
         self._tokens = self._sentences = 0
 
-    def add(self, shard: Shard, documents: Ints) -> Array:
-        """Append some of a shard's documents, but for empty ones; returns their ids."""
-        count = shard.documents[documents + 1] - shard.documents[documents]
-        documents, count = documents[count > 0], count[count > 0]
-        sentence = ranges(shard.documents[documents], count)
+    def add(self, shard: Shard, begin: Ints, count: Ints) -> Array:
+        """Append pieces of a shard, each of so many sentences from one on; returns their ids."""
+        sentence = ranges(begin, count)
         size = shard.sentences[sentence + 1] - shard.sentences[sentence]
         token = ranges(shard.sentences[sentence], size)
         ids = shard.ids[token]

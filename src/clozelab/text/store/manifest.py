@@ -1,0 +1,140 @@
+"""The manifest of a store: what it is, what made it, a checksum of every file; sealed.
+
+Version 2 ends in a seal, a digest of all that stands before it, and its fingerprint is that of the
+files. Version 1 had no seal, and its fingerprint named the text alone; it is still read, by types
+like the other, and its fingerprint stays as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from clozelab.contracts import UserError
+
+NAME = "manifest.json"
+VERSION = 2
+SPLITS = ("train", "held_out")
+ARRAYS = ("ids", "marks", "sentences", "documents")
+REMEDY = "restore it from a copy, or remove the folder and build it again"
+
+_UNSEALED = 1
+_FIRST_FILES = {  # of every version
+    "tokenizer.json",
+    *("counts.npy", "words.npy", "word_numbers.npy", "words.txt"),
+    *(f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS),
+}
+_FILES = {_UNSEALED: _FIRST_FILES, VERSION: {*_FIRST_FILES, "phrases.npy", "entities.npy"}}
+_INSIDE = re.compile(r"(?!\.)[\w.-]+(?:/(?!\.)[\w.-]+)*", re.ASCII)  # nothing leads out of there
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+_SIZES = {"documents": int, "sentences": int, "tokens": int}
+_TYPES: dict[str, Any] = {
+    "splits": {split: _SIZES for split in SPLITS},
+    "vocabulary": int,
+    "units": {"phrase": int, "entity": int},
+    "sentences": str,
+    "segmenter": (str, type(None)),
+    "inputs": [str],
+    "reading": dict,
+    "options": dict,
+    "notes": {...: int},
+    "tokenizer": str,
+    "fingerprint": str,
+    "files": {...: {"bytes": int, "sha256": str}},
+}
+_ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
+
+
+def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
+    """A digest of everything that training reads: the bytes of the store's files, by name.
+
+    What leaves those as they are (workers, shards, where the text lay) leaves it as it is.
+    """
+    told = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
+    return sha256(told.encode()).hexdigest()
+
+
+def render(manifest: Mapping[str, Any]) -> str:
+    """A manifest as its file, sealed."""
+    content = {key: value for key, value in manifest.items() if key != "seal"}
+    return _text({**content, "seal": _seal(content)})
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The manifest of a finished store; one that was altered or is of another shape is refused."""
+    file = folder / NAME
+    if not file.is_file():
+        if (folder / "building").is_dir():
+            raise UserError(
+                f"{folder}: this corpus is unfinished; run the same corpus build again, it goes on"
+                " where it stopped"
+            )
+        raise UserError(
+            f"{folder}: no corpus here; make one by clozelab corpus build TEXT --out DIR"
+        )
+    try:
+        text = file.read_bytes().decode("utf-8")
+        manifest: dict[str, Any] = json.loads(text)
+        version = manifest["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{file}: not a corpus manifest; build the corpus again") from None
+    if type(version) is not int or version not in _FILES:
+        raise UserError(
+            f"{file}: written as version {version}, this clozelab reads {_UNSEALED} and {VERSION};"
+            " build it again"
+        )
+    if version == VERSION and text != render(manifest):
+        raise UserError(f"{file}: its seal differs, a byte was altered; {REMEDY}")
+    wrong = _wrong(manifest, _TYPES if version == _UNSEALED else {**_TYPES, **_ADDED}, "")
+    wrong = wrong or _wrong_files(manifest["files"], _FILES[version])
+    if wrong:
+        raise UserError(f"{file}: not a whole corpus manifest ({wrong}); build the corpus again")
+    return manifest
+
+
+def _text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _wrong(value: Any, kind: Any, place: str) -> str:
+    """Where a value is not of its kind; empty where it is.
+
+    A kind is a type or several, a list of one kind, or keys with a kind each (`...`: any key).
+    """
+    if isinstance(kind, dict):
+        if not isinstance(value, dict):
+            return f"{place} is no table"
+        if ... in kind:
+            kind = dict.fromkeys(value, kind[...])
+        if missing := kind.keys() - value.keys():
+            return f"{place} lacks {min(missing)}".strip()
+        parts = [(value[key], kind[key], f"{place}.{key}".lstrip(".")) for key in kind]
+    elif isinstance(kind, list):
+        if not isinstance(value, list):
+            return f"{place} is no list"
+        parts = [(item, kind[0], place) for item in value]
+    else:
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return f"{place} is of the wrong type"
+        return f"{place} is below 0" if isinstance(value, int) and value < 0 else ""
+    return next(filter(None, (_wrong(*part) for part in parts)), "")
+
+
+def _wrong_files(files: Mapping[str, Any], expected: set[str]) -> str:
+    if missing := expected - files.keys():
+        return f"files lacks {min(missing)}"
+    for name, entry in files.items():
+        if not _INSIDE.fullmatch(name):
+            return f"files has {name!r}, which is no name of a file in the folder"
+        if not _DIGEST.fullmatch(entry["sha256"]):
+            return f"files.{name}.sha256 is no digest"
+    return ""

@@ -1,0 +1,132 @@
+"""Which text is held out: whole documents, or stretches of them where those would miss the share.
+
+Documents are drawn by a hash of their text, so that equal ones never part and neither order nor
+workers count. Of many documents that comes near the share. Of few long ones it does not: where the
+drawn ones hold less than half the tokens that were asked for, or more than twice as many, the
+documents are laid end to end in the order of their hashes, and stretches of whole sentences at
+equal distances are held out. What is left of a document on either side is trained on, as a
+document of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clozelab.contracts import Bools, Ints, Keys
+from clozelab.packed import offsets
+from clozelab.text.store.shards import Shard
+
+_STRETCH = 1024  # tokens of a stretch, at least: shorter ones would be all beginnings
+_STRETCHES = 100  # at most
+
+
+@dataclass(frozen=True)
+class Parting:
+    """What of every document is held out."""
+
+    whole: Bools  # documents held out whole
+    # Of a document that is cut: rows of [first sentence, after the last, tokens, held out].
+    parts: dict[int, Ints] = field(default_factory=dict)
+
+    def totals(self, sizes: Ints, *, held: bool) -> tuple[int, int, int]:
+        """Tokens, sentences and documents of a side, of documents of so many of both."""
+        whole = sizes[self._uncut(0, len(sizes), held=held)]
+        rows = np.concatenate([np.zeros((0, 4), np.int64), *self.parts.values()])
+        rows = rows[rows[:, 3] == held]
+        tokens = whole[:, 0].sum() + rows[:, 2].sum()
+        sentences = whole[:, 1].sum() + (rows[:, 1] - rows[:, 0]).sum()
+        return int(tokens), int(sentences), int((whole[:, 1] > 0).sum()) + len(rows)
+
+    def sentences(self, shard: Shard, first: int, *, held: bool) -> tuple[Ints, Ints]:
+        """First sentence and number of sentences of each piece that a side has of a shard.
+
+        `first` is the number of the shard's first document.
+        """
+        count = len(shard.documents) - 1
+        mine = np.flatnonzero(self._uncut(first, count, held=held))
+        begins, sizes = [shard.documents[mine]], [np.diff(shard.documents)[mine]]
+        for number in [number for number in self.parts if first <= number < first + count]:
+            rows = self.parts[number][self.parts[number][:, 3] == held]
+            begins.append(shard.documents[number - first] + rows[:, 0])
+            sizes.append(rows[:, 1] - rows[:, 0])
+        begin, size = np.concatenate(begins), np.concatenate(sizes)
+        order = np.argsort(begin[size > 0], kind="stable")
+        return begin[size > 0][order], size[size > 0][order]
+
+    def _uncut(self, first: int, count: int, *, held: bool) -> Bools:
+        """Which of some documents are whole on a side."""
+        mine = self.whole[first : first + count] == held
+        mine[[number - first for number in self.parts if first <= number < first + count]] = False
+        return np.asarray(mine)
+
+
+def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: float) -> Parting:
+    """Part documents of so many tokens and sentences; the shards are read only where some are cut.
+
+    Of the two digests of a document the second draws it.
+    """
+    tokens = sizes[:, 0]
+    whole = digests[:, 1].astype(np.float64) / 2.0**64 < share
+    held, total = tokens[whole].sum(), tokens.sum()
+    if not share or (share * total / 2 <= held <= share * total * 2 and held < total):
+        return Parting(whole)
+    line = _Line.of(digests, tokens, share)
+    whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0
+    for shard in shards:
+        for number, (start, stop) in enumerate(
+            zip(shard.documents[:-1], shard.documents[1:], strict=True), first
+        ):
+            bounds = shard.sentences[start : stop + 1] - shard.sentences[start]
+            inside = line.inside(number, bounds)
+            if inside.all():
+                whole[number] = len(inside) > 0
+            elif inside.any():
+                parts[number] = _rows(inside, bounds)
+        first += len(shard.documents) - 1
+    return Parting(whole, parts)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The documents' tokens end to end, and the stretches of them to be held out."""
+
+    begins: Ints  # where each document's text begins; equal documents lie side by side
+    copies: Ints  # how many documents are equal to it
+    total: int
+    stretches: int
+    share: float
+
+    @classmethod
+    def of(cls, digests: Keys, tokens: Ints, share: float) -> _Line:
+        _, first, which, copies = np.unique(
+            digests[:, ::-1], axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        which = which.reshape(-1)
+        begins = offsets(tokens[first] * copies)
+        total = int(begins[-1])
+        smaller = min(share, 1 - share) * total
+        stretches = int(np.clip(smaller // _STRETCH, 1, _STRETCHES))
+        return cls(begins[which], copies[which], total, stretches, share)
+
+    def inside(self, document: int, bounds: Ints) -> Bools:
+        """Which of a document's sentences are held out: those whose middle lies in a stretch.
+
+        Each stretch is the middle of its part of the line, and has at least the sentence that is
+        there; the line's very first sentence is always left to be trained on.
+        """
+        at = self.begins[document] + bounds * self.copies[document]
+        part = self.total / self.stretches
+        middle = (at[:-1] + at[1:]) / 2
+        near = np.abs(middle % part - part / 2) < self.share * part / 2
+        before = np.ceil(at / part - 0.5)  # how many parts have their middle before each bound
+        return np.asarray((near | (np.diff(before) > 0)) & (at[:-1] > 0))
+
+
+def _rows(inside: Bools, bounds: Ints) -> Ints:
+    """The pieces of a document of which some sentences are held out."""
+    edges = np.flatnonzero(np.diff(inside)) + 1
+    first, stop = np.append(0, edges), np.append(edges, len(inside))
+    return np.stack([first, stop, bounds[stop] - bounds[first], inside[first]], axis=1)
