@@ -1,6 +1,6 @@
 """The store: a corpus tokenised once, memory-mapped, with checksums and the story of its making.
 
-manifest.json   what it is, what made it, a checksum of every file; written last
+manifest.json   what it is, what made it, a checksum of every file, a seal; written last
 tokenizer.json  the tokenizer
 train/, held_out/   ids.npy marks.npy sentences.npy documents.npy
 counts.npy      how often each id occurs in train
