@@ -58,9 +58,10 @@ def sized(encoder: Encoder, heads: tuple[str, ...], vocabulary: int) -> Model:
 
 
 def loaded(encoder: Encoder, heads: tuple[str, ...], weights: Mapping[str, Tensor]) -> Model:
-    """A model of ours with those weights, all of them and no others."""
+    """A model of ours with those weights, all of them but a pooler of no head."""
     model = Model(encoder, heads, transform="heads.causal_lm.dense.weight" in weights)
-    model.double().eval().load_state_dict(dict(weights))
+    own = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    model.double().eval().load_state_dict(own)
     return model
 
 

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from glob import escape
 from hashlib import file_digest
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from filelock import FileLock, Timeout
 
 from clozelab.contracts import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
 LOCK = ".lock"
@@ -118,11 +122,31 @@ def write_text(file: Path, text: str) -> None:
         stream.write(text.encode("utf-8"))
 
 
+def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write safetensors as any other file: by the umask, and a full disk is an OSError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    file.touch()
+    mode = stat.S_IMODE(file.stat().st_mode)
+    try:
+        save_file(plain, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise OSError(f"{file}: {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
+    file.chmod(mode)  # the library lets nobody else read it
+
+
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder that appears when all is in it, or not at all; it must be new or empty."""
     folder = Path(os.path.realpath(folder))
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is not a folder; name a new or empty one")
+    if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(folder)
@@ -136,6 +160,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()
         beside.rename(folder)
         sync(folder.parent)
+    except OSError as error:  # told by the place that the user named
+        if isinstance(error.filename, str) and Path(error.filename).is_relative_to(beside):
+            error.filename = str(folder / Path(error.filename).relative_to(beside))
+        raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 

@@ -151,7 +151,7 @@ def test_an_imported_export_is_the_same_model(
     np.testing.assert_array_equal(before.offsets, after.offsets)
     if recipe != "gpt":
         assert fill(one, TEXT).blanks[0][0].number == fill(two, TEXT).blanks[0][0].number
-    assert "has a run in it already" in refused(capsys, "import", str(made / f"hf-{recipe}"), place)
+    assert "not empty" in refused(capsys, "import", str(made / f"hf-{recipe}"), place)
 
 
 def test_the_card_tells_recipe_data_and_results(made: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_hub_name_is_imported_like_a_directory(
     )
     _, told = said(capsys, "import", "someone/model", str(tmp_path / "run"))
     assert fetched == ["someone/model"]
-    assert "heads.masked_lm is not in it and begins fresh" in told
-    assert "classifier.dense.weight left behind" in told
+    assert "is an encoder alone, without a head that predicts" in told
+    assert "left aside, since nothing here needs it: classifier.dense" in told
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
     words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(made / "byte_bpe")]
     assert "begin a run of its own with --from" in refused(capsys, *words)
@@ -449,7 +449,7 @@ def test_embed_writes_a_file_of_numpy(
         ("export bert OUT --onnx --family bert", "leave it out with --onnx"),
         ("import nothing-here OUT", "nothing-here: no such directory"),
         ("import bert OUT", "is a run of clozelab already"),
-        ("import hf-bert FULL", "has other files in it"),
+        ("import hf-bert FULL", "not empty"),
         ("fill nothing-here a[MASK]", "nothing-here: no such directory"),
         ("fill bert no_blank", "no blank in it: write [MASK]"),
         ("fill bert [MASK] --top 0", "--top 0: at least 1"),

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -211,12 +213,12 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole_and_nothing_else(
     write(tmp_path, 1)
     full = OSError(errno.ENOSPC, "No space left on device")
     if fails == "save_file":
-        full = checkpoint.SafetensorError("I/O error: No space left on device")  # type: ignore[assignment]
+        full = SafetensorError("I/O error: No space left on device (os error 28)")  # type: ignore[assignment]
 
     def fail(*_: object, **__: object) -> None:
         raise full
 
-    where = {"save_file": checkpoint, "write_text": Path, "fsync": os}[fails]
+    where = {"save_file": safetensors.torch, "write_text": Path, "fsync": os}[fails]
     with monkeypatch.context() as patch:
         patch.setattr(where, fails, fail)
         with pytest.raises(OSError, match="No space left"):

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from clozelab.contracts import UserError
-from clozelab.files import claim, kind_of, locked, new_folder, replacing, sha256, write_text
+from clozelab.files import (
+    claim,
+    kind_of,
+    locked,
+    new_folder,
+    replacing,
+    sha256,
+    write_tensors,
+    write_text,
+)
 
 HOLD = (
     "import sys, time\nfrom pathlib import Path\nfrom clozelab.files import locked\n"
@@ -121,3 +134,49 @@ def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:
 def test_a_digest_is_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert sha256(tmp_path / "a").startswith("ba7816bf")
+
+
+def test_tensors_have_the_mode_of_their_user(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.safetensors").stat().st_mode & 0o777 == 0o640
+
+
+def _write_much(place: Path, tensors: bool) -> None:
+    with new_folder(place) as folder:
+        if tensors:
+            write_tensors(folder / "a.bin", {"a": torch.zeros(9999)})
+        else:
+            write_text(folder / "a.bin", "text" * 9999)
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+def test_a_full_disk_is_told_by_the_place_that_was_named(tmp_path: Path, tensors: bool) -> None:
+    """A limit on a file's size stands for the disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            _write_much(tmp_path / "out", tensors)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.errno == errno.EFBIG
+    if tensors:
+        assert caught.value.filename == str(tmp_path / "out" / "a.bin")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_new_folder_is_none_that_is_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="is not a folder"), new_folder(tmp_path / "pipe"):
+        pass
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    with new_folder(tmp_path / "link") as folder:
+        write_text(folder / "a", "text")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "empty" / "a").read_text() == "text"

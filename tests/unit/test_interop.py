@@ -49,7 +49,6 @@ def exported(
     ("encoder", "setting"),
     [
         (Transformer(**SHAPE, norm="pre", sharing="all"), "encoder.norm = 'pre'"),
-        (Transformer(**SHAPE, norm="pre", activation="relu"), "encoder.activation = 'relu'"),
         (Transformer(**SHAPE, embedding_norm=False), "encoder.embedding_norm = False"),
         (Transformer(**SHAPE, sharing="attention"), "encoder.sharing = 'attention'"),
         (Transformer(**SHAPE, sharing="ffn"), "encoder.sharing = 'ffn'"),
@@ -66,6 +65,13 @@ def test_a_setting_without_a_class_is_named_with_a_remedy(encoder: Encoder, sett
     with pytest.raises(UserError, match="ONNX") as error:
         exported(encoder, ())
     assert str(error.value).startswith(setting)
+
+
+def test_robertas_head_knows_one_activation_and_its_encoder_any() -> None:
+    encoder = Transformer(**SHAPE, norm="pre", activation="relu")
+    with pytest.raises(UserError, match=r"encoder\.activation = 'relu'.*ONNX"):
+        exported(encoder, ("masked_lm",))
+    assert exported(encoder, ()).config["hidden_act"] == "relu"
 
 
 CLASSES = {
@@ -187,22 +193,37 @@ def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
 def test_an_encoder_alone_comes_with_or_without_its_prefix() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ())
     assert "embeddings.word_embeddings.weight" in tensors
-    tensors["pooler.dense.weight"] = torch.zeros(16, 16)
+    tensors["pooler.dense.weight"] = torch.ones(16, 16)
+    tensors["pooler.dense.bias"] = torch.ones(16)
     bare = bring(config, tensors)
-    assert (bare.heads, bare.left) == ((), ["bert.pooler.dense.weight"])
+    assert (bare.heads, bare.left, bare.bare) == ((), [], True)
     prefixed = bring(config, {f"bert.{name}": tensor for name, tensor in tensors.items()})
     assert same(prefixed.weights, bare.weights)
-    assert len(bare.weights) == len(Model(bare.encoder, ()).state_dict())
+    assert len(bare.weights) == len(Model(bare.encoder, ()).state_dict()) + 2
+    there = export(bare.encoder, bare.weights, vocabulary=IDS, length=9)
+    assert same(there.tensors, tensors)
+    distilled = export(
+        Transformer(**SHAPE, types=0),
+        {**Model(Transformer(**SHAPE, types=0), ()).state_dict(), **_pooler()},
+        vocabulary=IDS,
+        length=9,
+    )
+    assert distilled.config["model_type"] == "distilbert"
+    assert distilled.left == ["pooler.bias", "pooler.weight"]
 
 
-def test_half_a_task_s_head_is_refused_and_a_pooler_alone_stays_behind() -> None:
+def _pooler() -> dict[str, Tensor]:
+    return {"pooler.weight": torch.ones(16, 16), "pooler.bias": torch.ones(16)}
+
+
+def test_half_a_head_and_half_a_pooler_are_left_aside() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ("masked_lm",))
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     tensors["bert.pooler.dense.bias"] = torch.zeros(16)
     got = bring(config, tensors)
     assert (got.heads, got.task, got.left) == ((), None, ["bert.pooler.dense.bias"])
-    with pytest.raises(UserError, match=r"pooler\.dense\.weight, classifier\.bias are missing"):
-        bring(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
+    half = bring(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
+    assert (half.task, half.left) == (None, ["bert.pooler.dense.bias", "classifier.weight"])
 
 
 LABELS = ("no", "yes", "maybe")
@@ -311,18 +332,26 @@ def test_labels_keep_their_numbers_and_names() -> None:
     assert got.task == judging() and got.heads == ()
     turned = {"2": "maybe", "0": "no", "1": "yes"}
     assert bring({**there.config, "id2label": turned}, there.tensors).task == judging()
-    gapped = {"2": "maybe", "10": "x", "0": "no", "1": "yes"}
-    wrong: list[Any] = [
-        gapped,
-        {"0": "no", "1": "no", "2": "x"},
-        {"a": "x", "b": "y"},
-        ["a", "b"],
-    ]
+    wrong: list[Any] = [{"a": "x", "b": "y"}, ["a", "b"], {"0": 5}]
     for table in wrong:
-        with pytest.raises(UserError, match="id2label must"):
+        with pytest.raises(UserError, match=r"config\.json: id2label = .* must"):
             bring({**there.config, "id2label": table}, there.tensors)
-    with pytest.raises(UserError, match=r"classifier\.weight, classifier\.bias are of another"):
-        bring({**there.config, "id2label": {"0": "no", "1": "yes"}}, there.tensors)
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {"0": "no", "1": "yes"},
+        {"2": "maybe", "10": "x", "0": "no", "1": "yes"},
+        {"0": "no", "1": "no", "2": "x"},
+    ],
+)
+def test_the_head_not_a_stale_map_says_how_many_labels_there_are(stale: dict[str, str]) -> None:
+    there = exported_task(Transformer(**SHAPE), judging())
+    got = bring({**there.config, "id2label": stale, "num_labels": 3}, there.tensors)
+    assert got.task is not None and got.task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+    assert "id2label does not name 3 labels" in got.notes[0]
+    assert bring(there.config, there.tensors).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -342,7 +371,9 @@ def test_a_head_that_judges_in_another_way_stays_behind(
 ) -> None:
     there = exported_task(encoder, judging())
     got = bring({**there.config, **change}, there.tensors)
-    assert got.task is None and len(got.left) == 4
+    pooled = isinstance(encoder, Transformer)  # whose pooler is kept, without the head
+    assert got.task is None and len(got.left) == (2 if pooled else 4)
+    assert ("pooler.weight" in got.weights) == pooled
     assert not any(name.startswith("heads.") for name in got.weights)
 
 
@@ -351,7 +382,7 @@ def test_a_file_without_its_head_is_an_encoder() -> None:
     bare = {name: t for name, t in there.tensors.items() if not name.startswith("classifier.")}
     got = bring(there.config, bare)
     assert got.task is None
-    assert got.left == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+    assert got.left == [] and {"pooler.bias", "pooler.weight"} <= got.weights.keys()
 
 
 @pytest.mark.parametrize(
@@ -394,23 +425,76 @@ def test_what_is_missing_strange_misshapen_or_untied_is_named() -> None:
     few = {name: t for name, t in tensors.items() if "layer.1" not in name}
     with pytest.raises(UserError, match=r"layer\.1\..* and 13 more are missing"):
         bring(config, few)
-    with pytest.raises(UserError, match=r"bert\.adapter is not known"):
-        bring(config, {**tensors, "bert.adapter": torch.zeros(2)})
     for wrong in (torch.zeros(16, 15), torch.zeros(15, 16)):
         with pytest.raises(UserError, match=r"self\.key\.weight .* another shape"):
             bring(config, {**tensors, key: wrong})
-    with pytest.raises(UserError, match=r"cls\.predictions\.decoder\.weight: differs"):
-        bring(config, {**tensors, "cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)})
+
+
+def test_what_nobody_needs_is_named_and_left_aside() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    wanted = bring(config, tensors)
+    odd = {
+        "bert.adapter": torch.zeros(2),
+        "my_head.weight": torch.zeros(1),
+        "steps": torch.ones(()),
+    }
+    got = bring(config, {**tensors, **odd})
+    assert same(got.weights, wanted.weights) and got.heads == wanted.heads
+    assert got.left == sorted(odd)
+    untied = {"cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)}
+    got = bring({**config, "tie_word_embeddings": False}, {**tensors, **untied})
+    assert got.heads == ("next_sentence",)
+    assert {name.split(".")[1] for name in got.left} == {"predictions"}
     half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
-    with pytest.raises(UserError, match=r"cls\.predictions\.bias is missing"):
-        bring(config, half)
+    assert bring(config, half).heads == ("next_sentence",)
+
+
+def test_gpt_with_a_decoder_of_its_own_is_an_encoder_alone() -> None:
+    config, tensors, *_ = exported(Transformer(**GPTS, norm="pre"), ())
+    got = bring(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
+    assert (got.heads, got.bare, got.left) == ((), True, ["lm_head.weight"])
+    assert bring(config, tensors).heads == ("causal_lm",)
+
+
+@pytest.mark.parametrize(
+    ("classes", "prefix", "family"),
+    [
+        (["BertForMaskedLM"], "", "bert"),
+        (["ErnieModel"], "", "bert"),
+        (["RobertaModel"], "", "roberta"),
+        (["RobertaPreLayerNormModel"], "", "roberta-prelayernorm"),
+        (["XLMRobertaForMaskedLM"], "", "roberta"),
+        (["SomethingElse", "BertModel"], "", "bert"),
+        (None, "bert.", "bert"),
+        (["MyModel"], "bert.", "bert"),
+    ],
+)
+def test_without_a_model_type_the_class_or_the_names_say_it(
+    classes: list[str] | None, prefix: str, family: str
+) -> None:
+    named = family if family.startswith("roberta") else None
+    norm = "pre" if family.endswith("prelayernorm") else "post"
+    offset = 2 if named else 0
+    encoder = Transformer(**SHAPE, norm=norm, position_offset=offset, types=1)  # type: ignore[arg-type]
+    config, tensors, *_ = exported(encoder, (), named)
+    del config["model_type"]
+    config = {**config, "architectures": classes}
+    got = bring(config, {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
+    assert got.family == family and got.encoder == encoder
+
+
+@pytest.mark.parametrize("classes", [None, ["ElectraModel"], ["BertModel", "RobertaModel"]])
+def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE), ())
+    del config["model_type"]
+    with pytest.raises(UserError, match=r'no model_type.* add "model_type", one of albert, bert'):
+        bring({**config, "architectures": classes}, tensors)
 
 
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
         ({"model_type": "deberta"}, "model_type 'deberta' is unknown"),
-        ({"model_type": None}, "model_type None is unknown"),
         ({"vocab_size": None}, "no vocab_size"),
         ({"hidden_size": None}, "no hidden_size"),
         ({"hidden_act": "silu"}, "activation 'silu'"),
@@ -467,7 +551,7 @@ def test_shards_and_pickled_weights_are_read(folder: Path) -> None:
     parts = {"model-1.safetensors": names[:5], "model-2.safetensors": names[5:]}
     for file, part in parts.items():
         save_file({name: wanted[name] for name in part}, folder / file)
-    index = {name: f"../elsewhere/{file}" for file, part in parts.items() for name in part}
+    index: dict[str, Any] = {name: file for file, part in parts.items() for name in part}
     place = folder / "model.safetensors.index.json"
     place.write_text(json.dumps({"weight_map": index}), encoding="utf-8")
     (folder / "pytorch_model.bin").write_bytes(b"not to be read")
@@ -475,6 +559,10 @@ def test_shards_and_pickled_weights_are_read(folder: Path) -> None:
     (folder / "model-2.safetensors").unlink()
     with pytest.raises(UserError, match="named by the index but not there"):
         read(str(folder))
+    for wrong in ([1], 5, {"a": 3}, {"a": "../elsewhere/model-1.safetensors"}, {"a": "/etc/x"}):
+        place.write_text(json.dumps({"weight_map": wrong}), encoding="utf-8")
+        with pytest.raises(UserError, match=r"model\.safetensors\.index\.json: "):
+            read(str(folder))
 
 
 class Trap:

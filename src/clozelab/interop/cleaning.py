@@ -11,17 +11,17 @@ from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
 from clozelab.interop.names import Names
 
-# Heads of tasks: they stay behind, said aloud.
-_TASKS = (
-    "classifier.", "pre_classifier.", "qa_outputs.", "score.", "sequence_summary.", "logits_proj.",
-    "start_logits.", "end_logits.", "answer_class.", "multiple_choice_head.", "lm_head.",
-)  # fmt: skip
 # Buffers that old files hold beside the weights.
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
 
 
-def cleaned(tensors: Mapping[str, Tensor], names: Names, known: Iterable[str]) -> dict[str, Tensor]:
-    """The tensors under the names of today, each once, without buffers."""
+def cleaned(
+    tensors: Mapping[str, Tensor], names: Names, known: Iterable[str]
+) -> tuple[dict[str, Tensor], bool]:
+    """The tensors under the names of today, each once, without buffers; and whether all are tied.
+
+    A decoder that is not the table of words, or a bias that is not the head's, keeps its own name.
+    """
     known = {*known, *names.twins}
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -34,16 +34,18 @@ def cleaned(tensors: Mapping[str, Tensor], names: Names, known: Iterable[str]) -
         if new not in known and names.prefix + new in known:
             new = names.prefix + new
         found[new] = tensor
+    tied = True
     for second, first in names.twins.items():
-        if second not in found:
-            continue
-        tensor = found.pop(second)
-        if not torch.equal(found.setdefault(first, tensor), tensor):
-            raise UserError(
-                f"{second}: differs from {first}, and here they are tied; save the encoder alone"
-                " (model.base_model.save_pretrained) and import that"
-            )
-    return found
+        if second in found and _same(found.setdefault(first, found[second]), found[second]):
+            del found[second]
+        else:
+            tied = tied and second not in found
+    return found, tied
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors are one, bit for bit."""
+    return first.dtype == second.dtype and torch.equal(first, second)
 
 
 def without_identity(encoder: Transformer, found: dict[str, Tensor]) -> None:
@@ -61,18 +63,15 @@ def without_identity(encoder: Transformer, found: dict[str, Tensor]) -> None:
 
 
 def present(
-    heads: tuple[str, ...], theirs: Mapping[str, tuple[str, ...]], found: Mapping[str, Tensor]
+    heads: Iterable[str], theirs: Mapping[str, tuple[str, ...]], found: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
-    """The heads that are there; of a pair's head the pooler alone is none."""
-    present = []
-    for head in heads:
-        names = {name: theirs[name] for name in theirs if name.startswith(f"heads.{head}.")}
-        own = {name for name in names if ".pooler." not in name}
-        if any(each in found for name in own for each in names[name]):
-            present.append(head)
-    return tuple(present)
-
-
-def stays(name: str, names: Names) -> bool:
-    """Whether a tensor is of a head that we do not keep."""
-    return name.removeprefix(names.prefix).startswith(("pooler.", *_TASKS))
+    """The heads that are there whole: of half a head nothing is used."""
+    groups = {
+        head: [theirs[name] for name in theirs if name.startswith(f"heads.{head}.")]
+        for head in heads
+    }
+    return tuple(
+        head
+        for head, names in groups.items()
+        if all(each in found for group in names for each in group)
+    )

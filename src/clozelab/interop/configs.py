@@ -7,6 +7,7 @@ from typing import Any
 
 from clozelab.contracts import UserError
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.interop import typed
 from clozelab.interop.heads import ROBERTAS
 from clozelab.interop.names import GPTS
 
@@ -63,30 +64,60 @@ KEYS: dict[str, dict[str, str]] = {
     "gpt2": {**_GPT, "activation_function": "activation", "n_inner": "inner"},
 }
 
+# Second names of keys, which transformers takes as well.
+_ALSO: dict[str, dict[str, str]] = {
+    "distilbert": {
+        "dim": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+    },
+    "xlnet": {
+        "d_model": "hidden_size",
+        "n_head": "num_attention_heads",
+        "n_layer": "num_hidden_layers",
+    },
+    **{
+        family: {
+            "n_embd": "hidden_size",
+            "n_positions": "max_position_embeddings",
+            "n_head": "num_attention_heads",
+            "n_layer": "num_hidden_layers",
+        }
+        for family in GPTS
+    },
+}
+
 # What a config that leaves a key out means by it.
 _LEFT_OUT: dict[str, dict[str, Any]] = {
     "bert": {"activation": "gelu", "epsilon": 1e-12, "types": 2},
     **{one: {"activation": "gelu", "epsilon": 1e-12, "types": 2} for one in ROBERTAS},
-    "albert": {"activation": "gelu_new", "epsilon": 1e-12, "types": 2, "groups": 1},
+    "albert": {
+        **{"activation": "gelu_new", "epsilon": 1e-12, "types": 2, "groups": 1},
+        **{"dropout": 0.0, "attention_dropout": 0.0},
+    },
     "distilbert": {"activation": "gelu"},
-    "xlnet": {"activation": "gelu", "epsilon": 1e-12, "memory": None},
+    "xlnet": {"activation": "gelu", "epsilon": 1e-12, "memory": 0},
     "openai-gpt": {"activation": "gelu", "epsilon": 1e-5},
-    "gpt2": {"activation": "gelu_new", "epsilon": 1e-5, "inner": None},
+    "gpt2": {"activation": "gelu_new", "epsilon": 1e-5, "inner": 0},
 }
 _RATES = {"dropout": 0.1, "attention_dropout": 0.1}
+_FRACTIONS = ("epsilon", *_RATES)
+_MOST_LAYERS = 4096  # far above any; layers that are shared have no tensors to be counted by
 
 # Settings of ours that a family has in one way only.
 _LAYERS = {"norm": "post", "embedding_norm": True, "sharing": "none"}
 _CAUSAL = {"embedding_norm": False, "sharing": "none", "causal": True, "types": 0}
 _FIXED: dict[str, dict[str, Any]] = {
     "bert": _LAYERS,
-    "roberta": {**_LAYERS, "activation": "gelu"},  # its head knows no other
-    "roberta-prelayernorm": {**_LAYERS, "activation": "gelu", "norm": "pre"},
+    "roberta": _LAYERS,
+    "roberta-prelayernorm": {**_LAYERS, "norm": "pre"},
     "albert": {"norm": "post", "embedding_norm": True, "causal": False},
     "distilbert": {**_LAYERS, "epsilon": 1e-12, "types": 0, "causal": False},
     "openai-gpt": {**_CAUSAL, "norm": "post"},
     "gpt2": {**_CAUSAL, "norm": "pre"},
 }
+# And those of a head over the vocabulary, which knows no other.
+_PREDICTING = {family: {"activation": "gelu"} for family in ROBERTAS}
 
 # Keys of theirs that have to be so, if they are there at all.
 _DEMANDS: dict[str, Any] = {
@@ -115,11 +146,14 @@ _OURS = {
 _ONNX = "train it so, or export to ONNX, which takes any encoder"
 
 
-def written(encoder: Encoder, family: str) -> Config:
-    """The family's config of an encoder; refused where it has no word for a setting."""
+def written(encoder: Encoder, family: str, *, predicts: bool = True) -> Config:
+    """The family's config of an encoder; refused where it has no word for a setting.
+
+    `predicts` is whether a head over the vocabulary goes with it.
+    """
     assert isinstance(encoder, Transformer | Relative)
     if isinstance(encoder, Transformer):
-        _refuse(encoder, family)
+        _refuse(encoder, family, predicts=predicts)
     config = {theirs: getattr(encoder, ours) for theirs, ours in KEYS[family].items()}
     activation = next(theirs for theirs, ours in KEYS[family].items() if ours == "activation")
     config[activation] = _ACTIVATIONS[encoder.activation]
@@ -141,9 +175,10 @@ def written(encoder: Encoder, family: str) -> Config:
     return config
 
 
-def _refuse(encoder: Transformer, family: str) -> None:
+def _refuse(encoder: Transformer, family: str, *, predicts: bool) -> None:
     """Say which setting the family cannot have."""
-    for setting, value in _FIXED[family].items():
+    fixed = _FIXED[family] | (_PREDICTING.get(family, {}) if predicts else {})
+    for setting, value in fixed.items():
         if getattr(encoder, setting) != value:
             raise UserError(
                 f"encoder.{setting} = {getattr(encoder, setting)!r}: a {family} model of"
@@ -185,24 +220,22 @@ def _groups_alike(layers: int, groups: int) -> bool:
 def understood(config: Mapping[str, Any], family: str) -> Encoder:
     """The encoder that a config of that family describes."""
     for key, value in _DEMANDS.items():
-        if config.get(key, value) != value:
-            raise UserError(
-                f"config.json: {key} = {config[key]!r} is not to be had here, only {value!r};"
-                " import another checkpoint"
-            )
+        if config.get(key) not in (None, value):
+            raise typed.wrong(key, config[key], f"is not available here, only {value!r}")
     settings = _settings(config, family)
     if family == "xlnet":
-        settings["memory"] = settings["memory"] or 0
         settings["attention_dropout"] = settings["dropout"]
+        if typed.whole(config, "d_head", least=1) not in (None, _head_width(settings)):
+            raise typed.wrong("d_head", config["d_head"], "must be d_model / n_head")
         return Relative(**settings)
     settings.setdefault("embedding", settings["width"])
     if family in ("bert", *ROBERTAS):
-        settings["causal"] = bool(config.get("is_decoder", False))
+        settings["causal"] = typed.flag(config, "is_decoder")
     if family in ROBERTAS:
         settings["norm"] = "post" if family == "roberta" else "pre"
-        padding = config.get("pad_token_id", 1)
-        if padding is None:
+        if config.get("pad_token_id", 1) is None:
             raise UserError("config.json: pad_token_id, from which positions are counted, is unset")
+        padding = typed.whole(config, "pad_token_id", 1, least=0) or 0
         settings["position_offset"] = padding + 1
         settings["positions"] -= padding + 1
     elif family == "albert":
@@ -222,18 +255,34 @@ def understood(config: Mapping[str, Any], family: str) -> Encoder:
     return Transformer(**settings)
 
 
+def _head_width(settings: Mapping[str, Any]) -> int:
+    return int(settings["width"] // settings["heads"])
+
+
 def _settings(config: Mapping[str, Any], family: str) -> dict[str, Any]:
     """The keys of a config as settings of ours."""
-    settings = {}
+    settings: dict[str, Any] = {}
+    usual = _RATES | _LEFT_OUT[family]
     for theirs, ours in KEYS[family].items():
-        value = config.get(theirs, (_LEFT_OUT[family] | _RATES).get(ours, config))
-        if value is config:
+        also = _ALSO.get(family, {}).get(theirs)
+        key = also if also and config.get(theirs) is None else theirs
+        if ours == "activation":
+            settings[ours] = typed.word(config, key, usual[ours])
+        elif ours in _FRACTIONS:
+            settings[ours] = typed.number(config, key, usual[ours])
+        else:
+            least = 0 if ours in ("types", "memory") else 1
+            settings[ours] = typed.whole(config, key, usual.get(ours), least=least)
+        if settings[ours] is None:
             raise UserError(f"config.json: no {theirs}; a {family} config has one, so add it")
-        settings[ours] = value
+    if settings["layers"] > _MOST_LAYERS:
+        raise UserError(
+            f"config.json: {settings['layers']:,} layers; there are at most {_MOST_LAYERS:,} here"
+        )
     activation = settings["activation"]
     if activation not in _OURS:
         raise UserError(
-            f"config.json: the activation {activation!r} is not to be had here, only"
+            f"config.json: the activation {activation!r} is not available here, only"
             f" {', '.join(_OURS)}; import another checkpoint"
         )
     settings["activation"] = _OURS[activation]

@@ -5,6 +5,7 @@ A whole model's tensors are named `encoder.…` and `heads.<objective>.…`, as 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,15 +14,25 @@ from torch import Tensor
 
 from clozelab.contracts import UserError, Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.interop.cleaning import cleaned, present, stays, without_identity
+from clozelab.interop import typed
+from clozelab.interop.cleaning import cleaned, present, without_identity
 from clozelab.interop.configs import Config, understood, written
 from clozelab.interop.fitting import admit, filled, fitted, fitting, marks
 from clozelab.interop.heads import ROBERTAS, TaskHead, architecture, head_shapes
 from clozelab.interop.labels import head_understood, head_written
-from clozelab.interop.names import GPTS, NAMES, shapes
+from clozelab.interop.names import GPTS, NAMES, pooler_shapes, shapes
 
 # Model types that are another's under a different name.
 _ALIKE = {"xlm-roberta": "roberta", "camembert": "roberta", "ernie": "bert"}
+# How the names of a model type's classes begin.
+_STEMS = {
+    **{"Bert": "bert", "Roberta": "roberta", "RobertaPreLayerNorm": "roberta-prelayernorm"},
+    **{"Albert": "albert", "DistilBert": "distilbert", "XLNet": "xlnet"},
+    **{"OpenAIGPT": "openai-gpt", "GPT2": "gpt2"},
+    **{"XLMRoberta": "xlm-roberta", "Camembert": "camembert", "Ernie": "ernie"},
+}
+_CLASS = re.compile(rf"({'|'.join(_STEMS)})(Model|LMHeadModel|DoubleHeadsModel|For[A-Z]\w*)")
+_BARE = {"openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
 
 # The class for each set of heads, of those the family has.
 _CLASSES: dict[str, dict[frozenset[str], str]] = {
@@ -77,6 +88,8 @@ class Imported(NamedTuple):
     heads: tuple[str, ...]
     left: list[str]  # tensors of theirs that have no place here
     task: TaskHead | None = None  # the head of a task, its weights under heads.<kind>
+    bare: bool = False  # it came as an encoder alone
+    notes: tuple[str, ...] = ()
 
 
 def export(
@@ -87,10 +100,13 @@ def export(
     length: int,
     family: str | None = None,
     task: TaskHead | None = None,
+    bare: bool = False,
 ) -> Exported:
     """A whole model's weights for transformers, in the family that fits unless one is named.
 
-    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining.
+    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining; a
+    pooler of no head goes along where the family has one. A GPT's head has no weights: `bare` says
+    that there is none.
     """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
     family = family or fitting(encoder, heads, vocabulary, task=task)
@@ -99,14 +115,16 @@ def export(
     size = vocabulary.size if words is None else max(len(words), vocabulary.size)
     if task is None:
         kept = max((each for each in _CLASSES[family] if each <= heads), key=len)
-        called: str | None = _CLASSES[family][kept]
-        alone = not kept and family not in GPTS
+        bare = bare and not kept
+        called: str | None = _BARE[family] if bare and family in GPTS else _CLASSES[family][kept]
+        alone = bare if family in GPTS else not kept
         expected, about = shapes(encoder, size, tuple(kept)), {}
     else:
-        called, alone = architecture(family, task), False
+        kept, called, alone = frozenset(), architecture(family, task), False
         about = head_written(task, family)
         whole, weights = filled(task, weights, family, width=encoder.width)
         expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
+    expected |= _loose_pooler(weights, expected, family, encoder.width)
     _check(weights, expected, "the model")
     assert isinstance(encoder, Transformer | Relative)
     ours = {name: weights[name] for name in expected}
@@ -120,7 +138,7 @@ def export(
         "model_type": family,
         "architectures": [called],
         "vocab_size": size,
-        **written(encoder, family),
+        **written(encoder, family, predicts=bool(kept)),
         **marks(family, vocabulary),
         **about,
         "tie_word_embeddings": True,
@@ -144,46 +162,109 @@ def _refuse_rest(task: TaskHead, left: list[str]) -> None:
         )
 
 
+def _loose_pooler(
+    weights: Mapping[str, Tensor], expected: Mapping[str, torch.Size], family: str, width: int
+) -> dict[str, torch.Size]:
+    """The pooler that no head has, where there is one and the family has a place for it."""
+    names, pooler = NAMES[family], pooler_shapes(width)
+    taken = {each for name in expected for each in names.theirs(name)}
+    place = {each for name in pooler for each in names.theirs(name)}
+    return pooler if place and not place & taken and pooler.keys() <= weights.keys() else {}
+
+
 def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
-    """A model of transformers as one of ours; heads are kept where we have them."""
-    kind = config.get("model_type")
-    family = _ALIKE.get(str(kind), str(kind))
-    if family not in NAMES:
-        raise UserError(
-            f"config.json: model_type {kind!r} is unknown here; there are"
-            f" {', '.join(sorted([*NAMES, *_ALIKE]))}"
-        )
-    if "vocab_size" not in config:
+    """A model of transformers as one of ours; heads are kept where we have them, and are whole."""
+    kind = _model_type(config, tensors)
+    family = _ALIKE.get(kind, kind)
+    size = typed.whole(config, "vocab_size", typed.whole(config, "n_token"))
+    if size is None:
         raise UserError("config.json: no vocab_size; every config has one, so add it")
-    encoder, size, names = understood(config, family), config["vocab_size"], NAMES[family]
+    encoder, names = understood(config, family), NAMES[family]
+    if family != "albert" and encoder.layers > len(tensors):  # which may share them all
+        raise UserError(f"{kind} weights: {len(tensors):,} tensors, and {encoder.layers:,} layers")
     task = head_understood(config, tensors, family=family, encoder=encoder)
     own = head_shapes(task, encoder.width) if task is not None else {}
-    possible = {**shapes(encoder, size, _possible(encoder, family)), **own}
+    pooler = pooler_shapes(encoder.width)
+    possible = {**shapes(encoder, size, _possible(encoder, family)), **own, **pooler}
     theirs = {name: names.theirs(name) for name in possible}
-    known = {each for group in theirs.values() for each in group}
-    found = cleaned(tensors, names, known)
+    found, tied = cleaned(tensors, names, {each for group in theirs.values() for each in group})
     if family == "albert" and isinstance(encoder, Transformer):
         without_identity(encoder, found)
-    heads = present(_possible(encoder, family), theirs, found)
+    usable = [head for head in _possible(encoder, family) if tied or head in _PAIRS]
+    heads = present(usable, theirs, found)
+    if any(each not in found for name in own for each in theirs[name]):
+        task, own = None, {}
     expected = {**shapes(encoder, size, heads), **own}
+    taken = {each for name in expected for each in theirs[name]}
+    if not taken & {*theirs["pooler.weight"]} and all(
+        theirs[name] and theirs[name][0] in found for name in pooler
+    ):
+        expected |= pooler
     missing = [each for name in expected for each in theirs[name] if each not in found]
     if missing:
         raise UserError(f"{kind} weights: {_listed(missing)} missing; import a whole checkpoint")
     weights = {
-        name: _full(names.inward(name, [found[each] for each in theirs[name]])) for name in expected
+        name: _full(names.inward(name, [found[each] for each in theirs[name]]), theirs[name])
+        for name in expected
     }
-    names_there = {name: " + ".join(theirs[name]) for name in expected}
-    _check(weights, expected, f"{kind} weights", called=names_there)
+    _check(
+        weights,
+        expected,
+        f"{kind} weights",
+        called={name: " + ".join(theirs[name]) for name in expected},
+    )
     left = sorted(set(found) - {each for name in expected for each in theirs[name]})
-    strange = [each for each in left if each not in known and not stays(each, names)]
-    if strange:
-        raise UserError(
-            f"{kind} weights: {_listed(strange)} not known; take them out of the file, or import"
-            " the checkpoint they were added to"
-        )
+    bare = not heads and task is None
     if family in GPTS:
-        heads = ("causal_lm",)
-    return Imported(encoder, weights, family, heads, left, task)
+        bare = not tied or _comes_bare(config, tensors, names.prefix)
+        heads = ("causal_lm",) if tied else ()
+    return Imported(encoder, weights, family, heads, left, task, bare, _stale(config, task))
+
+
+_PAIRS = ("next_sentence", "sentence_order")  # heads that do not meet the table of words
+_BY_PREFIX = {NAMES[family].prefix: family for family in NAMES} | {"ernie.": "ernie"}
+del _BY_PREFIX["transformer."]  # which three families have
+
+
+def _model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """As the config says, or its class, or what the tensors' names begin with."""
+    kind = typed.word(config, "model_type")
+    if kind is None:
+        classes = map(_CLASS.fullmatch, typed.words(config, "architectures"))
+        begun = {f"{name.partition('.')[0]}." for name in tensors}
+        known = [_STEMS[match[1]] for match in classes if match]
+        known = known or [_BY_PREFIX[prefix] for prefix in begun if prefix in _BY_PREFIX]
+        if len({*known}) != 1:
+            raise UserError(
+                "config.json: has no model_type, and no class in architectures that says it; add"
+                f' "model_type", one of {", ".join(sorted([*NAMES, *_ALIKE]))}'
+            )
+        return known[0]
+    if kind not in NAMES and kind not in _ALIKE:
+        raise UserError(
+            f"config.json: model_type {kind!r} is unknown here; there are"
+            f" {', '.join(sorted([*NAMES, *_ALIKE]))}"
+        )
+    return kind
+
+
+def _comes_bare(config: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    """Whether a GPT came as an encoder alone: by its class, else by its tensors' names."""
+    for name in typed.words(config, "architectures")[:1]:
+        if _CLASS.fullmatch(name):
+            return name in _BARE.values()
+    return not any(name.startswith(prefix) for name in tensors)
+
+
+def _stale(config: Mapping[str, Any], task: TaskHead | None) -> tuple[str, ...]:
+    """What to say of labels that the config names otherwise than the head has them."""
+    table = typed.table(config, "id2label")
+    if task is None or not task.labels or not table or {*task.labels} == {*table.values()}:
+        return ()
+    return (
+        f"config.json: id2label does not name {len(task.labels)} labels, a name each, which the"
+        f" head has; they are called {task.labels[0]} to {task.labels[-1]}",
+    )
 
 
 def _possible(encoder: Encoder, family: str) -> tuple[str, ...]:
@@ -213,7 +294,7 @@ def _check(
         found, wanted = list(weights[wrong[0]].shape), list(expected[wrong[0]])
         raise UserError(
             f"{place}: {_listed(named)} of another shape than the settings say (the first is"
-            f" {found} as we lay it, not {wanted}); mend the settings"
+            f" {found} as we lay it, not {wanted}); fix the settings"
         )
 
 
@@ -223,6 +304,8 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:3])}{rest} {'is' if len(names) == 1 else 'are'}"
 
 
-def _full(tensor: Tensor) -> Tensor:
-    """Half precision becomes full: weights are trained in it."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+def _full(tensor: Tensor, names: tuple[str, ...]) -> Tensor:
+    """Less than single precision becomes single: weights are trained in it."""
+    if not tensor.is_floating_point():
+        raise UserError(f"{names[0]}: holds {tensor.dtype}, which are no weights; import others")
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

@@ -5,25 +5,23 @@ from __future__ import annotations
 import importlib
 import json
 import re
-import shutil
 from collections.abc import Mapping
-from os import getpid
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from clozelab.contracts import UserError, Vocabulary
+from clozelab.files import new_folder, write_tensors
 from clozelab.interop.families import Exported
 from clozelab.interop.tokenizer import described, dressed
 
 _TEXTS = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.txt", "vocab.json", "merges.txt",
+    "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model",
 )  # fmt: skip
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
@@ -41,27 +39,17 @@ def write(
     folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
 ) -> None:
     """A directory that transformers opens; it appears whole or not at all."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already and not empty; give another place or empty it")
     family = model.config["model_type"]
     ready = dressed(tokenizer, family, vocabulary, tuned=model.task is not None)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = described(ready, vocabulary, family=family, types=types, length=model.length)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.{getpid()}")
-    try:
-        beside.mkdir()
-        _write_json(beside / "config.json", model.config)
-        _write_json(beside / "tokenizer_config.json", settings)
-        ready.save(str(beside / "tokenizer.json"))
-        (beside / "README.md").write_text(card, encoding="utf-8")
-        tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}
-        save_file(tensors, beside / "model.safetensors", metadata={"format": "pt"})
-        if folder.exists():
-            folder.rmdir()
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}
+    with new_folder(folder) as place:
+        _write_json(place / "config.json", model.config)
+        _write_json(place / "tokenizer_config.json", settings)
+        (place / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
+        (place / "README.md").write_text(card, encoding="utf-8")
+        write_tensors(place / "model.safetensors", tensors)
 
 
 def read(place: str) -> Checkpoint:
@@ -104,33 +92,49 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
             return _load(folder / name)
         index = folder / f"{name}.index.json"
         if index.is_file():
-            shards = _read_json(index).get("weight_map", {})
             tensors: dict[str, Tensor] = {}
-            for shard in sorted(set(shards.values())):
-                tensors |= _load(folder / Path(shard).name)
+            for shard in _shards(index):
+                tensors |= _load(folder / shard)
             return tensors
     raise UserError(f"{folder}: no {' or '.join(_WEIGHTS)} here; give a directory with weights")
 
 
+def _shards(index: Path) -> list[str]:
+    """The files that an index names, all of them beside it."""
+    named = _read_json(index).get("weight_map")
+    if not isinstance(named, Mapping) or not all(isinstance(x, str) for x in named.values()):
+        raise UserError(f"{index}: weight_map must give each tensor its file; fetch it again")
+    for shard in named.values():
+        if shard != Path(shard).name:
+            raise UserError(f"{index}: names {shard!r}, which is no file of this folder")
+    return sorted(set(named.values()))
+
+
 def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file; nothing else is ever unpickled."""
+    """The tensors of one file: a pickle is read for its tensors, and nothing in it is called."""
     if not path.is_file():
         raise UserError(f"{path}: named by the index but not there; fetch the whole checkpoint")
     if path.suffix == ".safetensors":
         try:
             return load_file(path)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{path}: cannot be read ({error}); fetch it again") from error
+        except Exception as error:  # of the library, or of torch
+            raise UserError(f"{path}: cannot be read ({_first(error)}); fetch it again") from error
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, of zip, of torch
         raise UserError(
-            f"{path}: cannot be read as weights alone ({str(error).splitlines()[0]}); save it as"
-            " safetensors where you trust it"
+            f"{path}: cannot be read as weights alone ({_first(error)}); save it as safetensors"
+            " where you trust it"
         ) from error
-    if not isinstance(found, Mapping) or not all(isinstance(x, Tensor) for x in found.values()):
+    named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
+    if not named or not all(isinstance(x, Tensor) for x in found.values()):
         raise UserError(f"{path}: holds more than weights; save the state dict alone")
     return dict(found)
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -138,7 +142,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file; give a directory of a Hugging Face checkpoint")
     try:
         read: Any = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); fetch it again") from error
     if not isinstance(read, dict):
         raise UserError(f"{path}: not a JSON object; fetch it again")

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from clozelab.contracts import UserError
 from clozelab.encoder import Encoder, Transformer
+from clozelab.interop import typed
 from clozelab.interop.heads import (
     ROBERTAS,
     SUMMARISED,
@@ -74,33 +74,34 @@ def labelled(task: TaskHead) -> dict[str, Any]:
 def head_understood(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, family: str, encoder: Encoder
 ) -> TaskHead | None:
-    """The head that a file holds; None where it holds none, or one that is not to be had here."""
+    """The head that a file holds; None where it holds none, or one that is not available here."""
     kind = _kind(config, tensors, family)
     beam = "start_logits.dense.weight" in tensors
     answers = "start" if beam else "scores"
     last = f"heads.{kind}.{answers if kind == 'answer' else 'classifier'}"
-    rows = tensors.get(f"{head_names(family).get(last)}.weight")
-    if rows is None or (beam and config.get("layer_norm_eps", EPSILON) != EPSILON):
+    scores = tensors.get(f"{head_names(family).get(last)}.weight")
+    epsilon = typed.number(config, "layer_norm_eps", EPSILON)
+    if scores is None or scores.dim() != 2 or (beam and epsilon != EPSILON):
         return None
     if kind == "classify":
-        kind = "regress" if len(config.get("id2label") or rows) == 1 else "classify"
-        if config.get("problem_type") not in (None, _PROBLEMS[kind]):
+        kind = "regress" if len(scores) == 1 else "classify"
+        if typed.word(config, "problem_type") not in (None, _PROBLEMS[kind]):
             return None
     summary: Summary | None = usual(family, kind)
     if family == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
     if summary is None or unseeing(encoder, family, kind):
         return None
-    dropout, told = config.get(_dropout_key(family, kind)), config.get(TOLD)
+    key = _dropout_key(family, kind)
     return TaskHead(
         kind,
-        labels=_labels(config, len(rows)) if kind in ("classify", "tag") else (),
+        labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
         summary=summary,
         head="beam" if beam else "span",
-        beams=int(config.get("start_n_top", 5)),
+        beams=typed.whole(config, "start_n_top", 5) or 5,
         impossible=beam and _judges(tensors),
-        dropout=float(encoder.dropout if dropout is None else dropout),
-        told=dict(told) if isinstance(told, Mapping) else {},
+        dropout=typed.number(config, key, encoder.dropout) or 0.0,
+        told=dict(typed.table(config, TOLD)),
     )
 
 
@@ -118,7 +119,7 @@ def unseeing(encoder: Encoder, family: str, kind: str) -> bool:
 
 def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: str) -> str:
     """By the class that the file was written by, else by what is in it."""
-    for name in map(str, (config.get("architectures") or ())[:1]):
+    for name in typed.words(config, "architectures")[:1]:
         for ending, kind in _ENDINGS.items():
             if ending in name:
                 return kind
@@ -132,34 +133,32 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: str)
 
 
 def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
-    """The names of the labels, by number."""
-    table = config.get("id2label")
-    if not table:
+    """The names of the labels, by number; a map that is not of so many is stale."""
+    named: dict[int, str] = {}
+    for label, name in typed.table(config, "id2label").items():
+        if not (str(label).isdecimal() and len(str(label)) < 10 and isinstance(name, str)):
+            raise typed.wrong("id2label", config["id2label"], "must name labels by their numbers")
+        named[int(label)] = name
+    if sorted(named) != list(range(rows)) or len(set(named.values())) != rows:
         return tuple(f"LABEL_{number}" for number in range(rows))
-    try:
-        named = {int(number): str(name) for number, name in table.items()}
-    except (AttributeError, ValueError):
-        named = {}
-    if sorted(named) != list(range(len(table))) or len(set(named.values())) != len(table):
-        raise UserError(
-            "config.json: id2label must give the numbers from 0 a name each, no name twice; mend it"
-        )
-    return tuple(named[number] for number in range(len(named)))
+    return tuple(named[number] for number in range(rows))
 
 
 def _xlnet_summary(config: Mapping[str, Any]) -> Summary | None:
     """XLNet's config says how it sums up; None where ours cannot."""
-    if config.get("summary_type", "last") != "last" or config.get("summary_proj_to_labels"):
+    proj_to_labels = typed.flag(config, "summary_proj_to_labels")
+    if typed.word(config, "summary_type", "last") != "last" or proj_to_labels:
         return None
-    dense, activation = config.get("summary_use_proj", True), config.get("summary_activation")
+    dense = typed.flag(config, "summary_use_proj", True)
+    activation = typed.word(config, "summary_activation", "linear")
     activation = "tanh" if "summary_activation" not in config else activation or "linear"
     known: dict[tuple[bool, str], Activation] = {
         (True, "tanh"): "tanh",
         (True, "relu"): "relu",
         (False, "linear"): "none",
     }
-    found = known.get((bool(dense), str(activation)))
-    first = bool(config.get("summary_first_dropout"))
+    found = known.get((dense, activation))
+    first = bool(typed.number(config, "summary_first_dropout", 0.0))
     return None if found is None else Summary(found, drop_first=first)
 
 

@@ -52,7 +52,7 @@ class Names:
 
     def inward(self, name: str, tensors: list[Tensor]) -> Tensor:
         """Their tensors as one of ours, in our shape if theirs is what it should be."""
-        alike = len({each.shape for each in tensors}) == 1
+        alike = len({each.shape for each in tensors}) == 1 and tensors[0].dim() > 0
         tensor = torch.cat(tensors) if alike else tensors[0]
         if self.form == "turned" and _matrix(name):
             tensor = tensor.T if tensor.dim() == 2 else tensor
@@ -146,6 +146,7 @@ def _albert() -> dict[str, str | tuple[str, ...]]:
         "encoder.ffn.{}.inner": f"{layer}ffn",
         "encoder.ffn.{}.output": f"{layer}ffn_output",
         "encoder.ffn.{}.norm": f"{layer}full_layer_layer_norm",
+        "pooler": "albert.pooler",
         "heads.sentence_order.pooler": "albert.pooler",
         "heads.sentence_order.classifier": "sop_classifier.classifier",
         **_head("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
@@ -215,6 +216,7 @@ NAMES = {
                 "cls.predictions.transform.LayerNorm",
                 "cls.predictions.bias",
             ),
+            "pooler": "bert.pooler.dense",
             "heads.next_sentence.pooler": "bert.pooler.dense",
             "heads.next_sentence.classifier": "cls.seq_relationship",
             **head_names("bert"),
@@ -227,6 +229,7 @@ NAMES = {
         prefix="roberta.",
         table={
             **_bert("roberta."),
+            "pooler": "roberta.pooler.dense",
             **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
             **head_names("roberta"),
         },
@@ -236,6 +239,7 @@ NAMES = {
         prefix="roberta_prelayernorm.",
         table={
             **_prelayernorm("roberta_prelayernorm."),
+            "pooler": "roberta_prelayernorm.pooler.dense",
             **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
             **head_names("roberta-prelayernorm"),
         },
@@ -274,6 +278,11 @@ NAMES = {
         form="turned",
     ),
 }
+
+
+def pooler_shapes(width: int) -> dict[str, torch.Size]:
+    """A pooler that belongs to no head: it came beside an encoder, and goes with it."""
+    return {"pooler.weight": torch.Size((width, width)), "pooler.bias": torch.Size((width,))}
 
 
 def shapes(encoder: Encoder, vocabulary: int, heads: tuple[str, ...]) -> dict[str, torch.Size]:

@@ -8,9 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from os import getpid
 from pathlib import Path
-from shutil import rmtree
 
 import torch
 from torch import nn
@@ -24,6 +22,13 @@ from clozelab.interop.rows import Judged, Predicts, Rows, marked_last
 _LARGE = 1_500_000_000  # bytes; a single file may not reach two gigabytes
 
 
+def require(place: Path) -> None:
+    """Refuse to write a graph to a place without the packages that make one."""
+    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"{place}: ONNX needs {missing[0]}; pip install 'clozelab[onnx]'")
+
+
 def export_onnx(
     path: Path,
     encoder: nn.Module,
@@ -32,7 +37,7 @@ def export_onnx(
     head: Predicts | nn.Module | None = None,
     task: TaskHead | None = None,
 ) -> tuple[str, ...]:
-    """Write a graph with free batch and length; the names of its outputs.
+    """Write a graph with free batch and length into a folder of its own; its outputs' names.
 
     It takes input_ids, attention_mask and, where the encoder tells segments apart, token_type_ids.
     Weights of more than one and a half gigabytes lie in a second file beside it. With the head of a
@@ -40,9 +45,7 @@ def export_onnx(
     """
     if isinstance(shape, Lstm):
         raise UserError("encoder lstm: its steps are not a graph of ONNX; use `clozelab embed`")
-    missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
-    if missing:
-        raise UserError(f"{path}: ONNX needs {missing[0]}; pip install 'clozelab[onnx]'")
+    require(path)
     model: Rows | Judged
     if task is None:
         model = Rows(encoder, head)
@@ -53,18 +56,11 @@ def export_onnx(
     if isinstance(shape, Relative) or shape.types > 1:
         names.append("token_type_ids")
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{getpid()}")
-    try:
-        beside.mkdir()
-        ready = model.float().cpu().eval()
-        _export(ready, beside / path.name, names=names, outputs=model.outputs, shape=shape)
-        if task is not None:
-            text = json.dumps({"task": task.kind, **labelled(task)}, indent=2, ensure_ascii=False)
-            (beside / "config.json").write_text(f"{text}\n", encoding="utf-8")
-        for file in beside.iterdir():
-            file.replace(path.with_name(file.name))
-    finally:
-        rmtree(beside, ignore_errors=True)
+    ready = model.float().cpu().eval()
+    _export(ready, path, names=names, outputs=model.outputs, shape=shape)
+    if task is not None:
+        text = json.dumps({"task": task.kind, **labelled(task)}, indent=2, ensure_ascii=False)
+        path.with_name("config.json").write_text(f"{text}\n", encoding="utf-8")
     return model.outputs
 
 

@@ -50,6 +50,11 @@ def evaluate(
             f" {place}"
         )
     recipe, whole = given.recipe, pretrained(given)
+    if not whole.heads:
+        raise UserError(
+            f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
+            f" --from {place}"
+        )
     form: Any = recipe.blocks
     if pairs is not None:
         if not {*PAIRS} & {*whole.heads}:

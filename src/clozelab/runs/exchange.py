@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from os import getpid
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.encoder import Relative, Transformer
-from clozelab.files import write_text
-from clozelab.interop import families, huggingface
+from clozelab.files import new_folder, write_text
+from clozelab.interop import families, huggingface, onnx
 from clozelab.interop.card import card
 from clozelab.interop.fitting import fitting
 from clozelab.interop.heads import ROBERTAS, TaskHead
-from clozelab.interop.onnx import export_onnx
 from clozelab.interop.tokenizer import dressed
 from clozelab.records import PLAN, Run, machine_facts
+from clozelab.runs import origin as origins
 from clozelab.runs.history import data, lineage, metrics
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.tasks import taskfile
@@ -44,14 +41,23 @@ class Handed:
 def export(place: str, out: Path, *, family: str | None = None) -> Handed:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
     given = load(place)
-    task = _head(given)
+    task, origin = _head(given), given.origin
+    vocabulary, weights = given.vocabulary, _weights(given)
+    if origin is not None:  # it goes out as it came
+        family = family or origin.family
+        weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
+    if origin is not None and family == origin.family and family in ROBERTAS:
+        # Its config says from which id positions are counted, whatever the tokenizer pads with.
+        offset = getattr(given.recipe.encoder, "position_offset", 1)
+        vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
     found = families.export(
         given.recipe.encoder,
-        _weights(given),
-        vocabulary=given.vocabulary,
+        weights,
+        vocabulary=vocabulary,
         length=_length(given),
         family=family,
         task=task,
+        bare=origin is not None and origin.bare,
     )
     kind = found.config["model_type"]
     if _doubled(given) and kind not in ROBERTAS:
@@ -80,6 +86,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
 
 def export_graph(place: str, out: Path) -> Handed:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
+    onnx.require(out)
     given = load(place)
     shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
     # Of XLNet's head the states are no use: they have seen what they would predict.
@@ -89,11 +96,11 @@ def export_graph(place: str, out: Path) -> Handed:
     family = fitting(shape, frozenset(heads), given.vocabulary, task=task)
     family = "roberta" if _doubled(given) else family  # by what stands between two texts
     ready = dressed(given.tokenizer, family, given.vocabulary, tuned=task is not None)
-    with _whole(out) as folder:
-        outputs = export_onnx(
+    with new_folder(out) as folder:
+        outputs = onnx.export_onnx(
             folder / "model.onnx", given.model.encoder, shape=shape, head=head, task=task
         )
-        ready.save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
     return Handed(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
 
 
@@ -106,13 +113,15 @@ def bring(place: str, out: Path) -> Handed:
     text = recipes.to_toml(given.recipe)
     texts = {"recipe.toml": text, "tokenizer.json": given.tokenizer.to_str()}
     facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
+    if given.origin is not None:
+        texts[origins.FILE] = origins.to_json(given.origin)
     if given.task is not None:
         texts[taskfile.FILE] = taskfile.to_toml(given.task)
         facts["task"] = given.task.name
-    with Run(out).writing():
-        run = Run.create(out, recipe_toml=text, machine=facts)
+    with new_folder(out) as folder:
+        run = Run.create(folder, recipe_toml=text, machine=facts)
         if given.task is not None:
-            write_text(out / taskfile.FILE, texts[taskfile.FILE])
+            write_text(run.path / taskfile.FILE, texts[taskfile.FILE])
         checkpoint.save(
             run.checkpoints,
             0,
@@ -149,20 +158,3 @@ def _length(given: Loaded) -> int:
         return reader_of(given, given.task).length
     encoder = given.recipe.encoder
     return encoder.positions if isinstance(encoder, Transformer) else given.recipe.blocks.length
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A folder that appears when all is in it, or not at all."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise UserError(f"{folder}: is there already and not empty; give another place or empty it")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = folder.with_name(f".{folder.name}.{getpid()}")
-    try:
-        beside.mkdir()
-        yield beside
-        if folder.exists():
-            folder.rmdir()
-        beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

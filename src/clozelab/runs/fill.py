@@ -55,7 +55,9 @@ def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -
         )
     head = next((name for name in _WAYS if name in given.model.heads), None)
     if head is None:
-        raise UserError(f"{given.place}: has no head that predicts tokens; pretrain it with one")
+        raise UserError(
+            f"{given.place}: has no head that predicts tokens; pretrain it with one by --from"
+        )
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
     around_blanks = _cut(given, text)

@@ -5,22 +5,27 @@ Of a folder with several fine-tunings it is the one that did best on the dev set
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError, Vocabulary
 from clozelab.encoder import Transformer
-from clozelab.interop.families import bring
-from clozelab.interop.huggingface import read
+from clozelab.interop import huggingface
+from clozelab.interop.families import Imported, bring
+from clozelab.layers import Linear
+from clozelab.objectives import CausalLm
 from clozelab.recipe import Recipe, slots
 from clozelab.records import PLAN, Run
+from clozelab.runs import origin as origins
 from clozelab.runs.model import Model, build
+from clozelab.runs.origin import Origin
 from clozelab.runs.saving import set_weights
 from clozelab.runs.tasks import taskfile
 from clozelab.runs.tasks.reader import TaskReader
@@ -33,6 +38,7 @@ from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
+_NAMED = 8  # modules of others that are named one by one
 # Whose recipe a model of another library is taken for.
 _RECIPES = {
     "distilbert": "bert",
@@ -53,6 +59,7 @@ class Loaded:
     step: int = 0
     notes: tuple[str, ...] = ()
     task: Assignment | None = None  # what it was fine-tuned for
+    origin: Origin | None = None  # as what it came from another library, if it is that model
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -138,56 +145,108 @@ def _best(folder: Path) -> str:
 def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
     recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
     tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+    origin: Origin | None = None
+    if (found.path / origins.FILE).exists():
+        origin = origins.parse(found.text(origins.FILE), str(found.path / origins.FILE))
+    task: Assignment | None = None
     if (found.path / taskfile.FILE).exists():
-        text, place = found.text(taskfile.FILE), str(found.path / taskfile.FILE)
-        task = taskfile.parse(text, place)
-        tuned = tuned_model(recipe, task.kind, task.tuning, seed=0)
-        set_weights(tuned, found.weights())
-        return Loaded(str(found.path), recipe, tokenizer, tuned.eval(), found.step, notes, task)
-    model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        task = taskfile.parse(found.text(taskfile.FILE), str(found.path / taskfile.FILE))
     # What compared a student with a teacher of another width is idle without one.
     weights = {n: w for n, w in found.weights().items() if not n.startswith("heads.distillation.")}
+    model = _shell(recipe, task, origin, weights)
     set_weights(model, weights)
-    return Loaded(str(found.path), recipe, tokenizer, model.eval(), found.step, notes)
+    place = str(found.path)
+    return Loaded(place, recipe, tokenizer, model.eval(), found.step, notes, task, origin)
+
+
+def _shell(
+    recipe: Recipe, task: Assignment | None, origin: Origin | None, weights: Mapping[str, Tensor]
+) -> Model | Tuned:
+    """The model that some weights belong to, as it was trained or as it came."""
+    model: Model | Tuned
+    if task is not None:
+        model = tuned_model(recipe, task.kind, task.tuning, seed=0)
+    else:
+        model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        came_with = origin.heads if origin is not None else (*model.heads,)
+        for name in {*model.heads} - {*came_with}:
+            del model.heads[name]
+    pooler = weights.get("pooler.weight")
+    if pooler is not None:
+        model.pooler = Linear(*pooler.shape)
+    return model
 
 
 def _foreign(place: str) -> Loaded:
     """A model of transformers, as the recipe of its family with its own sizes and heads."""
-    files = read(place)
-    found = bring(files.config, files.tensors)
+    files = huggingface.read(place)
+    try:
+        found = bring(files.config, files.tensors)
+        recipe = _taken_for(found)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
     tokenizer = load_tokenizer(files.folder)
-    known = recipes.read(_recipe(found.family, found.encoder))
-    size = len(found.weights["encoder.embeddings.words.weight"])
-    kind: Any = known.tokenizer
-    parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
-    recipe = replace(
-        within(known, found.encoder),
-        tokenizer=replace(kind, vocabulary=size),
-        # A bare encoder came without a head: it gets fresh ones.
-        objectives=tuple(parts) or known.objectives,
-    )
+    words = found.weights["encoder.embeddings.words.weight"]
+    size = describe(tokenizer).size
+    if size > len(words):
+        raise UserError(
+            f"{place}: the tokenizer has ids up to {size - 1:,} and the model {len(words):,} words;"
+            " resize the model's embeddings to the tokenizer, and save both"
+        )
+    dtype = str(_dtype(files.tensors)).removeprefix("torch.")
+    origin = Origin(found.family, found.heads, found.bare, dtype)
     task: Assignment | None = None
-    model: Model | Tuned
-    if found.task is None:
-        model = build(recipe, size, seed=0)
-    else:
+    if found.task is not None:
         most = found.encoder.positions if isinstance(found.encoder, Transformer) else _LENGTH
         task = inward(found.task, place=place, length=most)
-        model = tuned_model(recipe, task.kind, task.tuning, seed=0)
-    fresh = {name: value.detach() for name, value in model.named_parameters()}
-    missing = sorted({name.rsplit(".", 2)[0] for name in fresh.keys() - found.weights.keys()})
-    notes = [f"{place}: {', '.join(missing)} is not in it and begins fresh"] if missing else []
-    left = sorted({*found.left, *(found.weights.keys() - fresh.keys())})
-    notes += [f"{place}: {', '.join(left)} left behind"] if left else []
-    set_weights(model, {**fresh, **{n: w for n, w in found.weights.items() if n in fresh}})
-    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task)
+    model = _shell(recipe, task, origin, found.weights)
+    names = {name for name, _ in model.named_parameters()}
+    set_weights(model, {name: w for name, w in found.weights.items() if name in names})
+    left = sorted({*found.left, *(found.weights.keys() - names)})
+    notes = [f"{place}: {note}" for note in found.notes]
+    notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
+    if found.bare and not found.heads:
+        notes.append(f"{place}: is an encoder alone, without a head that predicts")
+    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
 
 
-def _recipe(family: str, encoder: Any) -> str:
+def _taken_for(found: Imported) -> Recipe:
+    """The recipe that the model most likely came from, with its sizes and of its heads."""
+    known = recipes.read(_recipe(found))
+    kind: Any = known.tokenizer
+    parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
+    if "heads.causal_lm.dense.weight" in found.weights:
+        parts = [CausalLm(head="transform")]
+    # Without a head over the vocabulary it has the objectives that it would be trained on with.
+    predicts = any("targets" in part.needs for part in parts) or found.heads == ("causal_lm",)
+    return replace(
+        within(known, found.encoder),
+        tokenizer=replace(kind, vocabulary=len(found.weights["encoder.embeddings.words.weight"])),
+        objectives=tuple(parts) if predicts else known.objectives,
+    )
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> Any:
+    """The precision of most of some weights."""
+    kinds = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+    return max(set(kinds), key=kinds.count)
+
+
+def _summed(names: Sequence[str]) -> str:
+    """Tensors by the modules that they are of."""
+    modules = list(dict.fromkeys(".".join(name.split(".")[:-1]) or name for name in names))
+    more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
+    return f"{', '.join(modules[:_NAMED])}{more}"
+
+
+def _recipe(found: Imported) -> str:
     """The recipe that a model of that family most likely came from."""
-    if family == "bert" and encoder.types < 2:  # it never saw a second segment
-        return "roberta"
-    return _RECIPES.get(family, family)
+    encoder: Any = found.encoder
+    if isinstance(encoder, Transformer) and encoder.causal:
+        return "gpt"
+    if found.family == "bert" and encoder.types < 2 and "next_sentence" not in found.heads:
+        return "roberta"  # it never saw a second segment
+    return _RECIPES.get(found.family, found.family)
 
 
 def within(recipe: Recipe, encoder: Any) -> Recipe:

@@ -20,6 +20,7 @@ class Model(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
+        self.pooler: nn.Module | None = None  # of an imported model, where no head has it
         # In a tuple, so that the teacher's weights are none of the student's.
         self.teacher: tuple[Model, ...] = ()
 

@@ -30,6 +30,8 @@ from clozelab.training.checkpoint import newest
 # What has a row for each id; ELMo's head counts words.
 _TABLED = re.compile(r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.bias")
 
+_POOLED = ("next_sentence", "sentence_order")
+
 
 def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None) -> Task:
     """A run of a recipe from the beginning."""
@@ -66,6 +68,10 @@ def continued(
     corpus = task.stores[0][0]
     old = given.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
+        for part in ("weight", "bias"):
+            if f"pooler.{part}" in weights:
+                weights[f"heads.{owner}.pooler.{part}"] = weights[f"pooler.{part}"]
     if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         weights = _extended(weights, given, corpus.tokenizer, str(corpus.path))
     kind: Any = recipe.tokenizer

@@ -90,12 +90,12 @@ class ByteBpe:
     def __post_init__(self) -> None:
         if not self.cased:
             raise UserError("byte_bpe leaves text as it is: cased = false is not to be had")
+
+    def train(self, texts: Iterator[str]) -> Tokenizer:
+        """Learn the merges, over all bytes; a tokenizer that exists may do with fewer."""
         least = 256 + len(self.specials)
         if self.vocabulary < least:
             raise UserError(f"tokenizer.vocabulary = {self.vocabulary}: byte_bpe needs {least}")
-
-    def train(self, texts: Iterator[str]) -> Tokenizer:
-        """Learn the merges."""
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()

@@ -16,13 +16,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clozelab import files
 from clozelab.contracts import UserError
+from clozelab.files import write_tensors
 from clozelab.training.world import like, whole
 
 WEIGHTS = "model.safetensors"
@@ -195,11 +195,11 @@ def _write(
     texts: Mapping[str, str],
 ) -> None:
     """Every file, each on the disk before the checksums are."""
-    _write_tensors(folder / WEIGHTS, weights)
+    write_tensors(folder / WEIGHTS, weights)
     written = dict(texts)
     if tensors or state:
         (folder / STATE).parent.mkdir()
-        _write_tensors(folder / TENSORS, tensors)
+        write_tensors(folder / TENSORS, tensors)
         written[STATE] = json.dumps(state, indent=1, allow_nan=False)
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
@@ -217,14 +217,6 @@ def _write(
     (folder / CHECKSUMS).write_text(json.dumps(listing, indent=1), encoding="utf-8")
     files.sync(folder / CHECKSUMS)
     files.sync(folder)
-
-
-def _write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        save_file(plain, file, metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk, in its own words
-        raise OSError(f"{file}: {error}") from error
 
 
 def _tidy(folder: Path, step: int, keep: int) -> None:

@@ -209,15 +209,18 @@ def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
-    something else than the last states that it was trained on.
+    something else than the last states that it was trained on. An imported pooler of no head is
+    used where the class of transformers would use it, which RoBERTa's do not but for choices.
     """
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
     if last_states and getattr(kind, "summary", None) == "tanh":
-        for owner in _POOLERS:
+        owners = [f"heads.{owner}.pooler" for owner in _POOLERS]
+        owners += [] if getattr(kind, "drop_first", False) else ["pooler"]
+        for owner in owners:
             for part in ("weight", "bias"):
-                name = f"heads.{owner}.pooler.{part}"
+                name = f"{owner}.{part}"
                 if name in weights:
                     start[f"heads.{kind.name}.dense.{part}"] = weights[name]
     if tuning.lm_weight:

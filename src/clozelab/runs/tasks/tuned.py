@@ -27,6 +27,7 @@ class Tuned(nn.Module):
         self.encoder = encoder
         self.task = task
         self.heads = nn.ModuleDict(heads)
+        self.pooler: nn.Module | None = None  # of an imported model, where the head has it not
         self.features = nn.ModuleDict()  # what stands between a frozen encoder and the head
         self.frozen = False
         # In a tuple, so that the teacher's weights are none of the student's.

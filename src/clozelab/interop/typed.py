@@ -1,0 +1,81 @@
+"""A config of another library, read by types: a value of the wrong kind is refused by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from reprlib import repr as short
+from typing import Any
+
+from clozelab.contracts import UserError
+
+Table = Mapping[str, Any]
+
+LARGEST = 1 << 24  # of a size: no product of three overflows, and no model comes near it
+
+
+def whole(config: Table, key: str, default: int | None = None, *, least: int = 1) -> int | None:
+    """A whole number; the default where the config leaves it out or says null."""
+    value = config.get(key)
+    if value is None:
+        return default
+    right = isinstance(value, int) and not isinstance(value, bool)
+    if not (right and least <= value <= LARGEST):
+        raise wrong(key, value, f"must be a whole number from {least} to {LARGEST:,}")
+    return int(value)
+
+
+def number(config: Table, key: str, default: float | None = None) -> float | None:
+    """A finite number."""
+    value = config.get(key)
+    if value is None:
+        return default
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (right and abs(value) <= LARGEST and isfinite(value)):
+        raise wrong(key, value, "must be a number")
+    return float(value)
+
+
+def flag(config: Table, key: str, default: bool = False) -> bool:
+    """True or false."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise wrong(key, value, "must be true or false")
+    return value
+
+
+def word(config: Table, key: str, default: str | None = None) -> str | None:
+    """A text."""
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise wrong(key, value, "must be a word in quotes")
+    return value
+
+
+def table(config: Table, key: str) -> Table:
+    """An object of JSON; empty where there is none."""
+    value = config.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong(key, value, "must be a table of names and values")
+    return value
+
+
+def words(config: Table, key: str) -> tuple[str, ...]:
+    """A list of texts; empty where there is none."""
+    value = config.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise wrong(key, value, "must be a list of words")
+    return tuple(value)
+
+
+def wrong(key: str, value: object, problem: str) -> UserError:
+    """The refusal of a value."""
+    return UserError(f"config.json: {key} = {short(value)} {problem}; fix it there")

@@ -1,0 +1,38 @@
+"""origin.json, which travels with an imported checkpoint: as what it came, so that it goes out so.
+
+A model that is trained on has no such file: it is no longer what came.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from clozelab.contracts import UserError
+
+FILE = "origin.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What transformers would call the model."""
+
+    family: str
+    heads: tuple[str, ...]  # of its pretraining; an encoder alone has none
+    bare: bool  # it came as an encoder alone
+    dtype: str  # of its weights, as torch calls it
+
+
+def to_json(origin: Origin) -> str:
+    """The whole of it as text; it reads back equal."""
+    return json.dumps(asdict(origin), indent=1) + "\n"
+
+
+def parse(text: str, place: str) -> Origin:
+    """The origin that a text holds; `place` is what errors call it."""
+    try:
+        found = json.loads(text)
+        heads = tuple(map(str, found["heads"]))
+        return Origin(str(found["family"]), heads, bool(found["bare"]), str(found["dtype"]))
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{place}: cannot be read; import the model again") from None

@@ -1,0 +1,183 @@
+"""Checkpoints of transformers in and out again: the same class, every tensor bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peers import shaken
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+
+from clozelab.runs.exchange import bring, export
+from clozelab.runs.load import load
+
+torch.set_num_threads(1)
+
+SPECIALS = {
+    "bert": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+    "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+    "xlnet": ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"],
+    "gpt": ["<unk>", "<|endoftext|>"],
+}
+WORDS = ["the", "a", "river", "was", "wide", "and", "slow", "nobody", "crossed", "it", "in", "."]
+SIZE = 25
+BERT = {
+    "vocab_size": SIZE,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+}
+ROBERTA = {**BERT, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+ALBERT = {**BERT, "embedding_size": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+DISTILBERT = {
+    "vocab_size": SIZE, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24,
+    "max_position_embeddings": 40,
+}  # fmt: skip
+XLNET = {
+    "vocab_size": SIZE, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 24, "pad_token_id": 5,
+}  # fmt: skip
+GPT = {"vocab_size": SIZE, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 40}
+GPT |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+
+TASKS = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+# The stem of a family's classes, its config, whose specials it has, and its classes.
+FAMILIES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
+    "bert": (
+        "Bert", BERT, "bert", ("Model", "ForPreTraining", "ForMaskedLM",
+        "ForNextSentencePrediction", *(f"For{task}" for task in TASKS)),
+    ),
+    "roberta": (
+        "Roberta", ROBERTA, "roberta", ("Model", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
+    "roberta-prelayernorm": (
+        "RobertaPreLayerNorm", ROBERTA, "roberta",
+        ("Model", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
+    "albert": (
+        "Albert", ALBERT, "bert",
+        ("Model", "ForPreTraining", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
+    "distilbert": (
+        "DistilBert", DISTILBERT, "bert",
+        ("Model", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
+    "xlnet": (
+        "XLNet", XLNET, "xlnet",
+        ("Model", "LMHeadModel", *(f"For{task}" for task in TASKS), "ForQuestionAnsweringSimple"),
+    ),
+    "openai-gpt": ("OpenAIGPT", GPT, "gpt", ("Model", "LMHeadModel", "ForSequenceClassification")),
+    "gpt2": (
+        "GPT2", GPT, "gpt",
+        ("Model", "LMHeadModel", *(f"For{task}" for task in TASKS[:3])),
+    ),
+}  # fmt: skip
+EVERY = [(family, kind) for family, (*_, kinds) in FAMILIES.items() for kind in kinds]
+MORE = [
+    ("bert", "LMHeadModel"),
+    ("roberta", "ForCausalLM"),
+    ("roberta-prelayernorm", "ForCausalLM"),
+]
+
+
+def tokenizer(specials: str, size: int = SIZE) -> Tokenizer:
+    names = [*SPECIALS[specials], *WORDS]
+    names += [f"w{number}" for number in range(size - len(names))]
+    table = {name: number for number, name in enumerate(names[:size])}
+    made = Tokenizer(models.WordLevel(table, unk_token=SPECIALS[specials][1]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return made
+
+
+def saved(folder: Path, family: str, kind: str, **settings: Any) -> nn.Module:
+    """A checkpoint as transformers saves it, every weight at random."""
+    stem, config, specials, _ = FAMILIES[family]
+    cls = getattr(transformers, f"{stem}{kind}")
+    model = shaken(cls(cls.config_class(**config, **settings))).float()
+    model.save_pretrained(folder)
+    tokenizer(specials).save(str(folder / "tokenizer.json"))
+    return model
+
+
+def back(folder: Path) -> Path:
+    """In as a run, and out again."""
+    bring(str(folder), folder.with_name("run"))
+    export(str(folder.with_name("run")), folder.with_name("out"))
+    return folder.with_name("out")
+
+
+def batch(family: str, kind: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, 3, 7) if "MultipleChoice" in kind else (3, 7)
+    if "Sequence" in kind and "gpt" in family:
+        shape = (1, 7)
+    ids = torch.randint(9, SIZE, shape, generator=generator)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def outputs(model: nn.Module, given: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    with torch.no_grad():
+        found = model.double().eval()(**given)
+    return [value for value in found.values() if isinstance(value, torch.Tensor)]
+
+
+def same_bits(one: nn.Module, two: nn.Module) -> None:
+    first, second = one.state_dict(), two.state_dict()
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        assert tensor.dtype == second[name].dtype and torch.equal(tensor, second[name]), name
+
+
+@pytest.mark.parametrize(("family", "kind"), EVERY)
+def test_a_checkpoint_goes_out_as_the_class_it_came_in(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    model = saved(tmp_path / "in", family, kind)
+    peer, report = type(model).from_pretrained(back(tmp_path / "in"), output_loading_info=True)
+    assert peer.config.architectures == [type(model).__name__]
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    same_bits(model, peer)
+    before, after = (
+        load_file(tmp_path / "in/model.safetensors"),
+        load_file(tmp_path / "out/model.safetensors"),
+    )
+    assert before.keys() == after.keys()
+    for one, two in zip(*(outputs(m, batch(family, kind)) for m in (model, peer)), strict=True):
+        assert float((one - two).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize(("family", "kind"), MORE)
+def test_a_model_that_reads_from_the_left_comes_back(
+    tmp_path: Path, family: str, kind: str
+) -> None:
+    model = saved(tmp_path / "in", family, kind, is_decoder=True)
+    peer = type(model).from_pretrained(back(tmp_path / "in"))
+    assert peer.config.architectures == [type(model).__name__] and peer.config.is_decoder
+    same_bits(model, peer)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "roberta-prelayernorm", "albert"])
+def test_an_encoder_without_a_pooler_goes_out_without(tmp_path: Path, family: str) -> None:
+    stem, config, specials, _ = FAMILIES[family]
+    cls = getattr(transformers, f"{stem}Model")
+    model = shaken(cls(cls.config_class(**config), add_pooling_layer=False)).float()
+    model.save_pretrained(tmp_path / "in")
+    tokenizer(specials).save(str(tmp_path / "in" / "tokenizer.json"))
+    files = load_file(back(tmp_path / "in") / "model.safetensors")
+    assert not any("pooler" in name for name in files)
+    peer = cls.from_pretrained(tmp_path / "out", add_pooling_layer=False)
+    same_bits(model, peer)
+    assert load(str(tmp_path / "run")).model.pooler is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_goes_out_as_it_came(tmp_path: Path, dtype: str) -> None:
+    model = saved(tmp_path / "in", "bert", "Model")
+    model.to(getattr(torch, dtype)).save_pretrained(tmp_path / "in")
+    same_bits(model, transformers.AutoModel.from_pretrained(back(tmp_path / "in"), dtype="auto"))
