@@ -339,13 +339,19 @@ def _add_data(verb: argparse.ArgumentParser) -> None:
 def _add_run(verb: argparse.ArgumentParser) -> None:
     _add_data(verb)
     verb.add_argument("--size", help="as in show")
-    verb.add_argument("--budget", help="20m, 300Mtok or 12steps; the schedule is fitted to it")
+    verb.add_argument(
+        "--budget",
+        help="20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes",
+    )
     verb.add_argument("--seed", type=_count, help="of weights, order, masks and dropout (0)")
     _add_set(verb)
     group = verb.add_argument_group("watching, in steps")
     group.add_argument("--save-every", type=_count, metavar="N", help="0: at the end (total/10)")
     group.add_argument("--keep", type=_count, default=2, help="checkpoints to keep, 0 for all (2)")
     group.add_argument("--evaluate-every", type=_count, metavar="N", help="held out (total/10)")
+    group.add_argument(
+        "--evaluate-blocks", type=_count, default=1024, metavar="N", help="held out (1,024)"
+    )
     group.add_argument("--tensorboard", action="store_true", help="write curves there as well")
     group = _add_machine(verb)
     group.add_argument(

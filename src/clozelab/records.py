@@ -136,6 +136,11 @@ class Run:
         """Note that the run goes on from there: what was recorded of later steps is void."""
         self.append({"kind": "resume", "step": step})
 
+    def refit(self, step: int, steps: int, *, recipe_toml: str) -> None:
+        """Note that the run has other steps from there on, and that its recipe says so."""
+        write_text(self.recipe_file, recipe_toml)
+        self.append({"kind": "refit", "step": step, "steps": steps})
+
     def entries(self, kind: str | None = None) -> list[Entry]:
         """What was recorded, the last where a kind and step were recorded twice."""
         found: dict[object, Entry] = {}

@@ -201,12 +201,14 @@ def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> N
     assert "timing" in of(Said, events)[0].text
     (began,) = of(Began, events)
     steps = of(Step, events)
-    assert len(steps) == began.recipe.schedule.steps != 50
-    (tmp_path / "same").mkdir()
-    given = replace(task("roberta", steps=50), budget=parse(f"{len(steps)}steps"))
-    went(given, tmp_path / "same" / "run")
+    assert began.recipe.schedule.steps != 50
+    # However the pace changed on the way, the recorded recipe is the same run.
+    recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
+    assert len(steps) == recorded.schedule.total
+    given = replace(task("roberta", steps=50), recipe=recorded)
+    went(given, tmp_path / "same")
     last = len(steps)
-    assert_same(checkpoint(tmp_path / "run", last), checkpoint(tmp_path / "same" / "run", last))
+    assert_same(checkpoint(tmp_path / "run", last), checkpoint(tmp_path / "same", last))
 
 
 @pytest.mark.parametrize("budget", ["0.000001s", "10tok"])
@@ -294,7 +296,8 @@ def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
     events = went(given, tmp_path / "a", machine)
     last = len(of(Step, events))
     assert sum("out of memory" in said.text for said in of(Said, events)) == 1
-    given = replace(given, budget=parse(f"{last}steps"))
+    recorded = recipes.parse(Run(tmp_path / "a").recipe(), "recorded")
+    given = replace(given, recipe=recorded, budget=None)
     went(given, tmp_path / "b", replace(machine, micro_batch=2))
     assert_same(checkpoint(tmp_path / "a", last), checkpoint(tmp_path / "b", last))
 

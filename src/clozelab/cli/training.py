@@ -118,6 +118,8 @@ def watch(events: Iterator[Event], place: Path) -> None:
         )
     if speaks():
         err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
+        times = ", ".join(f"{name} {spent:.1f} s" for name, spent in last.result["times"].items())
+        err.print(escape(f"time: {times}"))
         if "limited_by" in last.result:
             word = last.result["limited_by"]
             err.print(escape(f"{word}-bound: {SENTENCES[word]}"))
@@ -152,7 +154,7 @@ class View:
 
     def show(self, event: Event) -> None:
         """Draw an event."""
-        from clozelab.runs.events import Began, Evaluated, Said, Scored
+        from clozelab.runs.events import Began, Evaluated, Refitted, Said, Scored
         from clozelab.training.loop import Step
 
         if isinstance(event, Began):
@@ -161,6 +163,9 @@ class View:
             warn(event.text)
         elif isinstance(event, Step):
             self.step(event)
+        elif isinstance(event, Refitted):
+            if self.task is not None:
+                self.bars.update(self.task, total=event.steps)
         elif isinstance(event, Evaluated):
             self.evaluated(event)
         elif isinstance(event, Scored):
@@ -247,5 +252,6 @@ def _habits(arguments: argparse.Namespace) -> Habits:
         keep=arguments.keep,
         evaluate_every=arguments.evaluate_every,
         tensorboard=arguments.tensorboard,
+        evaluate_blocks=arguments.evaluate_blocks,
         patience=600 if arguments.save_every is None else None,
     )

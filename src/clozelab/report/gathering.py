@@ -35,7 +35,7 @@ class Pretraining:
     @property
     def done(self) -> bool:
         """Whether it took all its steps."""
-        return self.steps >= self.recipe.schedule.steps
+        return self.steps >= self.recipe.schedule.total
 
 
 @dataclass(frozen=True)

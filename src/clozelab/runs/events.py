@@ -36,6 +36,14 @@ class Said:
 
 
 @dataclass(frozen=True)
+class Refitted:
+    """What is left of the schedule was fitted to the pace: the run has so many steps by now."""
+
+    step: int
+    steps: int  # of the whole run
+
+
+@dataclass(frozen=True)
 class Evaluated:
     """The held-out text, with the same masks every time."""
 
@@ -74,7 +82,7 @@ class Ended:
 
 T = TypeVar("T")
 
-Event = Began | Said | Step | Evaluated | Scored | Saved | Ended
+Event = Began | Said | Step | Refitted | Evaluated | Scored | Saved | Ended
 
 
 def drained(following: Generator[Any, None, T]) -> T:

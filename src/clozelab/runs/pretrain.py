@@ -19,6 +19,7 @@ from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.events import Event, Said
 from clozelab.runs.machine import Machine, recorded_device
+from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.plateau import watched
 from clozelab.runs.saving import restore
 from clozelab.runs.session import Habits, Session
@@ -30,7 +31,7 @@ from clozelab.training.world import World, join
 
 def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
     """Start a run in a new folder."""
-    run = Run(out)
+    watch, run = Stopwatch(), Run(out)
     with join(machine.device) as world, ExitStack() as held:
         there = run.recipe_file.exists()
         if there:  # refused before anything is timed
@@ -44,12 +45,13 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
         if world.leads:
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
         world.wait()
-        yield from _session(setup, run, habits).go(0, setup.steps.start())
+        session = _session(setup, run, habits, times=Times(setup=watch.read()))
+        yield from session.go(0, setup.steps.start())
 
 
 def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
     """Go on where the newest whole checkpoint of a run stands."""
-    run = Run.open(out)
+    watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         if world.leads:
@@ -60,8 +62,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
             yield Said(line)
         machine = machine.recalled(facts, world.device, recipe=task.recipe, processes=world.size)
         setup = Setup(task, machine, world)
-        session = _session(setup, run, habits)
-        first, cursor = 0, setup.steps.start()
+        first, cursor, state = 0, setup.steps.start(), dict[str, Any]()
         if found is None:
             yield Said(f"{out}: no whole checkpoint; the run begins again")
         else:
@@ -73,10 +74,15 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
                 )
             _check(out, state["data"], setup.identity())
             first, cursor = found.step, restore(found, setup.trainee, world)
+            setup.seconds_a_token = state["seconds"] / max(1, state["tokens"])
+        times = Times(**state.get("times", {}))
+        times.add("setup", watch.read())
+        session = _session(setup, run, habits, times=times)
+        if state:
             session.recall(state)
         if world.leads:
             run.resume(first)
-        if first < setup.total:
+        if first < setup.schedule.total:
             changes = session.settle(first)
             if changes:
                 yield Said(f"{_written(changes)}, from step {first + 1:,} on")
@@ -101,10 +107,20 @@ def _told(value: object) -> str:
     return "none" if value is None else str(value)
 
 
-def _session(setup: Setup, run: Run, habits: Habits) -> Session:
+def _session(setup: Setup, run: Run, habits: Habits, *, times: Times) -> Session:
     again = f"clozelab pretrain --resume {run.path}"
     plateau = watched(setup.recipe, setup.task.stores)
-    return Session(setup, run, habits, again=again, plateau=plateau)
+    pacer, budget = None, setup.task.budget
+    if budget is not None and budget.kind == "seconds":
+        pacer = Pacer(
+            budget.amount,
+            times,
+            seconds_a_token=setup.seconds_a_token,
+            tokens_a_step=lambda share: setup.steps.tokens_a_step(share),
+            evaluation_tokens=setup.evaluation_tokens(habits.evaluate_blocks),
+            refit=setup.refit,
+        )
+    return Session(setup, run, habits, again=again, plateau=plateau, times=times, pacer=pacer)
 
 
 def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,21 +17,35 @@ import torch
 from clozelab.contracts import UserError
 from clozelab.interrupts import stopping
 from clozelab.records import SETTINGS, Run
-from clozelab.runs.events import Began, Ended, Evaluated, Event, Said, Saved, Scored, means
+from clozelab.runs.events import (
+    Began,
+    Ended,
+    Evaluated,
+    Event,
+    Refitted,
+    Said,
+    Saved,
+    Scored,
+    means,
+)
 from clozelab.runs.limits import FIRST, Spent, limit
 from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
+from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.plateau import Plateau
 from clozelab.runs.steps import Cursor
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import ahead
 from clozelab.training.loop import DivergedError, Prepared, Step, Trainee, train
+from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
 
 @dataclass(frozen=True)
 class Habits:
     """How often a run looks at itself, in steps; 0 is only at the end, None ten times.
+
+    On a budget of time it evaluates less often where that would take over a tenth of it.
 
     However often it saves, it does not wait longer than `patience`, in seconds, if there is one.
     """
@@ -43,10 +57,17 @@ class Habits:
     tensorboard: bool = False
     patience: float | None = 600
 
-    def due(self, every: int | None, number: int, total: int) -> bool:
-        """Whether something that happens every so often, and at the end, happens now."""
-        often = max(1, -(-total // 10)) if every is None else every
-        return number == total or bool(often and number % often == 0)
+    def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
+        """Whether something that happens every so often, and at the end, happens now.
+
+        None: `times` over the run, each at an equal share of it.
+        """
+        if number == schedule.total:
+            return True
+        if every is not None:
+            return bool(every and number % every == 0)
+        before, now = (times * schedule.progress(step) + 1e-9 for step in (number - 1, number))
+        return int(now) > int(before)
 
 
 class Work(Protocol):
@@ -57,8 +78,13 @@ class Work(Protocol):
     trainee: Trainee
 
     @property
-    def total(self) -> int:
-        """The steps of the whole run."""
+    def schedule(self) -> Schedule:
+        """The steps of the whole run, and their rates."""
+        ...
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the first step of a kind compiles."""
         ...
 
     def began(self, first: int) -> Began:
@@ -103,10 +129,14 @@ class Session:
         *,
         again: str,
         plateau: Plateau | None = None,
+        times: Times | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         self.work, self.run, self.habits = work, run, habits
         self.again = again  # the command that goes on with it
         self.plateau = plateau
+        self.pacer = pacer  # of a budget of time
+        self.times = times or Times()
         self.tokens, self.seconds = 0, 0.0
         self.spent = Spent()  # since the run was begun or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
@@ -114,6 +144,8 @@ class Session:
         self._settings: Mapping[str, Any] = {}  # what steps are computed with
         self._before: Mapping[str, Any] = {}  # the same, when the last step was taken
         self._saved = time.monotonic()
+        self._watch = Stopwatch()
+        self._phase = -1  # of the step before
 
     def recall(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of a checkpoint."""
@@ -131,18 +163,19 @@ class Session:
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
-        leads, total = self.work.world.leads, self.work.total
+        leads = self.work.world.leads
         yield (began := self.work.began(first))
         recorded = self.run.machine()
         self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
         self._before = self._before or self._settings
-        log = Log(self.run, total, write=leads, board=self.habits.tensorboard)
+        log = Log(self.run, self.work.schedule.total, write=leads, board=self.habits.tensorboard)
         for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
         number, sign = first, 0
+        self.times.add("setup", self._watch.read())
         with stopping() as stopped, closing(log):
-            if first == total:
+            if first == self.work.schedule.total:
                 yield from self._lost(log)
             for event in self._train(first, cursor):
                 yield event
@@ -151,19 +184,24 @@ class Session:
                 number = event.number
                 self._count(event, keep=float(number - first > FIRST))
                 log.step(event)
-                yield from self._watch(event)
+                yield from self._warn(event)
                 # What any process is told, all of them do.
                 told = self.work.world.most(2 * stopped() + self._unsaved_long())
-                ends = number == total or told >= 2
+                schedule = self.work.schedule
+                ends = number == schedule.total or told >= 2
                 sign = told // 2
-                if self.habits.due(self.habits.evaluate_every, number, total):
+                looks = self.pacer.evaluations if self.pacer else 10
+                if self.habits.due(self.habits.evaluate_every, number, schedule, times=looks):
                     yield from self._evaluate(number, log)
-                if number == total:
+                    self.times.add("evaluation", self._watch.read())
+                if number == schedule.total:
                     self._result = self._told(number, began)
-                if ends or told or self.habits.due(self.habits.save_every, number, total):
-                    yield from self._save(event, ends=number == total)
+                if ends or told or self.habits.due(self.habits.save_every, number, schedule):
+                    yield from self._save(event, ends=number == schedule.total)
+                    self.times.add("saving", self._watch.read())
                 if ends:
                     break
+        total = self.work.schedule.total
         result = self._result or self._told(number, began)
         # A run that was done before has its result already.
         if leads and number == total and (self.last or self.run.result() is None):
@@ -175,6 +213,7 @@ class Session:
         found = limit(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
         return {
             **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
+            "times": asdict(self.times),
             **({"limited_by": found.word} if found else {}),
             **self.last,
         }
@@ -184,7 +223,7 @@ class Session:
 
         The last checkpoint has the result; one that was written before it did is measured again.
         """
-        total = self.work.total
+        total = self.work.schedule.total
         if not self.work.world.most(int(self.run.result() is None)) or self.last:
             return
         if self._result is None:
@@ -197,8 +236,12 @@ class Session:
             log.restored("held_out", total, self._result["held_out"])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
-        """The steps; where memory runs out the micro-batch is halved and the step taken again."""
+        """The steps; where memory runs out the micro-batch is halved and the step taken again.
+
+        Where the pace has changed, what is left is fitted to it, and read from there.
+        """
         while True:
+            total = 0
             jobs = self.work.jobs(first, cursor)
             with closing(ahead(jobs, workers=self.work.machine.threads)) as feed:
                 try:
@@ -207,7 +250,13 @@ class Session:
                         first, cursor = step.number, step.after
                         self._before = self._settings
                         yield step
-                    return
+                        if self.pacer is not None:  # what one process wants, all of them do
+                            wanted = self.pacer.wanted(first, self.work.schedule)
+                            total = self.work.world.most(wanted)
+                        if total:
+                            break
+                    else:
+                        return
                 except torch.OutOfMemoryError:
                     pass  # what filled the memory is held by the error until it is forgotten
                 except DivergedError as error:
@@ -216,8 +265,14 @@ class Session:
                         f"the last good checkpoint is {found.path}" if found else "none is saved"
                     )
                     raise DivergedError(f"{error}; {place}") from None
-            yield Said(self.work.shrink())
-            self.settle(first)
+            if self.pacer is None or not total:
+                yield Said(self.work.shrink())
+                self.settle(first)
+                continue
+            text = self.pacer.refit(first, total)
+            if self.work.world.leads:  # recorded, so that the same run can be done again
+                self.run.refit(first, total, recipe_toml=text)
+            yield Refitted(first, total)
 
     def _unsaved_long(self) -> bool:
         patience = self.habits.patience
@@ -232,7 +287,7 @@ class Session:
             if loss is not None:
                 self.plateau.see(entry["step"], loss)
 
-    def _watch(self, step: Step) -> Iterator[Said]:
+    def _warn(self, step: Step) -> Iterator[Said]:
         if self.plateau is not None:
             found = means(step.sums)[self.plateau.objective]
             said = self.plateau.see(step.number, found["loss"])
@@ -244,6 +299,15 @@ class Session:
         self.seconds += step.seconds
         self.spent = self.spent.then(step, keep=keep)
         self.last["train"] = means(step.sums)
+        assert isinstance(step.after, Cursor)
+        passed, phase = self._watch.read(), step.after.phase
+        if self.work.compiled and phase != self._phase:
+            self.times.add("setup", passed)  # the first step of a phase compiles
+        else:
+            self.times.add("training", passed)
+            if self.pacer is not None:
+                self.pacer.see(step)
+        self._phase = phase
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
         for event in self.work.evaluate(number, blocks=self.habits.evaluate_blocks):
@@ -257,7 +321,10 @@ class Session:
             yield event
 
     def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:
-        told = {"tokens": self.tokens, "seconds": self.seconds, "machine": self._settings}
+        told = {
+            **{"tokens": self.tokens, "seconds": self.seconds, "times": asdict(self.times)},
+            "machine": self._settings,
+        }
         if ends:
             told["result"] = self._result
         try:

@@ -29,6 +29,7 @@ from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
 from clozelab.training.loop import Prepared, Step, Trainee, train
+from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, whole
 
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
@@ -59,15 +60,17 @@ class Setup:
         self.tokens = self._tokens()  # of a micro-batch
         self.vocabulary = task.stores[0][0].vocabulary
         self._check_rows()
+        self.compiled = machine.compiles(world.device, task.recipe)
         self.model = self._model()
         self.trainee = self._trainee()
         self.steps = self._steps()
+        self.seconds_a_token = 0.0  # as timed for a budget
         self._held_out: dict[int, HeldOut | str] = {}
 
     @property
-    def total(self) -> int:
-        """The steps of the whole run."""
-        return self.recipe.schedule.steps
+    def schedule(self) -> Schedule:
+        """The steps of the whole run, and their rates."""
+        return self.recipe.schedule
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step and a place on: each job prepares one step."""
@@ -79,9 +82,23 @@ class Setup:
         A budget of time is for training: compiling, and timing a few steps, come before it.
         """
         each = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
-        many = budgets.steps(budget, tokens_a_step=self.steps.tokens_a_step(), seconds_a_step=each)
+        tokens = self.steps.tokens_a_step()
+        many = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()
+        if each is not None:
+            self.seconds_a_token = each / tokens
+
+    def refit(self, step: int, total: int) -> str:
+        """Spread what is left of the schedule over other steps; the recipe is now this text."""
+        schedule = self.recipe.schedule.refitted(step, total)
+        self.recipe = self.steps.recipe = replace(self.recipe, schedule=schedule)
+        return recipes.to_toml(self.recipe)
+
+    def evaluation_tokens(self, blocks: int) -> int:
+        """Of so many held-out blocks, or of all that there are."""
+        there = len(self.task.stores[0][0].documents("held_out").ids)
+        return min(blocks * self.recipe.blocks.length, there)
 
     def seconds_a_step(self, budget: float) -> float:
         """Time steps for a twentieth of the budget, then begin again as if they had not been."""
@@ -142,7 +159,7 @@ class Setup:
             name=self.recipe.name,
             recipe=self.recipe,
             first=first,
-            steps=self.total,
+            steps=self.schedule.total,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             device=str(machines.facts(device)["gpu"] or device),
             precision=self.precision,
@@ -197,8 +214,7 @@ class Setup:
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
-        device, origin = self.world.device, self.task.origin
-        compiled = self.machine.compiles(device, self.recipe)
+        device, origin, budget = self.world.device, self.task.origin, self.task.budget
         if origin is not None and Path(origin).exists():  # a hub name is none
             origin = str(Path(origin).resolve())
         return {
@@ -207,13 +223,14 @@ class Setup:
             "precision": self.precision,
             "micro_tokens": self.tokens,
             "workers": self.machine.threads,
-            "compiled": compiled,
-            "kernels": self.machine.fuses(device, compiled=compiled),
+            "compiled": self.compiled,
+            "kernels": self.machine.fuses(device, compiled=self.compiled),
             "graphs": self.trainee.replays,
             "recompute": bool(self.machine.recompute),
             "sharded": bool(self.machine.shard),
             "processes": self.world.size,
             "seed": self.seed,
+            "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
             "fingerprint": [one["made"] for one in self.identity()],
             "from": None if self.task.teacher else origin,
@@ -260,8 +277,7 @@ class Setup:
 
     def _trainee(self) -> Trainee:
         """The model on its device, wrapped, with fresh optimisers."""
-        model, device = self.model, self.world.device
-        compiled = self.machine.compiles(device, self.recipe)
+        model, device, compiled = self.model, self.world.device, self.compiled
         replays = self.machine.replays(
             device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
         )

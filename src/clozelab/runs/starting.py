@@ -25,6 +25,7 @@ from clozelab.runs.model import build
 from clozelab.runs.setup import Task
 from clozelab.text.extension import pieces
 from clozelab.training import budget as budgets
+from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest
 
 # What has a row for each id; ELMo's head counts words.
@@ -141,13 +142,16 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             f" begin a run of its own with --from {place}"
         )
     stores = _where(place, data, facts["data"])
+    seconds = facts.get("budget_seconds")
+    budget = Budget("seconds", seconds) if seconds else None
     if recipe is not None:
         given = fitted(recipe, stores[0][0])
         if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
             kind: Any = kept.tokenizer
             given = replace(within(given, kept.encoder), tokenizer=kind)
         # The run's own length was its budget's.
-        same = replace(given, schedule=given.schedule.fitted(kept.schedule.steps))
+        fit = replace(given.schedule.fitted(kept.schedule.steps), refits=kept.schedule.refits)
+        same = replace(given, schedule=fit)
         changed = recipes.difference(kept, same)
         if changed:
             told = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
@@ -158,12 +162,20 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from
         begun: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
         if facts.get("teacher"):
-            return replace(taught(kept, facts["teacher"], sized=True, **begun), recipe=kept)
+            task = taught(kept, facts["teacher"], sized=True, **begun)
+            return replace(task, recipe=kept, budget=budget)
         if facts.get("from"):
-            return replace(continued(kept, facts["from"], **begun), recipe=kept)
+            task = continued(kept, facts["from"], **begun)
+            return replace(task, recipe=kept, budget=budget)
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
-    origin = facts.get("teacher") or facts.get("from")
-    return Task(kept, stores, seed=facts["seed"], teacher=teacher, origin=origin)
+    return Task(
+        kept,
+        stores,
+        seed=facts["seed"],
+        budget=budget,
+        teacher=teacher,
+        origin=facts.get("teacher") or facts.get("from"),
+    )
 
 
 def _where(place: Path, given: Sequence[str], before: Sequence[str]) -> list[Store]:

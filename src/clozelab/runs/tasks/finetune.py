@@ -171,7 +171,7 @@ def trial(
         if world.leads:
             run.write_result({"diverged": str(error)})
         yield Happened(name, Said(str(error)))
-        yield Happened(name, Ended(work.total, True, {}))
+        yield Happened(name, Ended(work.schedule.total, True, {}))
 
 
 def planned(

@@ -80,11 +80,6 @@ class Trial:
         self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
         self.best: Best | None = None
 
-    @property
-    def total(self) -> int:
-        """The steps of the whole run."""
-        return self.schedule.steps
-
     def start(self) -> Cursor:
         """Where a run begins."""
         return Cursor(0, ((0, 0),))
@@ -99,7 +94,7 @@ class Trial:
             name=self.lesson.task.name,
             recipe=recipe,
             first=first,
-            steps=self.total,
+            steps=self.schedule.total,
             parameters=sum(p.numel() for p in self.model.parameters()),
             device=str(machines.facts(device)["gpu"] or device),
             precision=self.precision,
@@ -114,7 +109,7 @@ class Trial:
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step on: each job prepares one step."""
-        for step in range(first, self.total):
+        for step in range(first, self.schedule.total):
             yield _job(self, step)
 
     def prepare(self, step: int) -> Prepared:
@@ -210,7 +205,9 @@ class Trial:
             kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
             task = taskfile.parse(told["task"], str(found.path))
             self.best = Best(told["value"], told["step"], told["scores"], task, kept)
-        if found.step == self.total:  # the best weights alone: only their result is left to write
+        if (
+            found.step == self.schedule.total
+        ):  # the best weights alone: only their result is left to write
             return self.start()
         return restore(found, self.trainee, self.world)
 
@@ -249,7 +246,7 @@ class Trial:
         whole_graph = not isinstance(self.lesson.recipe.encoder, Lstm)
         whole_graph = whole_graph and self.tuning.reader == "linear"
         whole_graph = whole_graph and self.kind.name != "coreference"
-        return self.world.device.type == "cuda" and whole_graph and self.total >= _PAYS
+        return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
 
     def _model(self) -> Tuned:
         model = build(self.lesson.recipe, self.kind, self.tuning, seed=self.lesson.seed)

@@ -1,0 +1,106 @@
+"""A budget of time, kept: what is left of the schedule is fitted to the pace that is measured.
+
+Counted are the steps, the evaluations and the saves of a run; setting it up and compiling it are
+not, nor is what a killed run did after its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from clozelab.training.loop import Step
+from clozelab.training.schedule import Schedule
+
+STRETCH = 0.04  # of the budget: how often the pace is looked at, and how much of it counts
+SMALL = 0.02  # of the steps that are left: a smaller change is not worth a refit
+LATE = 0.05  # of the budget: a run that is late takes that much longer, for the rate to come down
+LOOKING = 0.1  # of the budget, at most, for evaluations before the last
+SAVES = 10  # over a run, unless told otherwise
+FORWARD = 0.5  # of a step's time for a token: one forward pass, not compiled
+
+
+@dataclass
+class Times:
+    """Where a run's seconds went."""
+
+    setup: float = 0.0  # building, compiling, timing a few steps
+    training: float = 0.0
+    evaluation: float = 0.0
+    saving: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.last = dict.fromkeys(asdict(self), 0.0)  # what each took the last time
+
+    def add(self, what: str, seconds: float) -> None:
+        """Something was done again."""
+        setattr(self, what, getattr(self, what) + seconds)
+        self.last[what] = seconds
+
+    def counted(self) -> float:
+        """What a budget pays for."""
+        return self.training + self.evaluation + self.saving
+
+
+class Pacer:
+    """How many steps a run should take in all, by what its steps have cost so far."""
+
+    def __init__(
+        self,
+        seconds: float,
+        times: Times,
+        *,
+        seconds_a_token: float,
+        tokens_a_step: Callable[[float], float],
+        evaluation_tokens: int,
+        refit: Callable[[int, int], str],
+    ) -> None:
+        self.seconds, self.times = seconds, times
+        self.tokens_a_step = tokens_a_step  # on the mean, from a share of the run on
+        self.refit = refit  # (step, steps of the whole run) → the text of the recipe that says so
+        # One to ten, that at the end included: by the pace it began with, so that all processes
+        # evaluate after the same steps.
+        each = FORWARD * evaluation_tokens * seconds_a_token
+        self.evaluations = 1 + min(9, int(LOOKING * seconds / max(each, 1e-9)))
+        self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
+        self._looked = times.counted()
+
+    def see(self, step: Step) -> None:
+        """Remember what a step took; only the last stretch counts."""
+        self._recent.append((step.seconds, step.tokens))
+        while sum(s for s, _ in self._recent) - self._recent[0][0] > STRETCH * self.seconds:
+            self._recent.popleft()
+
+    def wanted(self, step: int, schedule: Schedule) -> int:
+        """After so many steps, the steps of the whole run that fit; 0: it is well as it is.
+
+        A resumed run first takes the refits that are recorded.
+        """
+        spent, total = self.times.counted(), schedule.total
+        recorded = schedule.refits[-1][0] if schedule.refits else 0
+        early = spent - self._looked < STRETCH * self.seconds or not self._recent
+        if early or not recorded < step < total:
+            return 0
+        self._looked = spent
+        share, last = schedule.progress(step), self.times.last
+        reserve = last["evaluation"] * (1 + int(self.evaluations * (1 - share)))
+        reserve += last["saving"] * (1 + int(SAVES * (1 - share)))
+        left = max(self.seconds - spent - reserve, LATE * self.seconds * (1 - share))
+        seconds, tokens = (sum(one) for one in zip(*self._recent, strict=True))
+        rest = max(1, round(left / (seconds / tokens * self.tokens_a_step(share))))
+        return step + rest if abs(step + rest - total) > SMALL * (total - step) else 0
+
+
+class Stopwatch:
+    """Seconds since it was made or read last."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def read(self) -> float:
+        """The seconds since the last reading."""
+        now = time.perf_counter()
+        passed, self._since = now - self._since, now
+        return passed
