@@ -68,7 +68,7 @@ def killed(events: Iterator[Event], after: int) -> None:
 
 def untimed(record: dict[str, Any]) -> dict[str, Any]:
     """What a run says of itself, but for the time things took."""
-    clock = ("seconds", "tokens_a_second", "waited", "slack", "limited_by")
+    clock = ("seconds", "times", "tokens_a_second", "waited", "slack", "starved", "limited_by")
     return {name: value for name, value in record.items() if name not in clock}
 
 

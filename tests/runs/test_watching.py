@@ -96,7 +96,7 @@ def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
     assert [one["waited"] for one in entries] == [step.waited for step in steps]
     assert [one["slack"] for one in entries] == [step.slack for step in steps]
     assert not any("busy" in one for one in entries)
-    assert (Run(tmp_path / "run").result() or {})["limited_by"] in ("feed", "arithmetic")
+    assert (Run(tmp_path / "run").result() or {})["limited_by"] in ("feed", "arithmetic", "shared")
 
 
 @pytest.mark.parametrize(

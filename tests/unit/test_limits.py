@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from clozelab.runs.limits import (
@@ -13,11 +17,13 @@ from clozelab.runs.limits import (
     IDLE,
     MEMORY,
     SENTENCES,
+    SHARED,
     Limit,
     Spent,
     limit,
 )
 from clozelab.training.loop import Step
+from clozelab.training.timing import core_wait
 
 MORE, LESS = 1.001, 0.999
 # Ten seconds of a device that is busy, waited for, and at half of its rate.
@@ -86,3 +92,37 @@ def test_steps_add_up_and_those_before_count_as_much_as_is_kept() -> None:
 def test_every_word_has_a_sentence() -> None:
     assert {*SENTENCES} == {"feed", "host", "memory", "arithmetic"}
     assert "--workers" in SENTENCES["feed"] and "--micro-batch" in SENTENCES["host"]
+
+
+def test_a_cpu_that_others_use_is_no_fault_of_its_arithmetic() -> None:
+    assert found(busy=None, starved=IDLE * 10.0 * MORE) == SHARED
+    assert found(busy=None, starved=IDLE * 10.0 * LESS) == ARITHMETIC
+    assert found(busy=None, starved=5.0, waited=5.0) == SHARED  # the feed's threads wait as well
+
+
+@pytest.mark.skipif(core_wait() is None, reason="the kernel does not tell how long threads wait")
+def test_waiting_for_a_core_is_measured() -> None:
+    """Two processes on one core: each waits for about half of the time."""
+    spin = "import os, time\nos.sched_setaffinity(0, {CORE})\n{more}"
+    core = min(os.sched_getaffinity(0))
+    timed = (
+        "import torch\ntorch.set_num_threads(1)\n"
+        "from clozelab.training.timing import core_wait\n"
+        "began, end = core_wait(), time.process_time() + 0.3\n"
+        "while time.process_time() < end: pass\n"
+        "print(core_wait() - began)"
+    )
+    others = "while True: pass"
+    code = {
+        name: spin.replace("CORE", str(core)).replace("{more}", more)
+        for name, more in (("timed", timed), ("other", others))
+    }
+    other = subprocess.Popen([sys.executable, "-c", code["other"]])
+    try:
+        told = subprocess.run(
+            [sys.executable, "-c", code["timed"]], capture_output=True, text=True, check=True
+        )
+    finally:
+        other.kill()
+        other.wait()
+    assert float(told.stdout) > 0.1

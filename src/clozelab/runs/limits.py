@@ -1,7 +1,8 @@
-"""What limits a run: its feed, the host that launches its work, the device's memory or arithmetic.
+"""What limits a run: its feed, the host that launches its work, the device's memory or arithmetic,
+or others who use the same CPU.
 
-Nothing is measured here: a step says how long the loop waited for text, how long the device worked
-and how long the host waited for it.
+Nothing is measured here: a step says how long the loop waited for text and for a core, how long
+the device worked and how long the host waited for it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ MEMORY = Limit(
     " use more of it",
 )
 ARITHMETIC = Limit("arithmetic", "the device computes nearly all the time; only a faster one helps")
-SENTENCES = {limit.word: limit.sentence for limit in (FEED, HOST, MEMORY, ARITHMETIC)}
+SHARED = Limit(
+    "shared", "other processes have the CPU's cores for part of the time; run it alone, or wait"
+)
+SENTENCES = {limit.word: limit.sentence for limit in (FEED, HOST, MEMORY, ARITHMETIC, SHARED)}
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,7 @@ class Spent:
     waited: float = 0.0  # the loop, for the feed
     slack: float = 0.0  # the host, for the device
     busy: float | None = None  # the device; None where it cannot be told
+    starved: float = 0.0  # a CPU, for cores that others had
 
     def then(self, step: Step, *, keep: float) -> Spent:
         """A step more; of those before a share is kept: all of it, or the last count most."""
@@ -59,6 +64,7 @@ class Spent:
             waited=keep * self.waited + step.waited,
             slack=keep * self.slack + step.slack,
             busy=busy,
+            starved=keep * self.starved + step.starved,
         )
 
     @property
@@ -72,6 +78,8 @@ def limit(spent: Spent, *, flops_a_token: float, peak: float | None) -> Limit | 
     if not spent.seconds:
         return None
     if spent.busy is None:  # a CPU, which is its own host
+        if spent.starved >= IDLE * spent.seconds:
+            return SHARED
         return FEED if spent.waited >= IDLE * spent.seconds else ARITHMETIC
     idle = spent.seconds - spent.busy
     if idle >= IDLE * spent.seconds:

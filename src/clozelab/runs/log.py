@@ -68,6 +68,7 @@ class Log:
             "tokens_a_second": tokens / max(seconds, 1e-9),
             "waited": sum(s.waited for s in steps),
             "slack": sum(s.slack for s in steps),
+            "starved": sum(s.starved for s in steps),
         }
         if last.busy is not None:
             numbers["busy"] = sum(s.busy or 0.0 for s in steps)

@@ -56,6 +56,7 @@ class Step:
     waited: float = 0.0  # seconds, for the feed, while the step before was under way
     slack: float = 0.0  # seconds, for the device when the step was read
     busy: float | None = None  # seconds that the device worked on it; None on a CPU
+    starved: float = 0.0  # seconds in which other processes had the cores of a CPU
     after: object = None
 
 
@@ -123,6 +124,7 @@ class _Taken:
             waited=self.work.waited,
             slack=now - asked,
             busy=self.work.busy(),
+            starved=min(self.work.starved(), now - since),
             after=self.after,
         )
 

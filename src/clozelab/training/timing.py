@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 import torch
 from torch import Tensor
+
+
+def core_wait() -> float | None:
+    """Seconds that this process's threads were ready to run while others had the cores.
+
+    The mean over the threads that compute, since the process began; None where the kernel does
+    not tell.
+    """
+    delays = []
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # a thread that ended meanwhile
+            _, delay, *_ = file.read_text().split()
+            delays.append(int(delay))
+    return sum(delays) / 1e9 / torch.get_num_threads() if delays else None
 
 
 class Work:
@@ -15,6 +32,14 @@ class Work:
     def __init__(self, device: torch.device, waited: float) -> None:
         self.device, self.waited = device, waited
         self.events: list[torch.cuda.Event] = []
+        self._core_wait = core_wait() if device.type == "cpu" else None
+
+    def starved(self) -> float:
+        """Seconds since the step began in which other processes had the CPU's cores."""
+        now = core_wait() if self._core_wait is not None else None
+        if now is None or self._core_wait is None:
+            return 0.0
+        return max(0.0, now - self._core_wait)  # a thread that ended takes its count along
 
     def __enter__(self) -> None:
         self._mark()
