@@ -87,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
         "runs", nargs="+", help="folders of runs and fine-tunings, or of such; or one study's"
     )
     verb.add_argument("--out", required=True, help="PAGE.html, which needs nothing else, or .md")
+    _add_overwrite(verb)
     verb.add_argument("--title", help="(Runs; a study's own)")
     verb.add_argument(
         "--follow", action="store_true", help="write it anew every few seconds until they are done"
@@ -189,6 +190,7 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--steps", type=_count, metavar="N", help="timed for each (12, GPU 80)")
     verb.add_argument("--against", metavar="PEER", help="transformers: the same work by it")
     verb.add_argument("--out", metavar="FILE.json", help="write every number there")
+    _add_overwrite(verb)
     _add_set(verb)
     _add_machine(verb)
 
@@ -235,6 +237,7 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--task", help="a known task, for a submission")
     verb.add_argument("--split", help="of the task (test)")
     verb.add_argument("--out", help="a file, or with --task the folder of the submission")
+    _add_overwrite(verb)
     verb.add_argument("--json", action="store_true", help="JSON lines with every probability")
     _add_task_data(verb)
     verb.add_argument("--device", choices=("cpu", "cuda"))
@@ -309,6 +312,7 @@ def _add_models(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     verb.add_argument("text", nargs="*", help="texts, or - for standard input, one a line")
     verb.add_argument("--file", help="a file with one text a line")
     verb.add_argument("--out", required=True, metavar="FILE.npz")
+    _add_overwrite(verb)
     verb.add_argument(
         "--layer", default="last", help="0 is the embedding, -1 or last the last, or all (last)"
     )
@@ -388,6 +392,10 @@ def _verb(
     verb = verbs.add_parser(name, help=told, description=told[0].upper() + told[1:] + ".")
     verb.set_defaults(command=command)
     return verb
+
+
+def _add_overwrite(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
 
 
 def _add_set(parser: argparse.ArgumentParser) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
 LOCK = ".lock"
+_GENERATOR = re.compile(rb'<meta name="generator" content="clozelab |<!-- generator: clozelab ')
 _HOLDER = ".lock.json"  # who has the lock; the lock's own file is emptied by whoever tries it
 
 
@@ -101,19 +102,54 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
 
     A link is followed, so that what it points to is replaced; a device or a pipe is refused.
     """
-    file = Path(os.path.realpath(file))
-    if file.exists() and not stat.S_ISREG(file.stat().st_mode):
-        what = "a folder" if file.is_dir() else "no plain file"
-        raise UserError(f"{file}: is {what}; name a file to write")
-    part = _beside(file)
+    _check_plain(file)
+    target = Path(os.path.realpath(file))
+    part = _beside(target)
     try:
         with part.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(part, file)
+        os.replace(part, target)
+    except OSError as error:
+        _rename(error, part, file)
+        raise
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_output(file: Path, *, overwrite: bool = False) -> None:
+    """Refuse, before any work is done, a place where the file of a command must not be written.
+
+    A page that clozelab made is replaced; any other file that is there, only if that is asked for.
+    """
+    _check_plain(file)
+    folder = Path(os.path.realpath(file)).parent
+    if not folder.is_dir():
+        raise UserError(f"{file}: there is no folder {file.parent}; make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"{file}: its folder cannot be written; name another place")
+    if file.exists() and not (overwrite or is_page(file)):
+        raise UserError(f"{file}: is there already; name another, or give --overwrite")
+
+
+def is_page(file: Path) -> bool:
+    """Whether a file is a page that clozelab made: it says so at its beginning."""
+    with file.open("rb") as stream:
+        return _GENERATOR.search(stream.read(1024)) is not None
+
+
+def _check_plain(file: Path) -> None:
+    if file.exists() and not stat.S_ISREG(file.stat().st_mode):
+        what = "a folder" if file.is_dir() else "no plain file"
+        raise UserError(f"{file}: is {what}; name a file to write")
+
+
+def _rename(error: OSError, part: Path, place: Path) -> None:
+    """Give an error the name that the user knows, in place of the one that is being written."""
+    name = str(error.filename or part)
+    if name.startswith(str(part)):
+        error.filename, error.filename2 = str(place) + name.removeprefix(str(part)), None
 
 
 def write_text(file: Path, text: str) -> None:
@@ -143,11 +179,11 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
     """A folder that appears when all is in it, or not at all; it must be new or empty."""
-    folder = Path(os.path.realpath(folder))
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
+    place, folder = folder, Path(os.path.realpath(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(folder)
     try:
@@ -160,9 +196,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
             folder.rmdir()
         beside.rename(folder)
         sync(folder.parent)
-    except OSError as error:  # told by the place that the user named
-        if isinstance(error.filename, str) and Path(error.filename).is_relative_to(beside):
-            error.filename = str(folder / Path(error.filename).relative_to(beside))
+    except OSError as error:
+        _rename(error, beside, place)
         raise
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -94,7 +94,12 @@ class Run:
 
     def recipe(self) -> str:
         """The resolved recipe's text."""
-        return self.recipe_file.read_text(encoding="utf-8")
+        try:
+            return self.recipe_file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{self.recipe_file}: is not UTF-8 text; put back a copy of it"
+            ) from None
 
     def machine(self) -> dict[str, Any]:
         """What the run was made on and with."""

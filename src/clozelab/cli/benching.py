@@ -11,21 +11,18 @@ from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
 from clozelab.cli.training import machine_of, progress
-from clozelab.contracts import UserError
 
 
 def bench(arguments: argparse.Namespace) -> None:
     """Measure training on this machine."""
     from clozelab import recipe as recipes
-    from clozelab.files import write_text
+    from clozelab.files import check_output, write_text
     from clozelab.report.bench import table
     from clozelab.runs.fitting import open_stores
 
     place = Path(arguments.out) if arguments.out else None
-    if place is not None and (place.is_dir() or not place.parent.is_dir()):
-        raise UserError(
-            f"--out {place}: is no place for a file; name one in a folder that is there"
-        )
+    if place is not None:
+        check_output(place, overwrite=arguments.overwrite)
     for name in arguments.recipes:  # before torch is loaded and a corpus built
         recipes.read(name, size=arguments.size, overrides=arguments.set)
     if arguments.data:

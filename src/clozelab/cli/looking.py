@@ -110,11 +110,12 @@ def blocks(arguments: argparse.Namespace) -> None:
 
 def report(arguments: argparse.Namespace) -> None:
     """Write a page about some runs or a study; to follow them, again while they go on."""
-    from clozelab.files import write_text
+    from clozelab.files import check_output, write_text
     from clozelab.report.document import check
 
     place = Path(arguments.out)
     check(place)
+    check_output(place, overwrite=arguments.overwrite)
     runs = [Path(one) for one in arguments.runs]
     page, told, going = _page(runs, arguments.title)
     if arguments.follow and going:

@@ -55,16 +55,18 @@ def fill(arguments: argparse.Namespace) -> None:
 
 def embed(arguments: argparse.Namespace) -> None:
     """Write the vectors of some texts."""
-    from clozelab.runs.embed import follow, save
+    from clozelab.files import check_output
 
     place = Path(arguments.out)
     if place.suffix != ".npz":
         raise UserError(f"--out {place}: vectors are written as .npz; name it so")
-    if not place.parent.is_dir():
-        raise UserError(f"--out {place}: there is no folder {place.parent}; make it first")
+    check_output(place, overwrite=arguments.overwrite)
     if arguments.pool != "none" and arguments.words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     layer, texts = _layer(arguments.layer), _texts(arguments)
+
+    from clozelab.runs.embed import follow, save
+
     given = loaded(arguments.model)
     embedding = follow(
         given,

@@ -200,6 +200,7 @@ def predict(arguments: argparse.Namespace) -> None:
     """Say what a fine-tuned model says of texts."""
     from clozelab.cli.texts import check_file
     from clozelab.cli.texts import examples as examples_of
+    from clozelab.files import check_output
     from clozelab.report.predictions import lines, shown
 
     if arguments.task is not None:
@@ -207,7 +208,8 @@ def predict(arguments: argparse.Namespace) -> None:
         return
     if arguments.split is not None:
         raise UserError("--split is one of a known task's: name that by --task, or leave it out")
-    _check_place(arguments.out)
+    if arguments.out is not None:
+        check_output(Path(arguments.out), overwrite=arguments.overwrite)
     check_file(arguments)
     given = loaded(arguments.model)
     examples = examples_of(arguments, given)
@@ -223,22 +225,22 @@ def predict(arguments: argparse.Namespace) -> None:
 def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
     from clozelab.runs.tasks.orders import Data
-    from clozelab.tasks.files.submission import write_submission
+    from clozelab.tasks.files.submission import check_submission, write_submission
 
     if arguments.out is None:
         raise UserError("--task writes a submission: name its folder by --out DIR")
     if arguments.text or arguments.file is not None or arguments.json:
         raise UserError("--task brings its own texts and format: leave the others out")
     found = Data(arguments.task, root=arguments.task_data).found()
+    split, folder = arguments.split or "test", Path(arguments.out)
+    check_submission(found, split, folder=folder, overwrite=arguments.overwrite)
 
     from clozelab.runs.tasks.predict import fine_tuned
 
     given = loaded(arguments.model)
     task, _ = fine_tuned(given)
     _check_alike(arguments, task.kind, found)
-    split = arguments.split or "test"
     said = _followed(arguments, given, found.read(split))
-    folder = Path(arguments.out)
     written = write_submission(found, split, predictions=said, folder=folder)
     err.print(escape(f"{written}: {len(said):,} predictions"))
 
@@ -257,17 +259,6 @@ def _check_alike(arguments: argparse.Namespace, kind: Any, found: Found) -> None
             f"--task {arguments.task}: has the labels {', '.join(theirs)}, which are not those of"
             f" {arguments.model}; name a model that was tuned on it"
         )
-
-
-def _check_place(place: str | None) -> None:
-    """Refuse, before anything is done, a file that cannot be written."""
-    if place is None:
-        return
-    path = Path(place)
-    if path.is_dir():
-        raise UserError(f"--out {place}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise UserError(f"--out {place}: there is no folder {path.parent}; make it first")
 
 
 def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any]) -> list[Any]:

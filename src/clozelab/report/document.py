@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,10 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+import clozelab
 from clozelab.contracts import UserError
+
+GENERATOR = f"clozelab {clozelab.__version__}"  # by which a page of ours is known
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Page:
             body += [_html(part) for part in section.parts]
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta name="generator" content="{GENERATOR}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"{again}<title>{escape(self.title)}</title>\n"
             f"<style>\n{style}</style>\n</head>\n<body>\n"
@@ -77,11 +82,11 @@ class Page:
 
     def markdown(self) -> str:
         """The same in plain text, without the figures."""
-        lines = [f"# {self.title}", ""]
-        lines += [f"**{self.lead}**", ""] if self.lead else []
-        lines += [self.opening, ""]
+        lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {_line(self.title)}", ""]
+        lines += [f"**{_line(self.lead)}**", ""] if self.lead else []
+        lines += [_line(self.opening), ""]
         for section in self.sections:
-            lines += [f"## {section.title}", ""]
+            lines += [f"## {_line(section.title)}", ""]
             for part in section.parts:
                 lines += _markdown(part)
         return "\n".join(lines).rstrip() + "\n"
@@ -155,18 +160,28 @@ def _value(cell: Cell) -> str:
 
 def _markdown(part: Part) -> list[str]:
     if isinstance(part, str):
-        return [part, ""]
+        return [_line(part), ""]
     if isinstance(part, Table):
         rule = ["---" for _ in part.columns]
-        rows = [[" ".join(c.text.replace("|", "\\|").split()) for c in row] for row in part.rows]
-        lines = [f"| {' | '.join(row)} |" for row in [part.columns, rule, *rows]]
-        return [*lines, "", *([part.note, ""] if part.note else [])]
+        rows = [part.columns, *([cell.text for cell in row] for row in part.rows)]
+        head, *body = ([_line(text).replace("|", "\\|") for text in row] for row in rows)
+        lines = [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
+        return [*lines, "", *([_line(part.note), ""] if part.note else [])]
     kind, content = part
     if kind == "figure":
         return []
     if kind == "note":
-        return [content, ""]
-    return [f"```\n{content}\n```", ""] if kind == "code" else [f"### {content}", ""]
+        return [_line(content), ""]
+    if kind == "code":
+        longest = max(map(len, re.findall("`+", content)), default=0)
+        fence = "`" * max(3, longest + 1)
+        return [f"{fence}\n{content}\n{fence}", ""]
+    return [f"### {_line(content)}", ""]
+
+
+def _line(text: str) -> str:
+    """Words as Markdown shows them: a name of the user's is no tag, no link and no picture."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())).replace("](", "]\\(")
 
 
 def _file(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from clozelab.contracts import Ints, UserError
 from clozelab.encoder import Lstm
+from clozelab.files import replacing
 from clozelab.packed import offsets
 from clozelab.runs.events import drained
 from clozelab.runs.load import Loaded
@@ -106,15 +106,9 @@ def save(file: Path, found: Vectors, texts: Sequence[str]) -> list[str]:
     words = [texts[number][first:stop] for number, (first, stop) in spans]
     strings = {"texts": _strings(texts), "words": _strings(words)}
     kept: dict[str, Any] = {name: array for name, array in strings.items() if array is not None}
-    part = file.with_name(f".{file.name}.part")
-    try:
-        with part.open("wb") as stream:
-            np.savez(
-                stream, vectors=found.vectors, starts=found.starts, offsets=found.offsets, **kept
-            )
-        os.replace(part, file)
-    finally:
-        part.unlink(missing_ok=True)
+    arrays = {"vectors": found.vectors, "starts": found.starts, "offsets": found.offsets, **kept}
+    with replacing(file) as stream:
+        np.savez(stream, **arrays)
     return [name for name, array in strings.items() if array is None]
 
 

@@ -7,13 +7,24 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clozelab.contracts import UserError
+from clozelab.files import check_output, write_text
 from clozelab.tasks.examples import Document, Example, Tagged
 from clozelab.tasks.files.found import Found
 from clozelab.tasks.predictions import Class, Clusters, Number, Picked, Span, Tags
 
 Prediction = Class | Number | Picked | Tags | Span | Clusters
 _SUFFIX = {"answer": "json", "tag": "conll", "coreference": "jsonl"}
+_ODDS = "null_odds.json"  # SQuAD 2.0's second file
 _LARGEST = 5.0  # of STS-B's scale
+
+
+def check_submission(found: Found, split: str, *, folder: Path, overwrite: bool) -> None:
+    """Refuse, before anything is predicted, a folder where the file must not be written."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; name the folder of the submission")
+    for name in (_name(found, split), *([_ODDS] if found.kind == "answer" else [])):
+        if folder.is_dir():
+            check_output(folder / name, overwrite=overwrite)
 
 
 def write_submission(
@@ -26,20 +37,23 @@ def write_submission(
             f"{found.name} {split} has {len(examples)} examples and there are {len(predictions)}"
             " predictions: predict the same split"
         )
-    name = found.submission.get(split, f"{split}.{_SUFFIX.get(found.kind, 'tsv')}")
     made = list(zip(examples, predictions, strict=True))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
+    path = folder / _name(found, split)
     if found.kind == "answer":
         _write_answers(path, made)
     elif found.kind == "tag":
-        path.write_text("".join(_conll(made)), encoding="utf-8")
+        write_text(path, "".join(_conll(made)))
     elif found.kind == "coreference":
-        path.write_text("".join(_clusters(made)), encoding="utf-8")
+        write_text(path, "".join(_clusters(made)))
     else:
         rows = [f"{one.id}\t{_spelled(found, said)}\n" for one, said in made]
-        path.write_text("index\tprediction\n" + "".join(rows), encoding="utf-8")
+        write_text(path, "index\tprediction\n" + "".join(rows))
     return path
+
+
+def _name(found: Found, split: str) -> str:
+    return found.submission.get(split, f"{split}.{_SUFFIX.get(found.kind, 'tsv')}")
 
 
 def _spelled(found: Found, said: Prediction) -> str:
@@ -56,10 +70,10 @@ def _write_answers(path: Path, made: Sequence[tuple[Example, Prediction]]) -> No
     """SQuAD's {id: text}; where questions may have no answer, also how likely each has none."""
     spans = {one.id: said for one, said in made if isinstance(said, Span)}
     texts = {called: span.text for called, span in spans.items()}
-    path.write_text(json.dumps(texts, ensure_ascii=False), encoding="utf-8")
+    write_text(path, json.dumps(texts, ensure_ascii=False))
     odds = {called: span.null for called, span in spans.items() if span.null is not None}
     if odds:
-        path.with_name("null_odds.json").write_text(json.dumps(odds), encoding="utf-8")
+        write_text(path.with_name(_ODDS), json.dumps(odds))
 
 
 def _conll(made: Sequence[tuple[Example, Prediction]]) -> Iterator[str]:
