@@ -15,7 +15,9 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.files import (
+    check_output,
     claim,
+    is_page,
     kind_of,
     locked,
     new_folder,
@@ -62,6 +64,43 @@ def test_a_device_is_refused() -> None:
     with pytest.raises(UserError, match="no plain file"):
         write_text(Path("/dev/null"), "text")
     assert Path("/dev/null").is_char_device()
+
+
+def test_the_file_of_a_command_replaces_a_page_of_ours_and_nothing_else(tmp_path: Path) -> None:
+    page, thesis = tmp_path / "page.html", tmp_path / "thesis.html"
+    check_output(page)  # which is not there
+    page.write_text('<!doctype html>\n<meta name="generator" content="clozelab 0.1.0">\n')
+    thesis.write_text("<h1>Years of work</h1>")
+    assert is_page(page) and not is_page(thesis)
+    check_output(page)
+    for file in (thesis, tmp_path / "link.html"):
+        if not file.exists():
+            file.symlink_to(thesis)
+        with pytest.raises(UserError, match=f"{file.name}: is there already.*--overwrite"):
+            check_output(file)
+        check_output(file, overwrite=True)
+    with pytest.raises(UserError, match="there is no folder"):
+        check_output(tmp_path / "deep" / "page.html")
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
+        with pytest.raises(UserError, match="no plain file|is a folder"):
+            check_output(file, overwrite=True)
+
+
+def test_an_error_names_the_place_that_the_user_named(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    file = tmp_path / "link" / "a.txt"
+    with pytest.raises(OSError, match="space") as full, replacing(file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert full.value.filename == str(file)
+    folder = tmp_path / "link" / "run"
+    with pytest.raises(OSError, match="b.txt") as missing, new_folder(folder) as part:
+        (part / "b.txt").read_text()
+    assert missing.value.filename == str(folder / "b.txt")
+    with pytest.raises(OSError, match="other.txt") as other, replacing(file):
+        (tmp_path / "other.txt").read_text()
+    assert other.value.filename == str(tmp_path / "other.txt")
 
 
 def test_a_file_has_the_mode_of_its_user(tmp_path: Path) -> None:

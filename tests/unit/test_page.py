@@ -20,6 +20,7 @@ from clozelab.contracts import UserError
 from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run
 from clozelab.report import commands
+from clozelab.report.document import Cell, Page, Section, Table
 from clozelab.report.figures import Line, Row, curves, dots
 from clozelab.report.gathering import Pretraining, Trials, gather
 from clozelab.report.page import page
@@ -352,3 +353,61 @@ def test_the_command_writes_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pretraining(tmp_path, "a")
     assert main(["report", "a", "--out", "p.html", "--title", "Mine"]) == 0
     assert "<h1>Mine</h1>" in (tmp_path / "p.html").read_text()
+
+
+def test_a_page_is_written_again_and_anything_else_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pretraining(tmp_path, "a")
+    for name in ("p.html", "p.md"):
+        words = ["report", "a", "--out", name]
+        assert main(words) == main([*words, "--title", "Again"]) == 0
+        assert "Again" in (tmp_path / name).read_text()
+        (tmp_path / name).write_text("precious")
+        assert main(words) == 2
+        assert f"{name}: is there already" in capsys.readouterr().err
+        assert (tmp_path / name).read_text() == "precious"
+        assert main([*words, "--overwrite"]) == 0
+        assert (tmp_path / name).read_text() != "precious"
+
+
+def test_names_are_neither_tags_nor_links_in_markdown() -> None:
+    name = "<img src=x onerror=alert(1)> [a](http://b)\n# c | d"
+    table = Table([name], [[Cell(name)]], note=name)
+    parts = [name, table, ("note", name), ("heading", name), ("code", f"```\n{name}")]
+    text = Page(name, name, [Section(name, parts)], lead=name).markdown()
+    shown, _, code = text.partition("````\n")
+    mark, _, rest = shown.partition("\n")
+    assert mark.startswith("<!-- generator: clozelab ")
+    assert "<" not in rest and "](" not in rest and "\n# c" not in rest
+    assert code.endswith("\n````\n") and "<img" in code
+    rows = [line for line in rest.splitlines() if line.startswith("|")]
+    assert [row.replace("\\|", "").count("|") for row in rows] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [("a", "recipe.toml"), ("a", "machine.toml"), ("a", "metrics.jsonl"), ("a", "result.json"),
+     ("t", "plan.json"), ("t", "result.json"), ("t", "seed-0/result.json")],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[1, 2]", b"{}", b'{"kind": "step", "cells": [{}]}\n', None]
+)
+def test_damaged_records_are_told_in_a_sentence(
+    folder: str,
+    name: str,
+    content: bytes | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"a": pretraining(tmp_path, "a"), "t": tuning(tmp_path, "t")}
+    file = places[folder] / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+    code = main(["report", str(places[folder]), "--out", str(tmp_path / "p.html")])
+    said = capsys.readouterr().err
+    assert code in (0, 2) and "fault in clozelab" not in said
+    if code:
+        assert said.startswith("clozelab: ") and len(said.strip().splitlines()) == 1
+        assert str(places[folder]) in said and not (tmp_path / "p.html").exists()

@@ -133,6 +133,19 @@ def report(arguments: argparse.Namespace) -> None:
 
 def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
     """The page, what it is about, and whether any of that goes on."""
+    try:
+        return _gathered(runs, title)
+    except UserError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # Records are ours: where one is not of the shape that we write, it was damaged since.
+        raise UserError(
+            f"{', '.join(map(str, runs))}: the records there are damaged ({type(error).__name__}:"
+            f" {error}); put back a copy, or leave them out"
+        ) from error
+
+
+def _gathered(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
     from clozelab.records import STUDY
     from clozelab.report import page, study
     from clozelab.report.gathering import gather

@@ -1,0 +1,257 @@
+"""How commands end: streams that are closed or cannot show a sign, names that are no UTF-8,
+errors of the system, faults of our own; always a sentence and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from corpora import ENVIRONMENT, refused, run
+
+import clozelab
+from clozelab import cli
+from clozelab.contracts import UserError
+
+MASK = ("mask", "bert", "A small résumé → of it.", "--epoch", "0")
+# Words, and how they end; some that read, some that are mistakes. None of them needs torch.
+COMMANDS = [
+    (["--version"], 0),
+    (["--help"], 0),
+    ([], 2),
+    (["show"], 0),
+    (["show", "bert"], 0),
+    (["show", "bret"], 2),
+    (["diff", "bert", "roberta"], 0),
+    (list(MASK), 0),
+    (["mask", "bert", "-"], 2),  # nothing comes by standard input
+    (["tasks"], 0),
+    (["tasks", "mnli"], 0),
+    (["study"], 0),
+    (["study", "roberta-masking", "--plan"], 0),
+    (["corpus", "show", "nosuch"], 2),
+    (["report", "nosuch", "--out", "p.html"], 2),
+    (["predict", "nosuch", "--out", "no/where"], 2),
+    (["pretrian"], 2),
+]
+# Runs them all in one process, whose streams are as the test has them; the codes go to a file.
+EACH = """
+import json, sys
+from clozelab.cli import main
+
+codes = []
+for words in json.loads(sys.argv[2]):
+    try:
+        codes.append(main(words))
+    except SystemExit as end:  # of --help
+        codes.append(end.code)
+open(sys.argv[1], "w").write(json.dumps(codes))
+"""
+PLAIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "C"}
+
+
+@pytest.mark.parametrize(
+    ("closed", "more"),
+    [
+        (">&-", {}),
+        ("2>&-", {}),
+        (">&- 2>&-", {}),
+        ("<&- >&- 2>&-", {}),
+        ("", {"PYTHONIOENCODING": "ascii"}),
+        ("", {"PYTHONIOENCODING": "latin-1"}),
+        ("", PLAIN),
+    ],
+    ids=str,
+)
+def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    words = [sys.executable, "-c", EACH, str(codes), json.dumps([one for one, _ in COMMANDS])]
+    line = f'exec "$@" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", line, "bash", *words],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, **more},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(codes.read_text()) == [code for _, code in COMMANDS]
+    assert b"Traceback" not in done.stderr and b"fault in clozelab" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+    if more and "latin-1" not in more.values():
+        assert done.stdout.isascii() and done.stderr.isascii()
+        assert b"resume" in done.stdout.replace(b".", b"").replace(b"[", b"").replace(b"]", b"")
+        assert b"[hidden]  [word->random]" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["show"], ["--help"], ["corpus", "build", "--help"], MASK])
+def test_a_pipe_that_is_closed_early_ends_a_command_quietly(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "clozelab", *words],
+        env=ENVIRONMENT,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nfrom clozelab import cli\nfrom clozelab.cli.console import err\n"
+        "def work(_):\n    for _ in range(3):\n        err.print('a step')\n"
+        "    open(sys.argv[1], 'w').write('done')\n"
+        "cli.COMMANDS['tasks'] = work\nsys.exit(cli.main(['tasks']))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-c", script, str(tmp_path / "work")]
+    done = subprocess.run(words, env=ENVIRONMENT, stderr=write, timeout=60, check=False)
+    os.close(write)
+    assert done.returncode == 0 and (tmp_path / "work").read_text() == "done"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk that is always full")
+@pytest.mark.parametrize("words", [["show"], ["--help"]])
+def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "clozelab", *words],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    told = "clozelab: standard output: No space left on device; free some space"
+    assert done.returncode == 2 and done.stderr.startswith(told)
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ([b"mask", b"bert", b"ab\xff"], b"the text: is not UTF-8 text"),
+        ([b"show", b"caf\xe9.toml"], rb"caf\xe9.toml is no file"),
+        ([b"show", b"bert", b"--set", b"encoder.width=\xff"], rb"\xff"),
+        ([b"corpus", b"show", b"caf\xe9"], rb"caf\xe9"),
+        ([b"corpus", b"build", b"caf\xe9.txt", b"--out", b"c"], rb"caf\xe9.txt"),
+        ([b"report", b"caf\xe9", b"--out", b"p.html"], rb"caf\xe9"),
+        ([b"caf\xe9"], rb"caf\xe9"),
+    ],
+)
+def test_words_that_are_no_utf8(words: list[bytes], answer: bytes, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [os.fsencode(sys.executable), b"-m", b"clozelab", *words],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2 and answer in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1 and b"fault" not in done.stderr
+
+
+def test_a_folder_of_a_name_that_is_no_utf8_is_written_or_refused(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    os.mkdir(folder)
+    with open(folder + b"/a.txt", "w") as file:
+        file.write("One sentence here. And another one there.\n" * 50)
+    command = [os.fsencode(sys.executable), b"-m", b"clozelab", b"corpus"]
+    for words in ([b"build", b"a.txt", b"--out", folder + b"/c"], [b"show", folder + b"/c"]):
+        done = subprocess.run(
+            [*command, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+        )
+        assert done.returncode in (0, 2), done.stderr
+        assert b"Traceback" not in done.stderr and b"fault" not in done.stderr, done.stderr
+
+
+def test_the_version_needs_no_torch() -> None:
+    done = run("--version")
+    torch = importlib.metadata.version("torch")
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert done.stdout == f"clozelab {clozelab.__version__}, Python {python}, torch {torch}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("pretran bert", "pretran: is unknown; did you mean pretrain?"),
+        ("corpus biuld", "biuld: is unknown; did you mean build?"),
+        ("show bert --szie tiny", "--szie: is no option of clozelab show; did you mean --size?"),
+        ("evaluate m t --device cdua", "--device cdua: is unknown; did you mean cuda?"),
+        ("corpus build a --out c --layout prsoe", "did you mean prose?"),
+        ("corpus build a --out c --tokenizer wordpeice", "did you mean wordpiece?"),
+        ("show bertt", "did you mean bert?"),
+        ("study roberta-maskin", "did you mean roberta-masking?"),
+        ("tasks mnly", "did you mean mnli?"),
+        ("show bert more", "more: is one word too many"),
+        ("report a", "required: --out; see clozelab report --help"),
+        ("", "needs a command; see clozelab --help"),
+    ],
+)
+def test_the_word_that_was_meant_is_said(
+    words: str, answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words.split()) == 2
+    said = capsys.readouterr().err
+    assert answer in said and len(said.splitlines()) == 1
+
+
+ERRORS = [
+    (UserError("a.txt: is empty; write into it"), 2, "a.txt: is empty; write into it"),
+    (OSError(errno.ENOSPC, "No space left on device", "a"), 2, "a: No space left on device; free"),
+    (PermissionError(errno.EACCES, "Permission denied", "a"), 2, "a: Permission denied; name"),
+    (OSError("short write"), 2, "short write; fix that, then run the same command again"),
+    (MemoryError(), 2, "memory is exhausted; "),
+    (ModuleNotFoundError("No module named 'x'", name="x.y"), 2, "x is not installed; pip install"),
+    (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), 2, "a\\xff: is not UTF-8; rename"),
+    (KeyboardInterrupt(), 130, "interrupted"),
+    (KeyError("loss"), 1, "KeyError: 'loss'; this is a fault in clozelab: set CLOZELAB_DEBUG=1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("debug", ["", "0", "1"])
+@pytest.mark.parametrize(("error", "code", "told"), ERRORS, ids=lambda one: type(one).__name__)
+def test_an_error_is_a_sentence_and_its_traceback_is_to_be_had(
+    error: BaseException,
+    code: int,
+    told: str,
+    debug: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def command(_: object) -> None:
+        raise error
+
+    monkeypatch.setitem(cli.COMMANDS, "tasks", command)
+    monkeypatch.setenv("CLOZELAB_DEBUG", debug)
+    assert cli.main(["tasks"]) == code
+    *trace, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"clozelab: {told}")
+    assert ("Traceback (most recent call last):" in trace) == (debug == "1") == bool(trace)
+
+
+def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "be\0rt"]) == 2
+    assert "has a NUL character in it" in capsys.readouterr().err
+
+
+def test_a_mistake_is_one_sentence_in_a_process() -> None:
+    assert (
+        refused(run("pretran")) == "clozelab: clozelab pretran: is unknown; did you mean pretrain?"
+    )
