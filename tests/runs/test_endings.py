@@ -33,7 +33,6 @@ COMMANDS = [
     (["mask", "bert", "-"], 2),  # nothing comes by standard input
     (["tasks"], 0),
     (["tasks", "mnli"], 0),
-    (["study"], 0),
     (["study", "roberta-masking", "--plan"], 0),
     (["corpus", "show", "nosuch"], 2),
     (["report", "nosuch", "--out", "p.html"], 2),
@@ -61,7 +60,6 @@ PLAIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "LANG": "
     [
         (">&-", {}),
         ("2>&-", {}),
-        (">&- 2>&-", {}),
         ("<&- >&- 2>&-", {}),
         ("", {"PYTHONIOENCODING": "ascii"}),
         ("", {"PYTHONIOENCODING": "latin-1"}),
@@ -129,7 +127,7 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "clozelab", *words],
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, "PYTHONUNBUFFERED": ""},  # argparse forgives what fails at once
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -252,6 +250,44 @@ def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_is_one_sentence_in_a_process() -> None:
-    assert (
-        refused(run("pretran")) == "clozelab: clozelab pretran: is unknown; did you mean pretrain?"
-    )
+    assert refused(run("pretran")).endswith("pretran: is unknown; did you mean pretrain?")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("predict nosuch --text a", "said.tsv"),
+        ("embed nosuch text", "vectors.npz"),
+        ("bench bert", "bench.json"),
+        ("report nosuch", "page.html"),
+    ],
+)
+def test_out_is_looked_at_first_and_spares_what_is_there(
+    words: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the model, of which there is none here; a page says more of pages."""
+
+    def answer(file: Path) -> str:
+        assert cli.main([*words.split(), "--out", str(file)]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"clozelab: {file}: ") and len(said.splitlines()) == 1
+        return said
+
+    file = tmp_path / name
+    file.write_text("precious")
+    assert "is there already; name another, or give --overwrite" in answer(file)
+    (tmp_path / "link").mkdir()
+    link = tmp_path / "link" / name
+    link.symlink_to(file)
+    assert "is there already" in answer(link)
+    assert link.is_symlink() and file.read_text() == "precious"
+    pipe = tmp_path / f"pipe{file.suffix}"
+    os.mkfifo(pipe)
+    assert "is no plain file" in answer(pipe) and pipe.is_fifo()
+    null = tmp_path / f"null{file.suffix}"
+    null.symlink_to("/dev/null")
+    assert "is no plain file" in answer(null) and Path("/dev/null").is_char_device()
+    folder = tmp_path / f"folder{file.suffix}"
+    folder.mkdir()
+    assert "is a folder" in answer(folder)
+    assert "there is no folder" in answer(tmp_path / "no" / name)

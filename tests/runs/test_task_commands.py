@@ -479,7 +479,7 @@ def test_mistakes_with_predict_are_answered_in_a_sentence(
     assert "--split" in refused(capsys, *predict, "--text", "a", "--split", "dev")
     kept = write(tmp_path / "kept.tsv", "old")
     ragged = str(write(tmp_path / "ragged.tsv", BAD["ragged.tsv"][0]))
-    refused(capsys, *predict, "--file", ragged, "--out", str(kept))
+    refused(capsys, *predict, "--file", ragged, "--out", str(kept), "--overwrite")
     assert kept.read_text() == "old" and not list(tmp_path.glob("*.part"))
     told = refused(capsys, "predict", base(), "--text", "a")
     assert "was not fine-tuned" in told and "clozelab finetune" in told

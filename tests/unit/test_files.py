@@ -83,7 +83,7 @@ def test_the_file_of_a_command_replaces_a_page_of_ours_and_nothing_else(tmp_path
         check_output(tmp_path / "deep" / "page.html")
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
-        with pytest.raises(UserError, match="no plain file|is a folder"):
+        with pytest.raises(UserError, match=r"no plain file|is a folder"):
             check_output(file, overwrite=True)
 
 
@@ -95,10 +95,10 @@ def test_an_error_names_the_place_that_the_user_named(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert full.value.filename == str(file)
     folder = tmp_path / "link" / "run"
-    with pytest.raises(OSError, match="b.txt") as missing, new_folder(folder) as part:
+    with pytest.raises(OSError, match=r"b\.txt") as missing, new_folder(folder) as part:
         (part / "b.txt").read_text()
     assert missing.value.filename == str(folder / "b.txt")
-    with pytest.raises(OSError, match="other.txt") as other, replacing(file):
+    with pytest.raises(OSError, match=r"other\.txt") as other, replacing(file):
         (tmp_path / "other.txt").read_text()
     assert other.value.filename == str(tmp_path / "other.txt")
 
