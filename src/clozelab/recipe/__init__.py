@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Tokenizer
 
 from clozelab.contracts import Format, Masking, UserError
 from clozelab.encoder import Encoder
@@ -22,7 +24,7 @@ from clozelab.recipe import slots
 from clozelab.recipe.overrides import override
 from clozelab.recipe.sizes import DIAL, derived, unknown
 from clozelab.recipe.tables import Table, build, flat, plain, written
-from clozelab.text.tokenizers import Training
+from clozelab.text.tokenizers import Training, part_of
 from clozelab.training import Optimiser, Schedule
 
 _WORDS = ("name", "title", "extends")
@@ -58,6 +60,14 @@ class Recipe:
             else:
                 found[slot] = {"use": slots.use(slot, part), **plain(part)}
         return found
+
+    def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
+        """The recipe as a run has it that reads text by a trained tokenizer.
+
+        The model may have more rows than the tokenizer ids: `vocabulary` says how many.
+        """
+        part: Any = part_of(tokenizer) or self.tokenizer
+        return replace(self, tokenizer=replace(part, vocabulary=vocabulary or part.vocabulary))
 
     def warnings(self) -> list[str]:
         """What is allowed and yet hardly meant, a sentence each."""

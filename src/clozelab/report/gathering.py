@@ -12,6 +12,7 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import Recipe
 from clozelab.records import PLAN, STUDY, Entry, Run
+from clozelab.text.vocabulary import load
 
 Points = list[tuple[float, float]]  # (tokens, value)
 
@@ -31,6 +32,7 @@ class Pretraining:
     held_out: dict[str, Points]
     last: dict[str, dict[str, float]]  # what was measured last on held-out text
     limited_by: str | None  # feed, host, memory or arithmetic; runs of old do not say
+    changes: Sequence[Entry] = ()  # of its machine's settings, with their steps
 
     @property
     def done(self) -> bool:
@@ -105,7 +107,7 @@ def _is_run(place: Path) -> bool:
 def pretraining(folder: Path, name: str) -> Pretraining:
     """One run, as far as it is, under a name."""
     run = Run.open(folder)
-    recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    recipe = _recipe(run)
     entries = run.entries()
     at: dict[int, int] = {}  # tokens after each step that was logged
     seconds, total = 0.0, 0
@@ -129,7 +131,18 @@ def pretraining(folder: Path, name: str) -> Pretraining:
         held_out=_curves(held, at),
         last={k: v for k, v in held[-1].items() if isinstance(v, dict)} if held else {},
         limited_by=result.get("limited_by"),
+        changes=[one for one in entries if one["kind"] == "changed" and one.get("settings")],
     )
+
+
+def _recipe(run: Run) -> Recipe:
+    """The recipe, with the tokenizer of its checkpoints: runs of old recorded another."""
+    recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    saved = sorted(run.checkpoints.glob("step-*/tokenizer.json"))
+    try:
+        return recipe.reading(load(saved[-1]), vocabulary=recipe.tokenizer.vocabulary)
+    except (IndexError, UserError):
+        return recipe
 
 
 def _curves(entries: list[Entry], at: dict[int, int]) -> dict[str, Points]:

@@ -28,7 +28,7 @@ def sections(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> Iterator
     again = [commands.pretrain(run) for run in runs]
     again += [line for one in tunings for line in commands.finetune(one)]
     yield Section("How to do it again", [("code", "\n".join(again))])
-    yield Section("Machines", [_machines([*runs, *tunings])])
+    yield Section("Machines", [_machines([*runs, *tunings]), *_changes(runs)])
 
 
 def page(runs: Sequence[Pretraining], tunings: Sequence[Trials], *, title: str) -> Page:
@@ -115,6 +115,7 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
         [
             Cell(run.name if run.done else f"{run.name} (not done)"),
             Cell(run.recipe.name),
+            Cell(_tokenizer(run.recipe)),
             number(sum(run.recipe.parameters().values()) / 1e6),
             number(run.steps, ",d"),
             number(run.tokens / 1e6),
@@ -125,9 +126,16 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
         ]
         for run in runs
     ]
-    columns = ["run", "recipe", "M parameters", "steps", "M tokens", "minutes", "k tokens/s"]
-    columns.append("limited by")
+    columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
+    columns += ["k tokens/s", "limited by"]
     return Table([*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows)
+
+
+def _tokenizer(recipe: Recipe) -> str:
+    """The tokenizer by its kind, case and size."""
+    found = recipe.tables()["tokenizer"]
+    case = "" if found["cased"] else ", uncased"
+    return f"{found['use']}{case}, {found['vocabulary']:,}"
 
 
 def _loss(run: Pretraining, name: str) -> Cell:
@@ -181,11 +189,25 @@ def differences(compared: Sequence[tuple[str, Recipe]]) -> Table:
 
 def _machines(runs: Sequence[Pretraining | Trials]) -> Table:
     """Where each was made, and with what."""
-    names = ("gpu", "device", "precision", "cpus", "torch", "clozelab", "commit", "seed")
+    names: tuple[str, ...] = ("gpu", "device", "precision", "micro_tokens", "cpus", "torch")
+    names += ("clozelab", "commit", "seed")
     rows = [
         [Cell(run.name), *(Cell(str(run.machine.get(name, "–"))) for name in names)] for run in runs
     ]
     return Table(["run", *names], rows)
+
+
+def _changes(runs: Sequence[Pretraining]) -> Iterator[Part]:
+    """What a run was computed with otherwise from some step on."""
+    rows = [
+        [Cell(run.name), number(entry["step"] + 1, ",d"), Cell(name)]
+        + [Cell(_told(both.get(side))) for side in ("from", "to")]
+        for run in runs
+        for entry in run.changes
+        for name, both in entry["settings"].items()
+    ]
+    if rows:
+        yield Table(["run", "from step", "setting", "before", "after"], rows)
 
 
 def _spread(one: dict[str, float] | None) -> Cell:

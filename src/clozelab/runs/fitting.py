@@ -1,15 +1,16 @@
-"""A recipe made to fit: its vocabulary the stores', its schedule the budget's."""
+"""A recipe made to fit: its tokenizer the stores', its schedule the budget's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.objectives import BidirectionalLm
 from clozelab.recipe import Recipe
+from clozelab.recipe.tables import written
 from clozelab.text.store import Corpus
 
 Store = tuple[Corpus, float]
@@ -45,11 +46,9 @@ def open_stores(places: Sequence[str]) -> list[Store]:
 
 
 def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
-    """The recipe with the store's vocabulary, refused where the store lacks what it needs."""
-    vocabulary = corpus.vocabulary
+    """The recipe with the store's tokenizer, refused where the store lacks what it needs."""
     if recipe.corruption.mask and "targets" in recipe.masking.provides:
         _role(corpus, "mask", recipe)
-    tokenizer: Any = recipe.tokenizer
     words = 3 + len(corpus.spelling.words)
     objectives = tuple(
         replace(part, words=min(part.words, words), samples=min(part.samples, part.words, words))
@@ -57,11 +56,21 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
         else part
         for part in recipe.objectives
     )
-    return replace(
-        recipe,
-        tokenizer=replace(tokenizer, vocabulary=vocabulary.size),
-        objectives=objectives,
-    )
+    found = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
+    return replace(found, objectives=objectives)
+
+
+def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
+    """A line where the recipe asks for another tokenizer than the store has; of any size."""
+    keys = [
+        f"{key.removeprefix('tokenizer.')} {written(asked)} → {written(read)}"
+        for key, asked, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))
+        if key != "tokenizer.vocabulary"
+    ]
+    if not keys:
+        return ()
+    asks = f"the tokenizer is that of {corpus.path}, not the one that {recipe.name} asks for"
+    return (f"{asks}: {', '.join(keys)}",)
 
 
 def _role(corpus: Corpus, role: str, recipe: Recipe) -> None:

@@ -145,6 +145,7 @@ def _best(folder: Path) -> str:
 def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
     recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
     tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+    recipe = recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary)
     origin: Origin | None = None
     if (found.path / origins.FILE).exists():
         origin = origins.parse(found.text(origins.FILE), str(found.path / origins.FILE))
@@ -193,6 +194,7 @@ def _foreign(place: str) -> Loaded:
             f"{place}: the tokenizer has ids up to {size - 1:,} and the model {len(words):,} words;"
             " resize the model's embeddings to the tokenizer, and save both"
         )
+    recipe = recipe.reading(tokenizer, vocabulary=len(words))
     dtype = str(_dtype(files.tensors)).removeprefix("torch.")
     origin = Origin(found.family, found.heads, found.bare, dtype)
     task: Assignment | None = None

@@ -19,7 +19,7 @@ from clozelab.objectives.heads.teacher import start_from
 from clozelab.recipe import Recipe
 from clozelab.recipe.tables import written
 from clozelab.records import Run
-from clozelab.runs.fitting import Store, fitted, open_stores
+from clozelab.runs.fitting import Store, fitted, notes, open_stores
 from clozelab.runs.load import Loaded, load, pretrained, within
 from clozelab.runs.model import build
 from clozelab.runs.setup import Task
@@ -43,8 +43,9 @@ def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None 
                 f"{recipe.name}: needs a teacher; use clozelab distil TEACHER"
                 f" --recipe {recipe.name}"
             )
-    amount = budgets.parse(budget) if budget else None
-    return Task(fitted(recipe, stores[0][0]), stores, seed=seed, budget=amount)
+    amount, corpus = budgets.parse(budget) if budget else None, stores[0][0]
+    said = notes(recipe, corpus)
+    return Task(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=said)
 
 
 def continued(
@@ -82,7 +83,7 @@ def continued(
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=given.notes,
+        notes=task.notes + given.notes,
     )
 
 
@@ -115,6 +116,7 @@ def taught(
         raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
     if not sized:
         recipe = _beside(recipe, teacher.recipe, own)
+    said = notes(recipe, corpus)
     recipe = fitted(recipe, corpus)
     kind: Any = recipe.tokenizer
     recipe = replace(
@@ -128,6 +130,7 @@ def taught(
         start=_layers(lessons[0], recipe, teacher, seed=seed),
         teacher=pretrained(teacher),
         origin=place,
+        notes=said,
     )
 
 
@@ -142,6 +145,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             f" begin a run of its own with --from {place}"
         )
     stores = _where(place, data, facts["data"])
+    # Runs of old recorded the tokenizer that was asked for.
+    kept = kept.reading(stores[0][0].tokenizer, vocabulary=kept.tokenizer.vocabulary)
     seconds = facts.get("budget_seconds")
     budget = Budget("seconds", seconds) if seconds else None
     if recipe is not None:

@@ -6,10 +6,11 @@ not at all, unigram by NFKD without accents.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tokenizers import (
     Regex,
@@ -30,7 +31,9 @@ from clozelab.text.vocabulary import (
     ROBERTA,
     bert_like,
     bert_normalizer,
+    describe,
     finished,
+    roles_of,
     unknown,
 )
 
@@ -215,6 +218,52 @@ TOKENIZERS: dict[str, type] = {
     "unigram": Unigram,
     "chars": Chars,
 }
+
+
+def part_of(tokenizer: Tokenizer) -> Training | None:
+    """A trained tokenizer as the part that makes such: its kind, case, specials and size.
+
+    None where it is of a kind that no part makes.
+    """
+    kind = _kind(tokenizer)
+    if kind is None:
+        return None
+    added = tokenizer.get_added_tokens_decoder()
+    special = {number for number, token in added.items() if token.special}
+    special |= {*roles_of(tokenizer).values()}
+    specials = tuple(tokenizer.id_to_token(number) for number in sorted(special))
+    cased = kind is ByteBpe or not _lowers(_table(tokenizer.normalizer))
+    part: Training = kind(describe(tokenizer).size, cased, specials)
+    return part
+
+
+def _kind(tokenizer: Tokenizer) -> type | None:
+    model = tokenizer.model
+    if isinstance(model, models.WordPiece):
+        ordinary = tokenizer.get_vocab(with_added_tokens=False).keys() - {*BERT}
+        pieces = (piece for piece in ordinary if not piece.startswith("["))
+        single = all(len(piece.removeprefix("##")) == 1 for piece in pieces)
+        return Chars if single else Wordpiece
+    if isinstance(model, models.BPE):
+        by_bytes = "ByteLevel" in json.dumps(_table(tokenizer.pre_tokenizer))
+        return ByteBpe if by_bytes else CharBpe
+    return Unigram if isinstance(model, models.Unigram) else None
+
+
+def _lowers(normalizer: Any) -> bool:
+    """Whether a normaliser makes small letters, by what its file says, at any depth."""
+    if isinstance(normalizer, list):
+        return any(map(_lowers, normalizer))
+    if not isinstance(normalizer, dict):
+        return False
+    if normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True:
+        return True
+    return any(map(_lowers, normalizer.values()))
+
+
+def _table(component: Any) -> Any:
+    """A tokenizer's component as its file has it."""
+    return None if component is None else json.loads(component.__getstate__())
 
 
 def numbered(specials: tuple[str, ...], found: Merges) -> dict[str, int]:

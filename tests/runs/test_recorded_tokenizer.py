@@ -1,0 +1,126 @@
+"""A run records, exports and shows the tokenizer that it read by, not the one it was asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from learning import QUIET, of, shrunk, store, went
+from texts import tokenizer
+
+from clozelab import recipe as recipes
+from clozelab.cli import main
+from clozelab.data import TOKENIZERS
+from clozelab.recipe import to_toml
+from clozelab.records import Run
+from clozelab.report.gathering import gather
+from clozelab.report.page import sections
+from clozelab.runs import starting
+from clozelab.runs.events import Ended, Said
+from clozelab.runs.exchange import export
+from clozelab.runs.load import load
+from clozelab.runs.machine import Machine
+from clozelab.runs.pretrain import resume
+from clozelab.text.tokenizers import TOKENIZERS as PARTS
+from clozelab.text.tokenizers import Wordpiece, part_of
+from clozelab.text.vocabulary import BERT
+
+torch.set_num_threads(1)
+
+LINE = (
+    'not the one that roberta asks for: use "byte_bpe" → "wordpiece", cased true → false,'
+    ' specials ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] → '
+    '["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]'
+)
+
+
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_a_trained_tokenizer_tells_what_part_it_is_of(kind: str) -> None:
+    found = part_of(tokenizer(kind))
+    assert type(found) is PARTS[kind]
+    again = type(found)(vocabulary=tokenizer(kind).get_vocab_size(), cased=found.cased)
+    assert found == replace(again, specials=found.specials)
+
+
+def test_case_and_specials_are_those_of_the_tokenizer() -> None:
+    words = (f"Word{number} other" for number in range(40))
+    part = Wordpiece(vocabulary=60, cased=True, specials=(*BERT, "[EOD]"))
+    trained = part.train(words)
+    assert part_of(trained) == replace(part, vocabulary=trained.get_vocab_size())
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """RoBERTa's recipe and BERT's, over one corpus of WordPiece."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("roberta", "bert"):
+        given = starting.fresh(shrunk(name, steps=2), data=[store("wordpiece")], seed=0)
+        said = [one.text for one in of(Said, went(given, folder / name, habits=QUIET))]
+        assert sum(line.endswith(LINE) for line in said) == (name == "roberta")
+    return folder
+
+
+def test_the_record_and_every_checkpoint_have_the_tokenizer_of_the_corpus(made: Path) -> None:
+    for file in (made / "roberta" / "recipe.toml", *made.glob("roberta/checkpoints/*/recipe.toml")):
+        found = recipes.read(file).tokenizer
+        assert found == part_of(tokenizer("wordpiece"))
+    assert recipes.read(made / "roberta" / "recipe.toml").masking == shrunk("roberta").masking
+
+
+def test_the_card_and_the_page_show_it(made: Path, tmp_path: Path) -> None:
+    export(str(made / "roberta"), tmp_path / "hf")
+    card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert 'use = "wordpiece"' in card and "byte_bpe" not in card and "<mask>" not in card
+    runs, _ = gather([made / "roberta", made / "bert"])
+    table = next(one for one in sections(runs, []) if one.title == "Pretraining").parts[0]
+    column = table.columns.index("tokenizer")  # type: ignore[union-attr]
+    kinds = {row[column].text for row in table.rows}  # type: ignore[union-attr]
+    size = tokenizer("wordpiece").get_vocab_size()
+    assert kinds == {f"wordpiece, uncased, {size:,}"}
+
+
+def settings(folder: Path) -> set[str]:
+    """What a page says that two recipes do differently."""
+    runs, _ = gather([folder / "roberta", folder / "bert"])
+    table = next(one for one in sections(runs, []) if "differently" in one.title).parts[0]
+    return {row[0].text for row in table.rows}  # type: ignore[union-attr]
+
+
+def test_runs_that_read_one_corpus_do_not_differ_in_their_tokenizers(made: Path) -> None:
+    assert "masking.rate" not in settings(made) and "blocks.use" in settings(made)
+    assert not [key for key in settings(made) if key.startswith("tokenizer.")]
+
+
+def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
+    tmp_path: Path,
+) -> None:
+    for name in ("roberta", "bert"):
+        place = tmp_path / name
+        recipe = shrunk(name, steps=4)
+        given = starting.fresh(recipe, data=[store("wordpiece")], seed=0)
+        went(given, place, habits=replace(QUIET, save_every=2, keep=0))
+        # As it was written before.
+        size = given.recipe.tokenizer.vocabulary
+        asked = replace(given.recipe, tokenizer=replace(recipe.tokenizer, vocabulary=size))
+        (place / "recipe.toml").write_text(to_toml(asked), encoding="utf-8")
+    place = tmp_path / "roberta"
+    assert "byte_bpe" in Run(place).recipe()
+    assert not [key for key in settings(tmp_path) if key.startswith("tokenizer.")]
+    for file in (place / "result.json", *place.glob("checkpoints/step-00000004/*")):
+        file.unlink() if file.is_file() else None
+    given = starting.resumed(place, recipe=shrunk("roberta", steps=4))
+    events = list(resume(given, place, machine=Machine(), habits=QUIET))
+    assert of(Ended, events)[0].whole
+    assert type(load(str(place)).recipe.tokenizer) is Wordpiece
+
+
+def test_the_command_takes_the_recipe_that_was_asked_for(tmp_path: Path) -> None:
+    file, place = tmp_path / "roberta.toml", tmp_path / "run"
+    file.write_text(to_toml(shrunk("roberta", steps=1)), encoding="utf-8")
+    words = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(place)]
+    assert main(["pretrain", str(file), *words]) == 0
+    assert main(["pretrain", str(file), "--resume", str(place)]) == 0
+    assert re.search(r'use = "wordpiece"', Run(place).recipe())
