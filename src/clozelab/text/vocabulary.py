@@ -18,6 +18,7 @@ from tokenizers import (
 )
 
 from clozelab.contracts import UserError, Vocabulary
+from clozelab.text import sentencepiece
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -107,46 +108,107 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
         )
 
 
+# The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
+_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+
+
 def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a run, a `tokenizer.json` or a `vocab.txt`."""
+    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have.
+
+    These are tokenizer.json, vocab.txt, vocab.json with merges.txt, and sentencepiece's .model.
+    """
     path = Path(place)
     if path.is_dir():
         saved = sorted(path.glob("checkpoints/step-*/tokenizer.json"))
         if saved:  # a run's, which every checkpoint has
             return load(saved[-1])
-        for name in ("tokenizer.json", "vocab.txt", "vocab.json"):
+        for name in _FILES:
             if (path / name).is_file():
                 return load(path / name)
         raise UserError(
-            f"{path}: no tokenizer.json, vocab.txt or vocab.json with merges.txt here; with other"
-            " files (spiece.model), save it once by transformers' AutoTokenizer.save_pretrained"
+            f"{path}: no tokenizer.json, vocab.txt, vocab.json with merges.txt or spiece.model"
+            " here; put the tokenizer's files beside the model"
         )
     if not path.is_file():
         raise UserError(f"{path}: no such tokenizer; give a directory, tokenizer.json or vocab.txt")
     try:
-        if path.name.endswith(".txt"):
-            return _from_vocab_txt(path)
-        if path.name == "vocab.json":
-            return _from_merges(path)
-        tokenizer = Tokenizer.from_file(str(path))
+        if path.suffix not in (".txt", ".model") and path.name != "vocab.json":
+            tokenizer = Tokenizer.from_file(str(path))
+        elif path.suffix == ".model":
+            tokenizer = _with_added(_from_sentencepiece(path), path)
+        elif path.suffix == ".txt":
+            tokenizer = _with_added(_from_vocab_txt(path), path)
+        else:
+            tokenizer = _with_added(_from_merges(path), path)
         check_ids(tokenizer, path)
         return tokenizer
-    except UserError:
+    except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except Exception as error:  # the library raises bare Exception for a bad file
+    except BaseException as error:  # bare Exception for a bad file, or a panic of the library's
         raise UserError(f"{path}: not a tokenizer file that can be read ({error})") from error
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """What the directory's tokenizer_config.json says, if there is one."""
-    config = path.parent / "tokenizer_config.json"
-    if not config.is_file():
+def _table(path: Path) -> dict[str, Any]:
+    """A file of settings, if there is one."""
+    if not path.is_file():
         return {}
     try:
-        read: dict[str, Any] = json.loads(config.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{config}: not JSON; mend it or take it away ({error})") from error
+        read = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON; fix it or take it away ({error})") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{path}: not a JSON object; fix it or take it away")
     return read
+
+
+def _flag(path: Path, key: str, default: bool | None) -> bool | None:
+    """A switch in the tokenizer_config.json beside a file."""
+    config = path.parent / "tokenizer_config.json"
+    value = _table(config).get(key)
+    if value is not None and not isinstance(value, bool):
+        raise UserError(f"{config}: {key} must be true or false; fix it there")
+    return default if value is None else value
+
+
+def _with_added(tokenizer: Tokenizer, path: Path) -> Tokenizer:
+    """The tokenizer with the words of added_tokens.json, numbered on from its own."""
+    file = path.parent / "added_tokens.json"
+    table = _table(file)
+    for name in sorted(table, key=lambda name: str(table[name]).zfill(20)):
+        if tokenizer.token_to_id(name) is None:
+            tokenizer.add_tokens([AddedToken(name, normalized=False)])
+        if tokenizer.token_to_id(name) != table[name]:
+            raise UserError(f"{file}: {name!r} cannot have that number; number on from the others")
+    return tokenizer
+
+
+def _from_sentencepiece(path: Path) -> Tokenizer:
+    """ALBERT's and XLNet's spiece.model, and XLM-R's and CamemBERT's."""
+    model = sentencepiece.parse(path.read_bytes())
+    names = {
+        "class": _table(path.parent / "tokenizer_config.json").get("tokenizer_class"),
+        "type": _table(path.parent / "config.json").get("model_type"),
+    }
+    try:
+        family = sentencepiece.family_of(
+            model, {key: name for key, name in names.items() if isinstance(name, str)}
+        )
+        tokenizer = sentencepiece.tokenizer(
+            model,
+            family,
+            lower=bool(_flag(path, "do_lower_case", family == "albert")),
+            # Differs from XLNet's own code, as transformers does: it never keeps them.
+            accents=family == "albert" and bool(_flag(path, "keep_accents", False)),
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return finished(tokenizer, _known(tokenizer))
+
+
+def _known(tokenizer: Tokenizer) -> tuple[str, ...]:
+    """The specials that a tokenizer has, by any spelling."""
+    names = (name for names in ROLES.values() for name in names)
+    return tuple(name for name in names if tokenizer.token_to_id(name) is not None)
 
 
 def _from_vocab_txt(path: Path) -> Tokenizer:
@@ -158,27 +220,31 @@ def _from_vocab_txt(path: Path) -> Tokenizer:
     if missing:
         raise UserError(f"{path}: a BERT vocabulary has {', '.join(BERT)}; missing {missing[0]}")
     upper = any(piece.isascii() and piece[:1].isupper() for piece in pieces)
-    settings = _settings(path)
-    lower = settings.get("do_lower_case", not upper)
+    lower = bool(_flag(path, "do_lower_case", not upper))
     tokenizer = bert_like(models.WordPiece(table, unk_token="[UNK]"), not lower)
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lower,
-        strip_accents=settings.get("strip_accents"),  # None: as the case
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=_flag(path, "strip_accents", None),  # None: as the case
+        handle_chinese_chars=bool(_flag(path, "tokenize_chinese_chars", True)),
     )
     return finished(tokenizer, BERT)
 
 
 def _from_merges(path: Path) -> Tokenizer:
-    """GPT-2's or RoBERTa's vocab.json with merges.txt."""
+    """The vocab.json and merges.txt of GPT-2 and RoBERTa, or of GPT, whose words end in </w>."""
     merges = path.parent / "merges.txt"
     if not merges.is_file():
-        raise UserError(f"{path}: a byte-level BPE needs merges.txt beside it")
-    tokenizer = Tokenizer(models.BPE.from_file(str(path), str(merges)))
-    if any(piece.endswith("</w>") for piece in tokenizer.get_vocab()):
-        raise UserError(f"{path}: pieces with </w> are not byte-level BPE; save a tokenizer.json")
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    names = (name for names in ROLES.values() for name in names)
-    known = tuple(name for name in names if tokenizer.token_to_id(name) is not None)
-    return finished(tokenizer, known)
+        raise UserError(f"{path}: a BPE needs merges.txt beside it")
+    vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
+    if any(piece.endswith("</w>") for piece in vocabulary):
+        unk = next((name for name in ROLES["unk"] if name in vocabulary), None)
+        model = models.BPE(vocabulary, pairs, unk_token=unk, end_of_word_suffix="</w>")
+        tokenizer = bert_like(model, cased=False)
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    else:
+        tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
+        prefix = bool(_flag(path, "add_prefix_space", False))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        tokenizer.decoder = decoders.ByteLevel()
+    return finished(tokenizer, _known(tokenizer))
