@@ -1,0 +1,1 @@
+"""Faults on purpose: kills, flipped bits, second writers, signals and full disks."""

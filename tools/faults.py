@@ -1,0 +1,156 @@
+"""A campaign of faults against clozelab's promises: `make faults`, or with another --seed.
+
+Commands are killed at their writes, signalled, given a second writer or a full disk, and what they
+wrote is damaged bit by bit; each must end in a sentence or go on to the same bytes. The seed
+chooses the moments. It ends after --minutes, however many cases are left, and with exit code 1 if
+one failed. Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+
+
+def main() -> int:
+    """Run the campaign."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
+    parser.add_argument("--seed", type=int, default=0, help="chooses the moments (0)")
+    parser.add_argument("--minutes", type=float, default=9, help="end after these (9)")
+    parser.add_argument("--only", metavar="WORDS", default="", help="cases with this in their name")
+    parser.add_argument(
+        "--at-once", type=int, default=os.cpu_count() or 1, help="cases (a core each)"
+    )
+    parser.add_argument("--out", type=Path, help="write counts and failures to this JSON file")
+    arguments = parser.parse_args()
+    deadline = time.monotonic() + 60 * arguments.minutes
+    from campaign import cases, children, works
+
+    children.load()
+    root = Path(tempfile.mkdtemp(prefix="clozelab-faults-", dir=_memory()))
+    try:
+        plan = cases.planned(works.prepare(root), arguments.seed)
+        plan = [case for case in plan if arguments.only in f"{case.kind}: {case.name}"]
+        found = list(_watched(plan, root, deadline=deadline, hands=arguments.at_once))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    record = _record(plan, found, seed=arguments.seed)
+    _show(record)
+    if arguments.out:
+        from clozelab.files import write_text
+
+        write_text(arguments.out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return 1 if record["failures"] else 0
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of the description."""
+
+
+def _memory() -> str | None:
+    """A disk in memory, where there is one: what is synced there costs nothing."""
+    place = Path("/dev/shm")
+    return str(place) if os.access(place, os.W_OK) else None
+
+
+def _watched(
+    plan: list[Any], root: Path, *, deadline: float, hands: int
+) -> Iterator[dict[str, Any]]:
+    """The outcome of every case that was run in time, drawn as a bar."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    reads, writes = os.pipe()
+    for number in range(hands):
+        if not os.fork():
+            os.close(reads)
+            _hand(plan[number::hands], root / f"hand-{number}", deadline, writes)
+    os.close(writes)
+    failed = 0
+    with Progress(*columns, TimeRemainingColumn()) as bar:
+        drawn = bar.add_task("no failure", total=len(plan))
+        for line in os.fdopen(reads, encoding="utf-8"):
+            outcome = json.loads(line)
+            yield outcome
+            if outcome["fault"]:
+                failed += 1
+                bar.print(f"{outcome['kind']}: {outcome['name']}: {outcome['fault']}", markup=False)
+            bar.update(drawn, advance=1, description=f"{failed or 'no'} failures")
+
+
+def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
+    """Run some of the cases in a process of their own and write a line for each."""
+    from campaign.cases import NoDiskError
+
+    for case in plan:
+        if time.monotonic() > deadline:
+            break
+        work = place / "work"
+        work.mkdir(parents=True)
+        try:
+            fault = case.check(work)
+        except NoDiskError:  # not counted where no disk can be mounted
+            continue
+        except Exception as error:  # of the campaign itself: told as any other
+            fault = f"{type(error).__name__}: {error}"
+        finally:
+            shutil.rmtree(place)
+        told = {"kind": case.kind, "name": case.name, "fault": fault and fault[:1000]}
+        os.write(writes, json.dumps(told).encode() + b"\n")  # whole, as short lines of a pipe are
+    os._exit(0)
+
+
+def _record(plan: list[Any], found: list[dict[str, Any]], *, seed: int) -> dict[str, Any]:
+    from clozelab.records import machine_facts
+
+    planned, ran = Counter(case.kind for case in plan), Counter(one["kind"] for one in found)
+    faults = [one for one in found if one["fault"]]
+    failed = Counter(one["kind"] for one in faults)
+    return {
+        "seed": seed,
+        "machine": machine_facts(),
+        "processor": platform.machine(),
+        "kinds": {
+            kind: {"planned": planned[kind], "cases": ran[kind], "failures": failed[kind]}
+            for kind in planned
+        },
+        "cases": len(found),
+        "failures": faults,
+    }
+
+
+def _show(record: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("fault", box=None)
+    for name in ("cases", "of", "failures"):
+        table.add_column(name, justify="right")
+    for kind, row in record["kinds"].items():
+        table.add_row(kind, *(f"{row[name]:,}" for name in ("cases", "planned", "failures")))
+    planned = sum(row["planned"] for row in record["kinds"].values())
+    counts = (record["cases"], planned, len(record["failures"]))
+    table.add_row("all", *(f"{number:,}" for number in counts), style="bold")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
