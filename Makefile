@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev
 
-.PHONY: help setup demo test check format bench clean
+SEED ?= 0
+MINUTES ?= 9
+
+.PHONY: help setup demo test slow faults test-all check format bench clean
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(VENV)/ready  ## make .venv with the clozelab command in it
 
@@ -19,8 +22,16 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: setup  ## from text to two encoders, a task and transformers, on embedded data
 	$(BIN)/clozelab demo
 
-test: setup  ## the whole suite
+test: setup  ## the whole suite but what is slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+slow: setup  ## the tests that take minutes each
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+
+faults: setup  ## kills, flipped bits, second writers, signals, full disks: SEED=0, MINUTES=9
+	$(BIN)/python tools/faults.py --seed $(SEED) --minutes $(MINUTES)
+
+test-all: test slow faults  ## everything, half an hour or so
 
 check: setup  ## lint, format, types, import rules
 	$(BIN)/ruff check src tests benchmarks tools

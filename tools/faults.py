@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +32,15 @@ def main() -> int:
         "--at-once", type=int, default=os.cpu_count() or 1, help="cases (a core each)"
     )
     parser.add_argument("--out", type=Path, help="write counts and failures to this JSON file")
+    parser.add_argument(
+        "--record", action="store_true", help="keep it as that of docs/reliability.md"
+    )
     arguments = parser.parse_args()
-    deadline = time.monotonic() + 60 * arguments.minutes
-    from campaign import cases, children, works
+    started = time.monotonic()
+    deadline = started + 60 * arguments.minutes
+    from campaign import cases, children, record, works
+
+    from clozelab.files import write_text
 
     children.load()
     root = Path(tempfile.mkdtemp(prefix="clozelab-faults-", dir=_memory()))
@@ -46,13 +50,15 @@ def main() -> int:
         found = list(_watched(plan, root, deadline=deadline, hands=arguments.at_once))
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    record = _record(plan, found, seed=arguments.seed)
-    _show(record)
-    if arguments.out:
-        from clozelab.files import write_text
-
-        write_text(arguments.out, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    return 1 if record["failures"] else 0
+    seconds = time.monotonic() - started
+    told = record.record((case.kind for case in plan), found, seed=arguments.seed, seconds=seconds)
+    _show(told)
+    out = record.FILE if arguments.record else arguments.out
+    if out:
+        write_text(out, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    if arguments.record:
+        write_text(record.PAGE, record.page(told, record.PAGE.read_text(encoding="utf-8")))
+    return 1 if told["failures"] else 0
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
@@ -118,37 +124,16 @@ def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
     os._exit(0)
 
 
-def _record(plan: list[Any], found: list[dict[str, Any]], *, seed: int) -> dict[str, Any]:
-    from clozelab.records import machine_facts
-
-    planned, ran = Counter(case.kind for case in plan), Counter(one["kind"] for one in found)
-    faults = [one for one in found if one["fault"]]
-    failed = Counter(one["kind"] for one in faults)
-    return {
-        "seed": seed,
-        "machine": machine_facts(),
-        "processor": platform.machine(),
-        "kinds": {
-            kind: {"planned": planned[kind], "cases": ran[kind], "failures": failed[kind]}
-            for kind in planned
-        },
-        "cases": len(found),
-        "failures": faults,
-    }
-
-
-def _show(record: dict[str, Any]) -> None:
+def _show(told: dict[str, Any]) -> None:
+    from campaign.record import rows
     from rich.console import Console
     from rich.table import Table
 
     table = Table("fault", box=None)
     for name in ("cases", "of", "failures"):
         table.add_column(name, justify="right")
-    for kind, row in record["kinds"].items():
-        table.add_row(kind, *(f"{row[name]:,}" for name in ("cases", "planned", "failures")))
-    planned = sum(row["planned"] for row in record["kinds"].values())
-    counts = (record["cases"], planned, len(record["failures"]))
-    table.add_row("all", *(f"{number:,}" for number in counts), style="bold")
+    for row in rows(told):
+        table.add_row(*row)
     Console().print(table)
 
 

@@ -1,11 +1,16 @@
 """Phrases and entities all or nothing, card A6: levels, coins, budgets and stages."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora import build
 from hiding import assert_shares, flags, groups, hide, lay, per_block, repeat, with_units
+from texts import tokenizer
 
+from clozelab import data
+from clozelab.blocks.doc_sentences import DocSentences
 from clozelab.contracts import Blocks, Mark, UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
@@ -185,3 +190,31 @@ def test_without_stages_the_strategy_stays_what_it_is() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UserError):
         Knowledge(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_names_are_hidden_at_the_rate_in_a_corpus_of_chinese(tmp_path: Path) -> None:
+    """Over many epochs of short blocks, where most names are longer than the budget."""
+    names = str(data.chinese_entities())
+    corpus = build(
+        str(data.chinese()), tmp_path / "c", tokenizer("chars"), held_out=0, entities=names
+    )
+    plan = DocSentences(length=16).plan(corpus.documents(), 0)
+    blocks = plan.blocks(np.arange(len(plan)))
+    part = Knowledge(levels={"entity": 1.0}, over="content")
+    epochs = 400
+    hits = np.zeros(len(blocks.ids))
+    for epoch in range(epochs):
+        hits += flags(blocks, hide(part, blocks, key(0, "mask", epoch)))
+    content = per_block(blocks, ~blocks.fixed)
+    budgets = np.maximum(1, np.rint(0.15 * content))
+    share = (budgets / np.maximum(content, 1))[blocks.rows]
+    longer = 0
+    for units in groups(blocks, Mark.ENTITY):
+        for unit in (unit for unit in units if len(unit) > 1):
+            rate = share[unit[0]]
+            assert abs(hits[unit[0]] / epochs - rate) < 5 * (rate * (1 - rate) / epochs) ** 0.5
+            longer += len(unit) > budgets[blocks.rows[unit[0]]]
+    assert longer > 100
+    spread = 5 * (hits.sum() / epochs) ** 0.5 / epochs**0.5
+    assert abs(hits.sum() / epochs - budgets[content > 0].sum()) < 3 * spread
