@@ -25,6 +25,7 @@ from campaign.children import (
     start,
 )
 from campaign.works import OUT, Work, snapshot
+from clozelab.files import MARKER
 
 WORKERS_END = 5.0  # seconds within which the workers of a killed command are gone
 
@@ -99,7 +100,7 @@ def flips(works: dict[str, Work], random: Random) -> Iterator[Case]:
             place.mkdir(parents=True)
             shutil.copytree(work.whole, place / OUT)
             clean = run(words, place)
-            for file in (file for file in files if file.stat().st_size):
+            for file in (file for file in files if file.stat().st_size and file.name != MARKER):
                 for _ in range(12 if file.suffix in (".json", ".toml", ".jsonl") else 3):
                     bit = random.randrange(8 * file.stat().st_size)
                     yield _flip(work, file.relative_to(work.whole), bit, words, clean)

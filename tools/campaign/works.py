@@ -155,7 +155,7 @@ def snapshot(folder: Path) -> dict[str, str]:
     found = {}
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = file.relative_to(folder).as_posix()
-        if file.name == ".lock":  # it stays, empty
+        if file.name in (".lock", ".lock.json"):  # the lock is what holds them, not their names
             continue
         found[name] = "" if file.name in _SEALS else _content(file, folder)
     return found
