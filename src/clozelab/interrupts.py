@@ -6,14 +6,18 @@ they are held back: half a process started would complain and never end.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import parent_process, resource_tracker
 
 from clozelab.contracts import UserError
 
 _HOLDS = hasattr(signal, "pthread_sigmask")
+_GRACE = 3.5  # seconds that a process has to save after its parent's end
 
 
 class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
@@ -79,6 +83,8 @@ def held() -> Iterator[None]:
     if not _HOLDS:
         yield
         return
+    # It comes with the first process, and lets SIGINT through again when it has started.
+    resource_tracker.ensure_running()
     came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
     signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
@@ -94,7 +100,19 @@ def held() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
-def heard() -> None:
-    """In a process that began deaf: hear them again, first of all the one that came meanwhile."""
-    if _HOLDS:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+def end_with_parent() -> None:
+    """In a process that another one started: end when that does, however it ends.
+
+    A run hears it as SIGTERM, by which it saves; whatever is left a little later is ended.
+    """
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(128 + signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,9 +31,9 @@ torch.set_num_threads(1)
 LONG = ("sequences=4", "rate=1e-3", "length=64", "epochs=2")
 
 
-def command(out: Path, *words: str) -> list[str]:
+def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
     """A fine-tuning of two epochs as a command, and its settings."""
-    settings = [word for one in LONG for word in ("--set", one)]
+    settings = [word for one in (*LONG[:3], f"epochs={epochs}") for word in ("--set", one)]
     files = ["--train", sample("pairs", 256), "--dev", sample("pairs", 16), "--out", str(out)]
     start = [sys.executable, "-m", "clozelab", "finetune", base(), "pairs", "--device", "cpu"]
     return [*start, *files, *settings, *words]
@@ -40,18 +43,41 @@ def steps_done(place: Path) -> int:
     return len(Run(place).entries("step")) if place.exists() else 0
 
 
+@contextmanager
+def running(words: list[str], places: list[Path], *, after: int) -> Iterator[subprocess.Popen[str]]:
+    """A command whose trials have taken some steps; at the end none of its processes is left."""
+    process = started(words, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
+    try:
+        for _ in range(3000):
+            if all(steps_done(place) >= after for place in places) or process.poll() is not None:
+                break
+            time.sleep(0.02)
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
 def interrupted(words: list[str], places: list[Path], *, after: int) -> str:
     """What a command says that is told to stop when its trials have taken some steps."""
-    environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
-    process = started(words, env=environment)
-    for _ in range(3000):
-        if all(steps_done(place) >= after for place in places) or process.poll() is not None:
-            break
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in said, said
-    return said
+    with running(words, places, after=after) as process:
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130 and "Traceback" not in said, said
+        return said
+
+
+def gone(group: int, *, seconds: float) -> bool:
+    """Whether every process of a group ends in that time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +118,30 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
     assert all(one.whole for one in events(Ended, happened)) and len(happened) == 2
     for place in places:
         assert equal(weights(place), weights(straight / place.name))
+
+
+def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    places = [out / "seed-0", out / "seed-1"]
+    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(words, places, after=5) as process:
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 143, said
+        assert "Traceback" not in said and "the same command goes on from there" in said, said
+        assert gone(process.pid, seconds=10)
+    assert all(newest(place / "checkpoints")[0] is not None for place in places)
+
+
+def test_the_processes_of_a_command_that_was_killed_save_and_end(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    places = [out / "seed-0", out / "seed-1"]
+    words = command(out, "--seeds", "2", "--at-once", "2", epochs=1000)
+    with running(words, places, after=5) as process:
+        process.kill()
+        process.wait()
+        assert gone(process.pid, seconds=30)  # 4 where the machine has nothing else to do
+    assert all(newest(place / "checkpoints")[0] is not None for place in places)
 
 
 def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
-from clozelab.cli.training import View, machine_of, progress
+from clozelab.cli.training import View, machine_of, progress, resumable
 from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped
 
@@ -103,7 +103,7 @@ def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
 
     study, failed = plan.request.study, list[str]()
     cells = plan.request.cells()
-    with progress() as bars:
+    with resumable(running), progress() as bars:
         everything = bars.add_task("cells", total=len(cells), told="")
         view = _Cell(bars)
         for told in running:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from clozelab.cli.console import err, out
 from clozelab.cli.models import loaded
 from clozelab.cli.streams import read_text, sound
-from clozelab.cli.training import View, machine_of, progress, speaks
+from clozelab.cli.training import View, machine_of, progress, resumable, speaks
 from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped
 
@@ -104,7 +104,7 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     from clozelab.runs.events import Began, Ended, Said
 
     many, heard = len(plan.orders()), set[str]()
-    with progress() as bars:
+    with resumable(running), progress() as bars:
         done = many - sum(1 for one in plan.orders() if Run(place / one.name).result() is None)
         trials = bars.add_task("runs", total=many, completed=done, told="") if many > 1 else None
         view: View | None = None

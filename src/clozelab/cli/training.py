@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.progress import (
@@ -21,7 +22,7 @@ from rich.progress import (
 
 from clozelab.cli.console import err, read_recipe, warn
 from clozelab.contracts import UserError
-from clozelab.interrupts import Stopped
+from clozelab.interrupts import Stopped, signal_of
 
 if TYPE_CHECKING:
     from clozelab.runs.events import Began, Evaluated, Event, Scored
@@ -123,6 +124,21 @@ def watch(events: Iterator[Event], place: Path) -> None:
         if "limited_by" in last.result:
             word = last.result["limited_by"]
             err.print(escape(f"{word}-bound: {SENTENCES[word]}"))
+
+
+@contextmanager
+def resumable(running: Iterator[Any]) -> Iterator[None]:
+    """End what is running with the view of it; an interrupt, too, says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(
+            "stopped; what was saved is kept, and the same command goes on from there",
+            signal=signal_of(error),
+        ) from None
+    finally:
+        if isinstance(running, Generator):  # which, closed, stops the processes that it started
+            running.close()
 
 
 def speaks() -> bool:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-    wait,
-)
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-from clozelab import interrupts
 from clozelab.contracts import UserError
+from clozelab.interrupts import Stopped
 from clozelab.recipe import studies
+from clozelab.runs.apart import workers
 from clozelab.runs.events import Ended, Said, drained
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
@@ -94,7 +84,8 @@ def study(
     plan = drained(planned(request, machine, out=Path(out)))
     for told in follow(plan, Path(out), machine=machine):
         if isinstance(told, Happened) and isinstance(told.event, Ended) and not told.event.whole:
-            raise UserError(f"{out}: was stopped; say the same again to go on")
+            message = f"{out}: was stopped; say the same again to go on"
+            raise Stopped(message, signal=told.event.signal)
     return results.write(plan, orders_of(plan, Path(out), machine=machine), Path(out))
 
 
@@ -135,9 +126,10 @@ def _begun(
             yield from _finished(plan, orders, _side_by_side(left, submit, len(left)), out)
     elif plan.at_once > 1:
         many = max(1, min(plan.at_once, len(left)))
-        with _processes(many) as submit:
-            shared = [replace(one, machine=replace(machine, sharers=many)) for one in left]
-            yield from _finished(plan, orders, _side_by_side(shared, submit, many), out)
+        shared = [replace(one, machine=replace(machine, sharers=many)) for one in left]
+        with workers(reuse=False) as processes:
+            running = _side_by_side(shared, lambda one: processes.submit(alone, one), many)
+            yield from _finished(plan, orders, running, out)
     else:
         yield from _finished(plan, orders, _one_by_one(left), out)
 
@@ -240,38 +232,3 @@ def _side_by_side(left: list[Order], submit: Submit, many: int) -> Iterator[Told
 def _leans_on(order: Order) -> set[Cell]:
     found = order.request.leans.get(order.cell.variant)
     return set() if found is None else {Cell(found, order.cell.seed)}
-
-
-@contextmanager
-def _processes(many: int) -> Iterator[Submit]:
-    """Cells in processes of their own, so that one that dies takes no other with it."""
-    with ThreadPoolExecutor(many) as threads:
-        try:
-            yield lambda order: threads.submit(_apart, order)
-        except BaseException:
-            threads.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-def _apart(order: Order) -> Outcome:
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with interrupts.held():
-            started = pool.submit(_watched, order)
-        return started.result()
-
-
-def _watched(order: Order) -> Outcome:
-    """A cell that stops and saves once the study's process is gone, so that the next finds none."""
-    interrupts.heard()
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    Thread(target=watch, daemon=True).start()
-    outcome = alone(order)
-    if not parent.is_alive():
-        os._exit(1)  # nobody is left to hear of it; the pool would wait for more for ever
-    return outcome

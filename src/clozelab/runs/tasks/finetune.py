@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from clozelab import interrupts
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.files import claim, kind_of, locked, mark, write_text
+from clozelab.interrupts import Stopped
 from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run, read_json
+from clozelab.runs.apart import workers
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.load import Loaded, load
 from clozelab.runs.machine import Machine
@@ -91,7 +91,8 @@ def finetune(
     plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
     for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
         if isinstance(happened.event, Ended) and not happened.event.whole:
-            raise UserError(f"{out}: was stopped; say the same again to go on")
+            told = f"{out}: was stopped; say the same again to go on"
+            raise Stopped(told, signal=happened.event.signal)
     return load(out)
 
 
@@ -258,29 +259,22 @@ def _spread(
     """The trials over so many processes."""
     many = max(1, min(at_once, len(orders)))
     shared = replace(machine, sharers=many)
-    with ProcessPoolExecutor(many, mp_context=get_context("spawn")) as pool:
-        waiting: dict[Future[list[Event]], str] = {}
-        try:
-            while orders or waiting:
-                # No more than there are processes: what waits inside the pool cannot be stopped.
-                while orders and len(waiting) < many:
-                    order = orders.pop(0)
-                    with interrupts.held():
-                        started = pool.submit(_alone, order, out / order.name, shared, habits)
-                    waiting[started] = order.name
-                ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for done in ready:
-                    name = waiting.pop(done)
-                    for event in done.result():
-                        yield Happened(name, event)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+    waiting: dict[Future[list[Event]], str] = {}
+    with workers(reuse=True) as processes:
+        while orders or waiting:
+            while orders and len(waiting) < many:
+                order = orders.pop(0)
+                started = processes.submit(_alone, order, out / order.name, shared, habits)
+                waiting[started] = order.name
+            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for done in ready:
+                name = waiting.pop(done)
+                for event in done.result():
+                    yield Happened(name, event)
 
 
 def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
-    interrupts.heard()
     with join(machine.device) as world:
         happened = trial(lesson(order), place, machine, habits, world)
         return [one.event for one in happened if isinstance(one.event, Said | Ended)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import threading
-import time
 from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
@@ -42,7 +40,7 @@ def tokenised(
             options.workers,
             mp_context=get_context("spawn"),
             initializer=start,
-            initargs=(work, str(folder), os.getpid()),
+            initargs=(work, str(folder)),
         )
     stream = documents(inputs, options.reading, counts, progress=read)
     try:
@@ -89,22 +87,16 @@ class _Process:
     folder: Path
 
 
-def start(work: shards.Work, folder: str, parent: int) -> None:
+def start(work: shards.Work, folder: str) -> None:
     """Make ready a worker process; it ends when its parent does, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    interrupts.end_with_parent()
     _Process.work, _Process.folder = work, Path(folder)
     _Process.counts = Counts()
     tokenizer = Tokenizer.from_str(work.tokenizer)
     _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
-
-
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def run(job: shards.Job, name: str) -> str:
