@@ -34,8 +34,12 @@ _HOLDER = ".lock.json"  # who has the lock; the lock's own file is emptied by wh
 
 
 def is_own(file: Path) -> bool:
-    """Whether a name is one of the small files that keep a folder: its marker and its lock."""
-    return file.name in (MARKER, LOCK, _HOLDER)
+    """Whether a name is one of the small files that keep a folder: its marker and its lock.
+
+    Also where a killed process left one half written; who writes it next removes that.
+    """
+    part = re.fullmatch(r"\.(.+)\.\d+\.part", file.name)
+    return (part[1] if part else file.name) in (MARKER, LOCK, _HOLDER)
 
 
 def kind_of(folder: Path) -> str | None:

@@ -118,6 +118,17 @@ def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> 
         assert equal(weights(whole / place), weights(cut / place))
 
 
+def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
+    study, out = made(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
+    ran(study, out)
+    cell = out / "cells" / "static" / "seed-0"
+    left = cell / "tasks" / "reviews" / "seed-0" / "checkpoints" / "step-00000002"
+    left.mkdir(parents=True)
+    (cell / "measured.json").unlink()
+    ran(study, out)
+    assert (cell / "measured.json").exists() and not left.parent.exists()
+
+
 def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     study = made(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"

@@ -15,6 +15,7 @@ import torch
 
 from clozelab.contracts import UserError
 from clozelab.files import (
+    MARKER,
     check_output,
     claim,
     is_page,
@@ -154,6 +155,14 @@ def test_a_folder_with_other_things_in_it_is_not_claimed(tmp_path: Path) -> None
         claim(mine, "corpus")
     with pytest.raises(UserError, match="not a folder"):
         claim(tmp_path / "thesis.tex", "run")
+
+
+def test_a_folder_is_claimed_after_a_kill_while_its_marker_was_written(tmp_path: Path) -> None:
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    (tmp_path / f"..clozelab.{done.pid}.part").write_text("ru")
+    claim(tmp_path, "run")
+    assert [file.name for file in tmp_path.iterdir()] == [MARKER]
 
 
 def test_a_second_writer_is_told_who_holds_the_folder(tmp_path: Path) -> None:

@@ -135,10 +135,17 @@ def _pretrained(order: Order) -> Iterator[Event]:
 
 
 def _tuned(order: Order, task: str) -> Iterator[Event]:
-    """Fine-tune on a task with the cell's own seed."""
-    folder, request = order.place / TASKS / task, order.request
-    if Run(folder).result() is not None:
-        return
+    """Fine-tune on a task with the cell's own seed; its weights go once their scores are known."""
+    folder = order.place / TASKS / task
+    if Run(folder).result() is None:
+        yield from _tuning(order, task, folder)
+    if not order.keep_models and Run(folder).result() is not None:
+        for weights in folder.glob("*/checkpoints"):  # also those that a kill left
+            shutil.rmtree(weights)
+
+
+def _tuning(order: Order, task: str, folder: Path) -> Iterator[Event]:
+    request = order.request
     given = TaskOrder(
         str(model(order)),
         request.tasks()[task],
@@ -149,6 +156,3 @@ def _tuned(order: Order, task: str) -> Iterator[Event]:
     plan = finetune.planned(given)
     for happened in finetune.follow(plan, folder, machine=order.machine, habits=Habits()):
         yield happened.event
-    if not order.keep_models and Run(folder).result() is not None:
-        for weights in folder.glob("*/checkpoints"):
-            shutil.rmtree(weights)
