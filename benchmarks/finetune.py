@@ -2,7 +2,9 @@
 
 A BERT of random weights is written as a Hugging Face directory; both sides open that directory, so
 both have the same tokenizer, shapes and examples. The Trainer pads each batch to its longest row,
-in bf16, with fused AdamW, as its users run it. The first steps are not counted on either side.
+in bf16, with fused AdamW, as its users run it, plainly and with torch_compile. Each contender's
+start (loading, compiling, the first steps) and its pace after that are told apart, and together as
+the seconds that so many examples take: compiling pays for long trainings only.
 
     python benchmarks/finetune.py --tokenizer CORPUS --train train.tsv --dev dev.tsv --out FILE.json
 """
@@ -15,13 +17,15 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from itertools import islice
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
+from clozelab.files import sha256, write_text
 from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs.machine import Machine
@@ -33,7 +37,11 @@ from clozelab.training.feed import ahead
 from clozelab.training.loop import train
 from clozelab.training.world import join
 
-WARM = 20
+WARM = 20  # steps that count as the start
+WINDOWS = 5  # of the steps after; the pace is their median
+MOST = 10_000  # steps of a schedule; the clock ends it long before
+EXAMPLES = (2_000, 10_000, 67_000)  # trainings whose whole time is told
+PATIENCE = 100.0  # seconds; a contender that is not done by then is cut off
 
 
 def directory(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, labels: int) -> None:
@@ -58,29 +66,48 @@ def directory(place: Path, tokenizer: Tokenizer, *, layers: int, width: int, lab
 
 
 def ours(
-    place: Path, data: Data, *, steps: int, sequences: int, machine: Machine
+    place: Path, data: Data, *, seconds: float, sequences: int, machine: Machine
 ) -> dict[str, Any]:
-    """Our steps: examples and real tokens a second, and the peak of memory."""
+    """Our steps: their start, their pace, and the peak of memory."""
     fresh()
-    settings = (f"steps={steps}", f"sequences={sequences}", "length=128")
+    began, times = time.perf_counter(), list[float]()
+    settings = (f"steps={MOST}", f"sequences={sequences}", "length=128")
     given = lesson(Order(str(place), data, protocol="bert", settings=settings))
     with join() as world:
         work = Trial(given, machine, world)
-        seconds, tokens = [], []
         with closing(ahead(work.jobs(0, work.start()), workers=2)) as feed:
-            for step in islice(train(work.trainee, feed, world), steps):
-                seconds.append(step.seconds)
-                tokens.append(step.tokens)
-    spent = sum(seconds[WARM:])
+            for _ in train(work.trainee, feed, world):
+                times.append(time.perf_counter())
+                if enough(times, seconds):
+                    break
+    return pace(began, times, sequences)
+
+
+def enough(times: Sequence[float], seconds: float) -> bool:
+    """Whether the windows are long enough."""
+    ready = len(times) >= WARM + WINDOWS
+    return ready and times[-1] - times[WARM - 1] >= WINDOWS * seconds
+
+
+def pace(began: float, times: Sequence[float], sequences: int) -> dict[str, Any]:
+    """The seconds to the end of the start, and the examples a second after it, by windows."""
+    size = (len(times) - WARM) // WINDOWS
+    marks = [times[WARM - 1 + size * number] for number in range(WINDOWS + 1)]
+    rates = [size * sequences / (after - before) for before, after in pairwise(marks)]
+    start, rate = times[WARM - 1] - began, median(rates)
     return {
-        "examples_a_second": (steps - WARM) * sequences / spent,
-        "tokens_a_second": sum(tokens[WARM:]) / spent,
-        "first_step_seconds": seconds[0],
+        "start_seconds": start,
+        "examples_a_second": rate,
+        "windows": rates,
+        "window_seconds": [after - before for before, after in pairwise(marks)],
+        "seconds_for_examples": {many: start + many / rate for many in EXAMPLES},
         "peak_memory_gib": peak(),
     }
 
 
-def theirs(place: Path, data: Data, *, steps: int, sequences: int) -> dict[str, Any]:
+def theirs(
+    place: Path, data: Data, *, seconds: float, sequences: int, compiled: bool
+) -> dict[str, Any]:
     """The Trainer on the same examples."""
     from transformers import (
         AutoModelForSequenceClassification,
@@ -92,6 +119,7 @@ def theirs(place: Path, data: Data, *, steps: int, sequences: int) -> dict[str, 
     )
 
     fresh()
+    began = time.perf_counter()
     tokenizer = AutoTokenizer.from_pretrained(str(place))
     found = data.found()
     labels = found.settings["labels"]
@@ -105,23 +133,26 @@ def theirs(place: Path, data: Data, *, steps: int, sequences: int) -> dict[str, 
     times: list[float] = []
 
     class Clock(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            if torch.cuda.is_available() and len(times) in (WARM - 1, steps - 1):
+        def on_step_end(self, _: Any, __: Any, control: Any, **more: Any) -> None:
+            if torch.cuda.is_available():
                 torch.cuda.synchronize()
             times.append(time.perf_counter())
+            late = times[-1] - began > PATIENCE and len(times) >= WARM + WINDOWS
+            control.should_training_stop |= late or enough(times, seconds)
 
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder,
-            max_steps=steps,
+            max_steps=MOST,
             per_device_train_batch_size=sequences,
             learning_rate=3e-5,
-            warmup_steps=steps // 10,
+            warmup_steps=MOST // 10,
+            torch_compile=compiled,
             bf16=torch.cuda.is_available(),
             use_cpu=not torch.cuda.is_available(),
             save_strategy="no",
             report_to=[],
-            logging_steps=steps,
+            logging_steps=MOST,
             disable_tqdm=True,
         )
         Trainer(
@@ -131,11 +162,7 @@ def theirs(place: Path, data: Data, *, steps: int, sequences: int) -> dict[str, 
             data_collator=DataCollatorWithPadding(tokenizer),
             callbacks=[Clock()],
         ).train()
-    spent = times[-1] - times[WARM - 1]
-    return {
-        "examples_a_second": (steps - WARM) * sequences / spent,
-        "peak_memory_gib": peak(),
-    }
+    return pace(began, times, sequences)
 
 
 def machines_tried() -> dict[str, Machine]:
@@ -170,26 +197,38 @@ def main() -> None:
     words.add_argument("--pairs", action="store_true")
     words.add_argument("--size", default="12x768", help="LAYERSxWIDTH (12x768)")
     words.add_argument("--sequences", type=int, default=32)
-    words.add_argument("--steps", type=int, default=300)
+    words.add_argument("--seconds", type=float, default=2.1, help="of a window (2.1)")
     words.add_argument("--out", type=Path)
     given = words.parse_args()
     layers, width = (int(part) for part in given.size.split("x"))
     tokenizer = load_tokenizer(given.tokenizer)
     data = Data("pairs" if given.pairs else "classify", train=given.train, dev=given.dev)
     labels = len(data.found().settings["labels"])
-    run = {"steps": given.steps, "sequences": given.sequences}
+    run = {"seconds": given.seconds, "sequences": given.sequences}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"
         directory(place, tokenizer, layers=layers, width=width, labels=labels)
-        found: dict[str, Any] = {"trainer": theirs(place, data, **run)}
+        found: dict[str, Any] = {}
         for name, machine in machines_tried().items():
             found[name] = ours(place, data, **run, machine=machine)
-    speed = {name: one["examples_a_second"] for name, one in found.items()}
+        found["trainer"] = theirs(place, data, **run, compiled=False)
+        if torch.cuda.is_available():
+            found["trainer compiled"] = theirs(place, data, **run, compiled=True)
+    rates = {name: one["examples_a_second"] for name, one in found.items()}
+    whole = {name: one["seconds_for_examples"] for name, one in found.items()}
     told = {
         "size": given.size,
         **run,
         **found,
-        "ratio": {name: one / speed["trainer"] for name, one in speed.items() if name != "trainer"},
+        "ratio": {
+            name: {
+                "pace": rate / rates["trainer"],
+                **{many: whole["trainer"][many] / whole[name][many] for many in EXAMPLES},
+            }
+            for name, rate in rates.items()
+            if name != "trainer"
+        },
+        "data": {name: sha256(Path(getattr(given, name))) for name in ("train", "dev")},
         "machine": {
             **machine_facts(),
             **machines.facts(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
@@ -198,7 +237,7 @@ def main() -> None:
     text = json.dumps(told, indent=1)
     print(text)
     if given.out is not None:
-        given.out.write_text(text + "\n", encoding="utf-8")
+        write_text(given.out, text + "\n")
 
 
 if __name__ == "__main__":

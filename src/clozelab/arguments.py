@@ -177,6 +177,10 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     verb.add_argument("--masks", metavar="RECIPE", help="hide what that recipe would (its own)")
     verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
+    verb.add_argument(
+        "--out", metavar="FILE.json", help="record the losses, the corpus's fingerprint, the commit"
+    )
+    _add_overwrite(verb)
     verb.add_argument("--device", choices=("cpu", "cuda"))
 
 
@@ -187,7 +191,7 @@ def _add_bench(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--size", help="as in show")
     verb.add_argument("--sequences", type=_count, metavar="N", help="of a step (what suits it)")
     verb.add_argument("--length", type=_count, metavar="L", help="tokens of a block")
-    verb.add_argument("--steps", type=_count, metavar="N", help="timed for each (12, GPU 80)")
+    verb.add_argument("--steps", type=_count, metavar="N", help="timed for each (turns of 2 s)")
     verb.add_argument("--against", metavar="PEER", help="transformers: the same work by it")
     verb.add_argument("--out", metavar="FILE.json", help="write every number there")
     _add_overwrite(verb)

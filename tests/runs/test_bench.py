@@ -41,8 +41,9 @@ KINDS = {
     "spanbert": "BertForMaskedLM",
 }
 TRAINER = {"Trainer"} if find_spec("accelerate") else set()
-# Theirs drops out before its pairs; theirs looks at all where there is nothing to be seen.
-LOOSE = {"albert": 0.05, "xlnet": 0.005}
+# Theirs drops out before its pairs; theirs looks at all where there is nothing to be seen, as at
+# the first position of a row: how much that is depends on the text.
+LOOSE = {"albert": 0.05, "xlnet": 0.01}
 
 
 @pytest.fixture(scope="module", autouse=True)

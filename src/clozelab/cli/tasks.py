@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -143,6 +144,8 @@ def evaluate(arguments: argparse.Namespace) -> None:
             "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
             " a pretrained one"
         )
+    if arguments.out is not None and arguments.data is None:
+        raise UserError("--out: records held-out losses; give --data CORPUS, or leave it out")
     if arguments.data is not None:
         _losses(arguments)
         return
@@ -177,10 +180,14 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _losses(arguments: argparse.Namespace) -> None:
+    from clozelab.files import check_output, write_text
+    from clozelab.records import machine_facts
     from clozelab.report.losses import table
     from clozelab.runs.fitting import open_stores
 
-    open_stores([arguments.data])  # before torch, which takes seconds to load
+    ((corpus, _),) = open_stores([arguments.data])  # before torch, which takes seconds to load
+    if arguments.out is not None:
+        check_output(Path(arguments.out), overwrite=arguments.overwrite)
 
     from clozelab.runs.evaluate import evaluate
     from clozelab.runs.events import means
@@ -194,6 +201,14 @@ def _losses(arguments: argparse.Namespace) -> None:
         device=arguments.device,
     )
     out.print(table(means(sums)))
+    if arguments.out is not None:
+        record = {
+            "machine": machine_facts(),
+            **{name: getattr(arguments, name) for name in ("model", "pairs", "masks", "blocks")},
+            "data": {"path": arguments.data, "fingerprint": corpus.manifest["fingerprint"]},
+            "held_out": means(sums),
+        }
+        write_text(Path(arguments.out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def predict(arguments: argparse.Namespace) -> None:

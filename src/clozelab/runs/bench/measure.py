@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -24,7 +25,7 @@ from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
 from clozelab.runs.bench.laps import Lap, Share
 from clozelab.runs.bench.ours import Ours
-from clozelab.runs.bench.rows import ROUNDS, Order, Row, recipe_of, rows, text
+from clozelab.runs.bench.rows import ROUNDS, TURN, Order, Row, recipe_of, rows, text
 from clozelab.runs.bench.theirs import Theirs, check, exported
 from clozelab.runs.bench.trainer import Trained
 from clozelab.runs.events import Said
@@ -33,6 +34,7 @@ from clozelab.runs.setup import Task
 from clozelab.training.world import World, join
 
 Made = Callable[[], Theirs | Trained]
+_WARM = 3  # steps that show how long one takes
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def bench(order: Order) -> Iterator[Turn | Said | Finished]:
                 if number == len(made) - 1 and not found:
                     raise UserError(told)
                 yield Said(told)
-        yield Finished({"machine": _facts(order, world.device), "rows": found})
+            data = [{"fingerprint": one.manifest["fingerprint"]} for one, _ in stores]
+        yield Finished({"machine": _facts(order, world.device), "data": data, "rows": found})
 
 
 class _Trial:
@@ -116,8 +119,9 @@ class _Trial:
         for name, make in self.peers.items():
             peers[name] = self._begin(name, make, ours)
             yield name, (done := done + 1)
+        steps = self.order.lap or _enough(ours)
         for _ in range(ROUNDS):
-            self._turn("clozelab", lambda: ours.fed(self.order.lap(self.world.device.type)))
+            self._turn("clozelab", lambda: ours.fed(steps))
             yield "clozelab", (done := done + 1)
             for name, peer in peers.items():
                 self._turn(name, lambda peer=peer: peer.lap(ours.prepared))  # type: ignore[misc]
@@ -210,6 +214,12 @@ class _Trial:
         device = self.world.device
         dtype = machines.PRECISIONS[self.order.machine.precision_on(device)]
         return Theirs(model, device=device, dtype=dtype, compiled=compiled)
+
+
+def _enough(ours: Ours) -> int:
+    """The steps of a turn that is long enough, by a short one."""
+    lap = ours.fed(_WARM)
+    return max(1, ceil(TURN / (lap.seconds / _WARM)))
 
 
 def _beside(some: list[Lap], others: list[Lap]) -> float:

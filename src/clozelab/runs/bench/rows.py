@@ -22,8 +22,9 @@ from clozelab.runs.machine import Machine
 from clozelab.text.store import Corpus
 from clozelab.text.store.options import Options
 
-ROUNDS = 4  # every contender has its turn so many times: machines drift
-_STEPS = {"cpu": 12, "cuda": 80}
+ROUNDS = 5  # every contender has its turn so many times: machines drift
+TURN = 2.0  # seconds of ours at least, unless told how many steps: shorter turns are not stable
+_MOST = 1_000_000  # steps; a bench ends long before, whatever its turns are
 _TOKENS = {"cpu": 4096, "cuda": 32_768}  # of a step
 _VOCABULARY = 8000  # of the embedded corpus
 
@@ -37,7 +38,7 @@ class Order:
     size: str | None = None
     sequences: int | None = None
     length: int | None = None
-    steps: int | None = None  # that are timed, for each contender
+    steps: int | None = None  # that are timed, for each contender; None: turns of two seconds
     against: str | None = None
     settings: tuple[str, ...] = ()
     machine: Machine = field(default_factory=Machine)
@@ -47,9 +48,10 @@ class Order:
             if getattr(self, name) == 0:
                 raise UserError(f"--{name} 0: must be at least 1")
 
-    def lap(self, device: str) -> int:
-        """The timed steps of one turn."""
-        return -(-(self.steps or _STEPS[device]) // ROUNDS)
+    @property
+    def lap(self) -> int | None:
+        """The timed steps of one turn, where they are told."""
+        return -(-self.steps // ROUNDS) if self.steps else None
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,7 @@ def recipe_of(row: Row, order: Order, corpus: Corpus, *, device: str) -> Recipe:
         given,
         blocks=blocks,
         objectives=tuple(one for one in given.objectives if not isinstance(one, Distillation)),
-        # A step ahead of the last is prepared; and the first of all is timed apart.
-        schedule=schedule.fitted(ROUNDS * (order.lap(device) + 1) + 3),
+        schedule=schedule.fitted(_MOST),
     )
     made = fitted(shaped, corpus)
     tokenizer: Any = made.tokenizer
