@@ -166,16 +166,31 @@ def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> N
     assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
 
 
-def test_a_result_that_was_lost_is_written_from_the_last_checkpoint(tmp_path: Path) -> None:
+def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     tuned(given, out)
-    before = Run(out / "seed-0").result()
-    (out / "seed-0" / "result.json").unlink()
+    place = out / "seed-0"
+    files = [*(place / name for name in ("result.json", "task.toml")), out / "result.json"]
+    before = {file: file.read_bytes() for file in files}
+    lines = [one for one in Run(place).entries() if one["kind"] != "resume"]
+    for file in files:
+        file.unlink()
+    for left in (".step-00000001.old", ".step-00000002.part"):  # of a save that was killed
+        (place / "checkpoints" / left).mkdir()
     happened = tuned(given, out)
     assert not events(Step, happened) and events(Ended, happened)[0].whole
-    after = Run(out / "seed-0").result()
-    assert before is not None and after is not None
-    assert after["dev"] == before["dev"] and after["selected"] == before["selected"]
+    assert {file: file.read_bytes() for file in files} == before
+    assert [one for one in Run(place).entries() if one["kind"] != "resume"] == lines
+    assert [file.name for file in (place / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    first = tuned(given, out)
+    assert events(Ended, first)[0].whole
+    (out / "seed-0" / "result.json").unlink()
+    with Run(out / "seed-0").writing(), pytest.raises(UserError, match=f"process {os.getpid()},"):
+        tuned(given, out)
 
 
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozelab.contracts import UserError
-from clozelab.files import write_text
+from clozelab.files import replacing, write_text
 from clozelab.records import MEASURED, Run, read_json
 from clozelab.runs import starting
 from clozelab.runs.events import Ended, Event
@@ -116,8 +116,9 @@ def _pretrained(order: Order) -> Iterator[Event]:
     if (twin := request.twin(variant)) is not None:
         place.mkdir(parents=True, exist_ok=True)
         write_text(place / LIKE, f"{twin}\n")
-        for name in _LOG:
-            shutil.copy(model(order) / name, place / name)
+        for name in _LOG:  # the result last, by which the cell is done
+            with replacing(place / name) as stream:
+                stream.write((model(order) / name).read_bytes())
         return
     data, habits, machine = request.stores(variant), order.habits, order.machine
     if Run(place).recipe_file.exists():

@@ -38,7 +38,7 @@ from clozelab.runs.tasks.lessons import (
 from clozelab.runs.tasks.orders import Data, Order, refuse_changed, settled, with_settings
 from clozelab.runs.tasks.summary import summary
 from clozelab.runs.tasks.trial import Trial
-from clozelab.training.checkpoint import newest
+from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, join, several
 
@@ -143,36 +143,46 @@ def trial(
     given: Lesson, place: Path, machine: Machine, habits: Habits, world: World
 ) -> Iterator[Happened]:
     """One fine-tuning from where it stands."""
-    work = Trial(given, machine, world)
+    work, run = Trial(given, machine, world), Run(place)
     name = f"{place.parent.name}/{place.name}"
     again = "the same finetune command"
     often = work.draws.epoch if habits.evaluate_every is None else habits.evaluate_every
     habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
-    found, passed = newest(place / "checkpoints") if place.exists() else (None, [])
-    for line in passed:
-        yield Happened(name, Said(line))
-    first, cursor = 0, work.start()
-    run, begun = Run(place), Run(place).recipe_file.exists()
-    if world.leads and not begun:
-        Run.create(place, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
     session = Session(work, run, habits, again=again)
+    # A process may outlive the one that holds the whole folder by a few seconds.
+    with run.writing() if world.leads else nullcontext():
+        for event in _resumed(session, work):
+            yield Happened(name, event)
+
+
+def _resumed(session: Session, work: Trial) -> Iterator[Event]:
+    """Begin a trial, or go on with it, in a folder that is ours alone."""
+    run, world, given = session.run, work.world, work.lesson
+    begun = run.recipe_file.exists()
+    if world.leads:
+        tidy(run.checkpoints)
+        if not begun:
+            Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
+        write_text(run.path / taskfile.FILE, taskfile.to_toml(given.task))
+    world.wait()
+    found, passed = newest(run.checkpoints)
+    for line in passed:
+        yield Said(line)
+    first, cursor = 0, work.start()
     if found is not None:
         first, cursor = found.step, work.recall(found)
         session.recall(found.state())
         session.last = work.chosen()
-    if world.leads:
-        write_text(place / taskfile.FILE, taskfile.to_toml(given.task))
-        if begun:
-            run.resume(first)
+    if world.leads and begun:
+        run.resume(first)
     world.wait()
     try:
-        for event in session.go(first, cursor):
-            yield Happened(name, event)
+        yield from session.go(first, cursor)
     except DivergedError as error:  # one cell of a grid may, and the others go on
         if world.leads:
             run.write_result({"diverged": str(error)})
-        yield Happened(name, Said(str(error)))
-        yield Happened(name, Ended(work.schedule.total, True, {}))
+        yield Said(str(error))
+        yield Ended(work.schedule.total, True, {})
 
 
 def planned(
