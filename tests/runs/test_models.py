@@ -207,7 +207,7 @@ def test_a_hub_name_is_imported_like_a_directory(
     )
     _, told = said(capsys, "import", "someone/model", str(tmp_path / "run"))
     assert fetched == ["someone/model"]
-    assert "is an encoder alone, without a head that predicts" in told
+    assert "an encoder alone, without a head that predicts" in told
     assert "left aside, since nothing here needs it: classifier.dense" in told
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
     words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(made / "byte_bpe")]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from markdown_it import MarkdownIt
 from peers import SHAPE, VOCABULARY, Model
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
@@ -680,3 +681,41 @@ def test_a_fine_tuned_model_s_card_says_what_it_does_and_where_it_came_from() ->
         compile(text.split("```python\n")[1].split("```")[0], kind, "exec")
     beam = card(**said, family="xlnet", task=TaskHead("answer", head="beam"))
     assert "XLNetForQuestionAnswering.from_pretrained" in beam
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)> | a & b",
+    "![x](https://example.org/x.png) [y](javascript:alert(1))",
+    "**bold** _thin_ `code` ~~gone~~ a_b \\ <!-- x -->",
+    'a "quoted" name\n\n# with a heading\n```\n<b>x</b>',
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_a_user_wrote_is_markup_in_a_card(text: str) -> None:
+    shown = card(
+        name=f"hf/{text.replace('/', '|')}",
+        title=text,
+        recipe_toml=f"# {text}\n[encoder]\n",
+        data={"corpora": text, text: "a corpus"},
+        metrics={text: 1.0},
+        family="bert",
+        task=TaskHead("classify", (text, "other"), told={"task": text}),
+        lineage=(text,),
+        task_toml=f"name = {json.dumps(text)}",
+    )
+    body = shown.split("---\n", 2)[2]
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(body)
+    inline = [child for token in tokens for child in token.children or []]
+    assert {token.type for token in inline} <= {"text", "code_inline", "text_special", "softbreak"}
+    assert not [token for token in tokens if token.type.startswith("html")]
+    written = " ".join(text.split())
+    cells = [
+        "".join(child.content for child in token.children or [])
+        for token in tokens
+        if token.type == "inline"
+    ]
+    assert cells.count(written) >= 4, "it is not shown as it was written"
+    assert sum(token.type == "heading_open" for token in tokens) == 7
+    compile(body.split("```python\n")[1].split("\n```")[0], "card", "exec")

@@ -1,7 +1,13 @@
-"""The card of a model: what it is, what it was trained on and how, and how to use it."""
+"""The card of a model: what it is, what it was trained on and how, and how to use it.
+
+What comes from a user (names, titles, labels, recipes) is shown as it is: nothing in it is taken
+for Markdown or HTML, or for Python in the lines to copy.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -10,29 +16,29 @@ from clozelab.interop.heads import TaskHead
 _GENERATES = ("openai-gpt", "gpt2")
 _FILL = """from transformers import pipeline
 
-fill = pipeline("fill-mask", "{name}")
+fill = pipeline("fill-mask", {name})
 fill(f"Paris is the {{fill.tokenizer.mask_token}} of France.")"""
 _WRITE = """from transformers import pipeline
 
-write = pipeline("text-generation", "{name}")
+write = pipeline("text-generation", {name})
 write("Paris is the")"""
 _ENCODE = """from transformers import AutoModel, AutoTokenizer
 
-tokenizer, model = (kind.from_pretrained("{name}") for kind in (AutoTokenizer, AutoModel))
+tokenizer, model = (kind.from_pretrained({name}) for kind in (AutoTokenizer, AutoModel))
 states = model(**tokenizer("Paris is the capital of France.", return_tensors="pt"))[0]"""
 
 
 _JUDGE = """from transformers import pipeline
 
-judge = pipeline("{task}", "{name}")
+judge = pipeline("{task}", {name})
 judge({given})"""
 _TEXT = '"The river was wide, and slow."'
 _PAIR = """{"text": "The river was wide, and slow.", "text_pair": "Nobody could cross it."}"""
 _CHOOSE = """import torch
 from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForMultipleChoice.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained({name})
+model = AutoModelForMultipleChoice.from_pretrained({name})
 first, seconds = "It rained all night.", ["The street is wet.", "The street is blue."]
 given = tokenizer([first] * len(seconds), seconds, padding=True, return_tensors="pt")
 with torch.no_grad():
@@ -41,8 +47,8 @@ print(seconds[scores.argmax()])"""
 _ANSWER = """import torch
 from transformers import {kind}, AutoTokenizer
 
-tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = {kind}.from_pretrained("{name}")
+tokenizer = AutoTokenizer.from_pretrained({name})
+model = {kind}.from_pretrained({name})
 texts = {texts}
 given = tokenizer(*texts, return_tensors="pt")
 with torch.no_grad():
@@ -82,7 +88,7 @@ def card(
     Of a fine-tuned model `lineage` is what it came from, the oldest first, and `task_toml` its
     settings; `metrics` are then its scores.
     """
-    tag, use = _use(family, task, name)
+    tag, use = _use(family, task, json.dumps(name, ensure_ascii=False))
     made, recipe = "Pretrained", "The whole recipe"
     if task is not None:
         named = task.told.get("task", task.kind)
@@ -90,15 +96,15 @@ def card(
         recipe = "The recipe of the encoder"
     sections = [
         _front(tag, family),
-        f"# {name.rstrip('/').rpartition('/')[2]}",
-        f"{title}. {made} with clozelab; a `{family}` model of transformers.",
+        f"# {_plain(name.rstrip('/').rpartition('/')[2])}",
+        f"{_plain(title)}. {_plain(made)} with clozelab; a `{family}` model of transformers.",
         *([] if task is None else _about(task, lineage)),
         "Its licence is for whoever publishes it to choose: set `license` above.",
         f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
-        f"## Training\n\n{recipe}:\n\n```toml\n{recipe_toml.strip()}\n```",
-        *([f"The task, and its tuning:\n\n```toml\n{task_toml.strip()}\n```"] if task_toml else []),
+        f"## Training\n\n{recipe}:\n\n{_fenced(recipe_toml)}",
+        *([f"The task, and its tuning:\n\n{_fenced(task_toml)}"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
     ]
     return "\n\n".join(sections) + "\n"
@@ -140,7 +146,7 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     if task.told.get("impossible"):
         lines.append(_withdrawn(task))
     if lineage:
-        lines.append(f"Fine-tuned from: {' → '.join(lineage)}.")
+        lines.append(f"Fine-tuned from: {' → '.join(map(_plain, lineage))}.")
     return lines
 
 
@@ -166,14 +172,26 @@ def _table(heading: str, rows: Mapping[str, object]) -> str:
     """Two columns, or that there is nothing to say."""
     if not rows:
         return "Not recorded."
-    lines = [f"| {key} | {_cell(value)} |" for key, value in rows.items()]
+    lines = [f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items()]
     return "\n".join([f"| | {heading} |", "|---|---|", *lines])
 
 
 def _cell(value: object) -> str:
     """Numbers at a readable length; nothing that would end the cell."""
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return _plain(f"{value:.4g}" if isinstance(value, float) else str(value))
+
+
+def _plain(text: str) -> str:
+    """A text on one line, in which nothing is a mark of Markdown or HTML."""
+    text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _fenced(toml: str) -> str:
+    """A block of TOML between fences that are longer than any in it."""
+    longest = max(map(len, re.findall(r"`+", toml)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}toml\n{toml.strip()}\n{fence}"
 
 
 def _versions() -> dict[str, str]:

@@ -48,7 +48,7 @@ def write(
         _write_json(place / "config.json", model.config)
         _write_json(place / "tokenizer_config.json", settings)
         (place / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-        (place / "README.md").write_text(card, encoding="utf-8")
+        (place / "README.md").write_text(card, encoding="utf-8", errors="replace")
         write_tensors(place / "model.safetensors", tensors)
 
 

@@ -131,8 +131,9 @@ def bring(place: str, out: Path) -> Handed:
             texts=texts,
             keep=0,
         )
-    tuned = f", tuned to {given.task.kind.name}" if given.task else ""
-    return Handed(f"a run of the recipe {given.recipe.name}, at step 0{tuned}", given.notes)
+    kind = f", tuned to {given.task.kind.name}" if given.task else ""
+    kind = kind or ("" if given.model.heads else ", an encoder alone, without a head that predicts")
+    return Handed(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
 
 
 def _weights(given: Loaded) -> dict[str, Tensor]:

@@ -207,8 +207,6 @@ def _foreign(place: str) -> Loaded:
     left = sorted({*found.left, *(found.weights.keys() - names)})
     notes = [f"{place}: {note}" for note in found.notes]
     notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
-    if found.bare and not found.heads:
-        notes.append(f"{place}: is an encoder alone, without a head that predicts")
     return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
 
 
