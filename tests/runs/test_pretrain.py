@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from corpora import ENVIRONMENT, build, run, write
@@ -254,14 +255,19 @@ def test_one_text_in_order_cannot_be_mixed_from_two(tmp_path: Path) -> None:
 # Out of memory, no number
 
 
-@pytest.fixture
-def cramped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that has room for two sequences of 32 tokens."""
+MUCH = 1 << 60  # bytes, which no machine has
+
+
+@pytest.fixture(params=["gpu", "cpu"])
+def cramped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that has room for two sequences of 32 tokens, and says so by its own error."""
     forward = Model.forward
 
     def tight(self: Model, batch: Any) -> Any:
-        if self.training and len(batch.input.ids) > 64:
-            raise torch.OutOfMemoryError("no room")
+        if len(batch.input.ids) > 64:
+            if request.param == "gpu":
+                raise torch.OutOfMemoryError("no room")
+            torch.empty(MUCH, dtype=torch.uint8)
         return forward(self, batch)
 
     monkeypatch.setattr(Model, "forward", tight)
@@ -287,6 +293,26 @@ def test_out_of_memory_with_one_sequence_is_refused_with_what_helps(tmp_path: Pa
     given = task("roberta", "blocks.length=96", steps=2)
     with pytest.raises(UserError, match=r"out of memory.*--recompute or a smaller --size"):
         went(given, tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=1))
+
+
+def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        np.empty(MUCH, dtype=np.uint8)
+
+    machine = Machine(device="cpu", workers=0, micro_batch=1)
+    places = {
+        "the model": "clozelab.runs.setup.build",
+        "the moments of the optimiser": "clozelab.training.loop.clip",
+        "held-out blocks": "clozelab.runs.heldout.measure",
+        "micro-batches of 1 sequences": "clozelab.training.packing.Room.batches",
+    }
+    for number, (what, name) in enumerate(places.items()):
+        with monkeypatch.context() as patch:
+            patch.setattr(name, full)
+            with pytest.raises(UserError, match=f"cpu: out of memory (for|with) {what}.*--size"):
+                went(task("bert", steps=1), tmp_path / str(number), machine)
 
 
 @pytest.mark.usefixtures("cramped")

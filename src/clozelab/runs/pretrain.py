@@ -26,6 +26,7 @@ from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup, Task
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
+from clozelab.training.memory import room_for
 from clozelab.training.world import World, join
 
 
@@ -37,7 +38,8 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
         if there:  # refused before anything is timed
             held.enter_context(_alone(run, world))
             run.refuse_begun()
-        setup = Setup(task, machine, world)
+        with room_for("the model", world.device):
+            setup = Setup(task, machine, world)
         if task.budget is not None:
             yield from _fit(setup, task.budget)
         if not there:
@@ -61,7 +63,8 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         for line in passed:
             yield Said(line)
         machine = machine.recalled(facts, world.device, recipe=task.recipe, processes=world.size)
-        setup = Setup(task, machine, world)
+        with room_for("the model", world.device):
+            setup = Setup(task, machine, world)
         first, cursor, state = 0, setup.steps.start(), dict[str, Any]()
         if found is None:
             yield Said(f"{out}: no whole checkpoint; the run begins again")
@@ -73,7 +76,8 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
                     f" with --from {out}"
                 )
             _check(out, state["data"], setup.identity())
-            first, cursor = found.step, restore(found, setup.trainee, world)
+            with room_for("the checkpoint", world.device):
+                first, cursor = found.step, restore(found, setup.trainee, world)
             setup.seconds_a_token = state["seconds"] / max(1, state["tokens"])
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())

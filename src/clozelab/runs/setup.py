@@ -28,7 +28,8 @@ from clozelab.runs.steps import Cursor, Steps
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
-from clozelab.training.loop import Prepared, Step, Trainee, train
+from clozelab.training.loop import Measured, Prepared, Step, Trainee, train
+from clozelab.training.memory import raising_one
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, whole
 
@@ -124,10 +125,11 @@ class Setup:
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
         length, device = self.recipe.blocks.length, self.world.device
-        fits = self.tokens // 2 // length
+        held = min(self.tokens // length, self.recipe.schedule.sequences)  # of a step, or fewer
+        fits = held // 2
         if fits < 1 or self.world.size > 1:
             raise UserError(
-                f"{device}: out of memory with micro-batches of {self.tokens // length} sequences;"
+                f"{device}: out of memory with micro-batches of {held} sequences;"
                 f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
             )
         self.trainee.model.zero_grad(set_to_none=True)
@@ -192,8 +194,24 @@ class Setup:
                 yield Said(found)
         judge = self._held_out[length]
         if isinstance(judge, HeldOut):
-            with plainly(self.trainee.model, wrapped=bool(self.machine.shard)) as model:
-                yield Evaluated(number, judge.measure(model, self.world, tokens=self.tokens))
+            yield Evaluated(number, self._judged(judge, length))
+
+    def _judged(self, judge: HeldOut, length: int) -> Measured:
+        """The held-out sums; where memory runs out, over smaller micro-batches."""
+        tokens = self.tokens
+        while True:
+            try:
+                plain = plainly(self.trainee.model, wrapped=bool(self.machine.shard))
+                with plain as model, raising_one():
+                    return judge.measure(model, self.world, tokens=tokens)
+            except torch.OutOfMemoryError:
+                pass  # what filled the memory is held by the error until it is forgotten
+            if tokens // 2 < length or self.world.size > 1:
+                raise UserError(
+                    f"{self.world.device}: out of memory for held-out blocks, {tokens:,} tokens at"
+                    " a time; use a smaller --micro-batch or --size"
+                )
+            tokens //= 2
 
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool

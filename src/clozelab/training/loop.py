@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Batch, UserError
 from clozelab.keys import key, mix
+from clozelab.training.memory import raising_one, room_for
 from clozelab.training.timing import Coming, Work
 from clozelab.training.updates import clip
 from clozelab.training.world import World
@@ -143,22 +144,19 @@ def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[
             yield taken.read(last)
             taken, last = None, time.perf_counter()
         work = Work(world.device, waited)
-        made, failed = None, None
+        made, full = None, ""
         try:
-            with work:
+            with work, raising_one():
                 made = _gradients(trainee, prepared, world)
         except torch.OutOfMemoryError as error:
-            failed = error
+            full = str(error) or "out of memory"  # its traceback would hold what filled the memory
         if taken:
             yield taken.read(last)
             last = time.perf_counter()
-        if failed:
-            try:
-                raise failed
-            finally:
-                failed = None  # or it would hold its own traceback, and that what filled the memory
+        if full:
+            raise torch.OutOfMemoryError(full)
         assert made is not None
-        with work:
+        with work, room_for("the moments of the optimiser", world.device):
             taken = _update(trainee, prepared, made, work)
     if taken:
         yield taken.read(last)
@@ -256,7 +254,11 @@ def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tupl
     With each, the seconds that it was waited for.
     """
     asked = time.perf_counter()
-    while (coming := next(feed, None)) is not None:
+    while True:
+        with raising_one():
+            coming = next(feed, None)
+        if coming is None:
+            return
         waited = time.perf_counter() - asked
         yield _sent(coming, device), waited
         asked = time.perf_counter()

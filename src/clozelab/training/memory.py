@@ -1,0 +1,50 @@
+"""Memory that ran out, on a GPU or a CPU: one error for all that report it, or a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from clozelab.contracts import UserError
+
+# What torch says on a CPU, where it has no error of its own: on Linux and macOS, and on Windows.
+_SAID = ("can't allocate memory", "not enough memory")
+
+
+def exhausted(error: BaseException) -> bool:
+    """Whether an error says that memory ran out: torch's own, Python's, or a CPU allocator's."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _SAID)
+
+
+@contextmanager
+def raising_one() -> Iterator[None]:
+    """Raise `torch.OutOfMemoryError` whatever memory ran out.
+
+    It is a new error: the old one's traceback holds what filled the memory.
+    """
+    full = ""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not exhausted(error):
+            raise
+        full = str(error) or "out of memory"
+    if full:
+        raise torch.OutOfMemoryError(full)
+
+
+@contextmanager
+def room_for(what: str, device: torch.device) -> Iterator[None]:
+    """Say in a sentence that memory has no room for something that cannot be smaller."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not exhausted(error):
+            raise
+        raise UserError(
+            f"{device}: out of memory for {what}; use a smaller --size, or a machine with more"
+        ) from None
