@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, went
+from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
 from clozelab.contracts import UserError
 from clozelab.files import MARKER, kind_of
 from clozelab.recipe import to_toml
 from clozelab.records import Run
-from clozelab.runs import starting
+from clozelab.runs import exchange, starting
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.model import Model
@@ -270,6 +270,19 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
         assert tree(place) == before
     assert of(Ended, list(first))[0].whole
     assert main(["pretrain", "--resume", str(place)]) == 0
+
+
+def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    exchange.export(teacher(), tmp_path / "hf")
+    words = ["--data", store("wordpiece"), "--device", "cpu", "--budget", "1steps"]
+    with Run(out).writing():
+        before = tree(out)
+        assert main(["import", str(tmp_path / "hf"), str(out)]) == 2
+        assert main(["distil", teacher(), *words, "--out", str(out)]) == 2
+        assert tree(out) == before
+    other = tmp_path / "other"
+    assert main(["import", str(tmp_path / "hf"), str(other)]) == 0 and kind_of(other) == "run"
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -118,6 +118,23 @@ def test_what_was_interrupted_goes_on_as_if_nothing_had_been(tmp_path: Path) -> 
         assert equal(weights(whole / place), weights(cut / place))
 
 
+def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
+    tmp_path: Path,
+) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+    ran(study, out)
+    before = cells(out)
+    for name in (
+        "result.json",
+        "cells/static/seed-0/result.json",
+        "cells/static/seed-0/measured.json",
+    ):
+        (out / name).unlink()
+    ran(study, out)
+    assert cells(out) == before
+    assert all("held_out.masked_lm" in one["scores"] for one in before)
+
+
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:
     study, out = made(tmp_path, STATIC, tasks=[reviews()]), tmp_path / "out"
     ran(study, out)
