@@ -186,6 +186,17 @@ def test_the_sample_for_the_tokenizer_counts_text(
     assert whole > total * 0.99  # line ends between paragraphs are not counted
 
 
+def test_a_trained_tokenizer_that_was_damaged_is_trained_again(tmp_path: Path) -> None:
+    file, found = write(tmp_path / "a.jsonl", texts(2)), []
+    for _ in range(2):
+        for _ in building._trained(ByteBpe(vocabulary=300), [file], tmp_path, Reading()):
+            pass
+        (kept,) = tmp_path.glob("tokenizer-*.json")
+        found.append(kept.read_text(encoding="utf-8"))
+        kept.write_text(found[-1][:100], encoding="utf-8")
+    assert found[0] == found[1]
+
+
 def test_counts_say_what_a_build_left_aside(tmp_path: Path) -> None:
     counts = Counts()
     (tmp_path / "a.csv").write_text("text\nOne cat sat.\nTwo dogs ran.\n", encoding="utf-8")

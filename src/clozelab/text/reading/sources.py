@@ -44,7 +44,7 @@ _STDIN = "-"
 _HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _TEXT = (".txt", "")  # what a folder is read for, besides tables and JSON lines
-_PROBED, _PROBE = 32, 1 << 20  # files looked into for the size of their text, and bytes of each
+_PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from clozelab.text.store.options import Options, Progress
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import Training
 from clozelab.text.units import Runs, gazetteer, read_spans
-from clozelab.text.vocabulary import check_ids, describe
+from clozelab.text.vocabulary import check_ids, describe, load
 from clozelab.text.words import segmenter
 
 _KIND = "corpus"
@@ -189,7 +189,8 @@ def _trained(
     name = blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
     kept = folder / f"tokenizer-{name}.json"
     if kept.exists():
-        return Tokenizer.from_file(str(kept))
+        with suppress(UserError):  # it was damaged since, and is trained again
+            return load(kept)
     total, most = total_bytes(inputs, reading), text_bytes(inputs, reading)
     limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
     share = 1.0 if not most else min(1.0, limit / most)

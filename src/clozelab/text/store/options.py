@@ -18,7 +18,7 @@ class Options:
     entities: str | None = None  # a file with a name on each line
     spans: str | None = None  # a TSV of document, start, end, kind
     phrases: bool = False
-    held_out: float = 0.01
+    held_out: float = 0.01  # share of the tokens
     unique: bool = False  # leave out documents that repeat another
     words: int = 30_000  # size of the vocabulary of whole words
     workers: int = 1

@@ -1,11 +1,11 @@
 """Which text is held out: whole documents, or stretches of them where those would miss the share.
 
 Documents are drawn by a hash of their text, so that equal ones never part and neither order nor
-workers count. Of many documents that comes near the share. Of few long ones it does not: where the
-drawn ones hold less than half the tokens that were asked for, or more than twice as many, the
-documents are laid end to end in the order of their hashes, and stretches of whole sentences at
-equal distances are held out. What is left of a document on either side is trained on, as a
-document of its own.
+workers count. Of many documents that comes near the share. Where fewer than twenty are drawn and
+their tokens are not within a tenth of the share, or where more are drawn and they have less than
+half of it or more than twice as much, the documents are laid end to end in the order of their
+hashes, and stretches of whole sentences at equal distances are held out. What is left of a document
+on either side is trained on, as a document of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from clozelab.contracts import Bools, Ints, Keys
 from clozelab.packed import offsets
 from clozelab.text.store.shards import Shard
 
+_MANY = 20  # documents drawn, of which the share may be missed by chance
 _STRETCH = 1024  # tokens of a stretch, at least: shorter ones would be all beginnings
 _STRETCHES = 100  # at most
 
@@ -71,7 +72,8 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
     tokens = sizes[:, 0]
     whole = digests[:, 1].astype(np.float64) / 2.0**64 < share
     held, total = tokens[whole].sum(), tokens.sum()
-    if not share or (share * total / 2 <= held <= share * total * 2 and held < total):
+    off = 2.0 if (tokens[whole] > 0).sum() >= _MANY else 1.1
+    if not share or (share * total / off <= held <= share * total * off and held < total):
         return Parting(whole)
     line = _Line.of(digests, tokens, share)
     whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0
