@@ -17,6 +17,7 @@ from clozelab.contracts import UserError
 from clozelab.files import mark
 from clozelab.report.corpora import show
 from clozelab.text.store import Corpus
+from clozelab.text.store.manifest import ARRAYS, SPLITS
 from clozelab.text.tokenizers import Wordpiece
 
 
@@ -93,6 +94,9 @@ def test_check_finds_what_opening_a_large_store_would_not(
     shutil.copytree(whole, store)
     damage(store, "flipped")
     monkeypatch.setattr("clozelab.text.store.corpus._SMALL", 0)
+    with pytest.raises(UserError, match="checksum differs"):
+        Corpus.open(store)
+    monkeypatch.setattr("clozelab.text.store.corpus._LITTLE", 0)
     corpus = Corpus.open(store)
     with pytest.raises(UserError, match="checksum differs"):
         corpus.check()
@@ -144,6 +148,28 @@ def test_a_manifest_with_any_bit_flipped_is_refused(tmp_path: Path, whole: Path)
             Corpus.open(store)
     (store / "manifest.json").write_bytes(content)
     Corpus.open(store).check()
+
+
+def test_flips_in_a_store_too_large_to_be_compared_leave_no_traceback(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening leaves the large files to `check`, which finds every flip."""
+    monkeypatch.setattr("clozelab.text.store.corpus._SMALL", 0)
+    monkeypatch.setattr("clozelab.text.store.corpus._LITTLE", 0)
+    store = tmp_path / "c"
+    shutil.copytree(whole, store)
+    draw = random.Random(14)
+    for name in (f"{split}/{array}.npy" for split in SPLITS for array in ARRAYS):
+        content = (store / name).read_bytes()
+        for most in (200, len(content)) * 10:  # half of them in the header
+            flipped = bytearray(content)
+            flipped[draw.randrange(min(most, len(content)))] ^= 1 << draw.randrange(8)
+            (store / name).write_bytes(flipped)
+            with pytest.raises(UserError):
+                Corpus.open(store).check()
+            with suppress(UserError):
+                show(Corpus.open(store))
+        (store / name).write_bytes(content)
 
 
 def test_the_flips_of_an_unsealed_manifest_leave_no_traceback(tmp_path: Path, whole: Path) -> None:

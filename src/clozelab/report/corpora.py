@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.contracts import Mark
+from clozelab.contracts import Mark, UserError
 from clozelab.text.store import Corpus
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -40,6 +40,9 @@ def _facts(corpus: Corpus) -> list[tuple[str, str]]:
     words = int(((documents.marks[:_SAMPLE] & Mark.WORD) != 0).sum())
     sample = len(documents.marks[:_SAMPLE])
     lengths = np.diff(documents.sentences)
+    if (lengths < 0).any():
+        damaged = corpus.path / "train" / "sentences.npy"
+        raise UserError(f"{damaged}: a byte was altered; build the corpus again")
     facts = [
         ("held out", _held_out(manifest)),
         ("vocabulary", f"{manifest['vocabulary']:,} ids"),

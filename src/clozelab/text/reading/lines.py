@@ -77,7 +77,7 @@ class Lines:
         self._counts = counts
         # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
         self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
-        self._source = self._mended()
+        self._source = self._repaired()
         self._ahead: deque[str] = deque()
         self._read = 0  # lines read, of which `number` trails by what is ahead
         self._bad = 0  # lines that held what does not decode
@@ -106,7 +106,7 @@ class Lines:
         """Let go of the stream without closing it."""
         self._text.detach()
 
-    def _mended(self) -> Iterator[str]:
+    def _repaired(self) -> Iterator[str]:
         begun = False
         size = nuls = 0
         while piece := self._piece():

@@ -58,7 +58,7 @@ class _Item:
 def documents(
     inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: Progress | None = None
 ) -> Generator[RawDocument, None, None]:
-    """Every document of the inputs, in order; what was skipped or mended is added to `counts`.
+    """Every document of the inputs, in order; what was skipped or repaired is added to `counts`.
 
     Names that lead nowhere are refused at once; an input without any document at the end.
     """
