@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from peers import shaken
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
@@ -181,3 +181,38 @@ def test_half_precision_goes_out_as_it_came(tmp_path: Path, dtype: str) -> None:
     model = saved(tmp_path / "in", "bert", "Model")
     model.to(getattr(torch, dtype)).save_pretrained(tmp_path / "in")
     same_bits(model, transformers.AutoModel.from_pretrained(back(tmp_path / "in"), dtype="auto"))
+
+
+@pytest.mark.parametrize("kind", ["Model", "ForPreTraining"])
+@pytest.mark.parametrize("settings", [{"embedding_size": 32}, {"num_hidden_groups": 2}])
+def test_albert_comes_back_at_any_size_and_in_any_groups(
+    tmp_path: Path, kind: str, settings: dict[str, int]
+) -> None:
+    cls = getattr(transformers, f"Albert{kind}")
+    model = shaken(cls(cls.config_class(**{**ALBERT, **settings}))).float()
+    model.save_pretrained(tmp_path / "in")
+    tokenizer("bert").save(str(tmp_path / "in" / "tokenizer.json"))
+    same_bits(model, cls.from_pretrained(back(tmp_path / "in")))
+
+
+@pytest.mark.parametrize("family", ["openai-gpt", "gpt2"])
+def test_a_second_head_is_left_and_the_first_comes_back(tmp_path: Path, family: str) -> None:
+    model = saved(tmp_path / "in", family, "DoubleHeadsModel")
+    out = back(tmp_path / "in")
+    peer = getattr(transformers, f"{FAMILIES[family][0]}LMHeadModel").from_pretrained(out)
+    assert peer.config.architectures == [type(peer).__name__]
+    same_bits(model.transformer, peer.transformer)
+    assert any("multiple_choice_head" in note for note in load(str(tmp_path / "in")).notes)
+
+
+def test_the_published_form_of_gpt2_is_no_encoder_alone(tmp_path: Path) -> None:
+    """Its file has the names of an encoder alone, with old buffers, and the class of a model."""
+    model = saved(tmp_path / "in", "gpt2", "LMHeadModel")
+    file = tmp_path / "in" / "model.safetensors"
+    old = {name.removeprefix("transformer."): value for name, value in load_file(file).items()}
+    old |= {f"h.{layer}.attn.bias": torch.ones(1, 1, 40, 40) for layer in range(2)}
+    save_file(old, file, metadata={"format": "pt"})
+    peer = transformers.GPT2LMHeadModel.from_pretrained(back(tmp_path / "in"))
+    assert peer.config.architectures == ["GPT2LMHeadModel"]
+    same_bits(model, peer)
+    assert load(str(tmp_path / "in")).notes == ()

@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -332,6 +333,39 @@ def test_a_small_vocabulary_is_imported_filled_and_exported(
     tune(tmp_path / "run", tmp_path / "tuned")
 
 
+def test_the_tokenizer_that_came_is_recorded(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "roberta", tmp_path / "in")
+    (folder / "tokenizer.json").unlink()
+    pieces = [*NAMES["bert"], *WORDS, "##s", "The"]
+    (folder / "vocab.txt").write_text("\n".join(pieces))
+    exchange.bring(str(folder), tmp_path / "run")
+    told = (tmp_path / "run" / "recipe.toml").read_text(encoding="utf-8")
+    table = told.partition("[tokenizer]")[2].partition("\n[")[0]
+    assert 'use = "wordpiece"' in table and "cased = true" in table
+    assert f"vocabulary = {SIZE}" in table and '"[MASK]"' in table
+
+
+def test_words_beyond_the_model_s_table_are_left_aside(made: Path, tmp_path: Path) -> None:
+    folder = copied(made, "bert", tmp_path / "in")
+    made_with = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made_with.add_tokens([f"new{number}" for number in range(9)])
+    made_with.save(str(folder / "tokenizer.json"))
+    given = load(str(folder))
+    assert (
+        given.vocabulary.size
+        == SIZE
+        == len(given.model.state_dict()["encoder.embeddings.words.weight"])
+    )
+    (note,) = [note for note in given.notes if "no row" in note]
+    assert "new8" in note and "new0" not in note
+    table = {f"w{number}": number for number in range(40)}
+    Tokenizer(models.WordLevel({**table, "[UNK]": 40}, "[UNK]")).save(
+        str(folder / "tokenizer.json")
+    )
+    with pytest.raises(UserError, match=r"in: the tokenizer has ids up to 40 and the model 25"):
+        load(str(folder))
+
+
 # Places.
 
 
@@ -364,6 +398,23 @@ def test_what_is_exported_can_be_read_by_others(made: Path, tmp_path: Path) -> N
     written = [*(tmp_path / "out").rglob("*"), *(tmp_path / "run" / "checkpoints").rglob("*")]
     modes = {file.name: file.stat().st_mode & 0o777 for file in written if file.is_file()}
     assert "model.safetensors" in modes and set(modes.values()) == {0o644}, modes
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """A limit on a file's size stands for the disk: the weights are over it, the texts are not."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, before[1]))
+    try:
+        told = refused(capsys, command, str(made / "bert"), str(tmp_path / "out"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "File too large" in told and f"{tmp_path / 'out'}/" in told and "/.out." not in told
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_missing_onnx_extra_names_the_place_that_was_given(

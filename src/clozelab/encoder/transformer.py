@@ -19,7 +19,7 @@ class Transformer:
     """A stack of attention and feed-forward layers over the sum of token, position and type.
 
     `positions` is the longest block; the table has `position_offset` rows more (RoBERTa counts
-    from the padding id). `types = 0` is an encoder without a type table. `embedding` below `width`
+    from the padding id). `types = 0` is an encoder without a type table. `embedding` unlike `width`
     puts a projection after the embedding's norm. `sharing` says which half of a layer is shared,
     norm included, within each of `groups` equal runs of layers. The pooler belongs to the pair
     objectives, which alone train it.
@@ -63,8 +63,6 @@ class Transformer:
             )
         if self.epsilon <= 0:
             raise UserError(f"epsilon = {self.epsilon}: must be above 0, for instance 1e-12")
-        if self.embedding > self.width:
-            raise UserError(f"embedding = {self.embedding}: must be at most width = {self.width}")
         if self.groups > self.layers:
             raise UserError(f"groups = {self.groups}: must be at most layers = {self.layers}")
         if self.groups > 1 and self.sharing == "none":

@@ -35,6 +35,7 @@ from clozelab.runs.tasks.tuned import Tuned
 from clozelab.runs.tasks.tuned import build as tuned_model
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import load as load_tokenizer
+from clozelab.text.vocabulary import within as in_table
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
@@ -181,20 +182,20 @@ def _shell(
 def _foreign(place: str) -> Loaded:
     """A model of transformers, as the recipe of its family with its own sizes and heads."""
     files = huggingface.read(place)
+    tokenizer = load_tokenizer(files.folder)
     try:
         found = bring(files.config, files.tensors)
-        recipe = _taken_for(found)
+        rows = len(found.weights["encoder.embeddings.words.weight"])
+        tokenizer, beyond = in_table(tokenizer, rows)
+        recipe = _taken_for(found).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-    tokenizer = load_tokenizer(files.folder)
-    words = found.weights["encoder.embeddings.words.weight"]
     size = describe(tokenizer).size
-    if size > len(words):
+    if size > rows:
         raise UserError(
-            f"{place}: the tokenizer has ids up to {size - 1:,} and the model {len(words):,} words;"
+            f"{place}: the tokenizer has ids up to {size - 1:,} and the model {rows:,} words;"
             " resize the model's embeddings to the tokenizer, and save both"
         )
-    recipe = recipe.reading(tokenizer, vocabulary=len(words))
     dtype = str(_dtype(files.tensors)).removeprefix("torch.")
     origin = Origin(found.family, found.heads, found.bare, dtype)
     task: Assignment | None = None
@@ -206,6 +207,11 @@ def _foreign(place: str) -> Loaded:
     set_weights(model, {name: w for name, w in found.weights.items() if name in names})
     left = sorted({*found.left, *(found.weights.keys() - names)})
     notes = [f"{place}: {note}" for note in found.notes]
+    if beyond:
+        notes.append(
+            f"{place}: left aside, since the model has no row for them: the tokenizer's"
+            f" {', '.join(beyond[:_NAMED])}"
+        )
     notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
     return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
 
@@ -213,7 +219,6 @@ def _foreign(place: str) -> Loaded:
 def _taken_for(found: Imported) -> Recipe:
     """The recipe that the model most likely came from, with its sizes and of its heads."""
     known = recipes.read(_recipe(found))
-    kind: Any = known.tokenizer
     parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
     if "heads.causal_lm.dense.weight" in found.weights:
         parts = [CausalLm(head="transform")]
@@ -221,7 +226,6 @@ def _taken_for(found: Imported) -> Recipe:
     predicts = any("targets" in part.needs for part in parts) or found.heads == ("causal_lm",)
     return replace(
         within(known, found.encoder),
-        tokenizer=replace(kind, vocabulary=len(found.weights["encoder.embeddings.words.weight"])),
         objectives=tuple(parts) if predicts else known.objectives,
     )
 

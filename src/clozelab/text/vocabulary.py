@@ -108,6 +108,19 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
         )
 
 
+def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
+    """The tokenizer without words that were added to it with ids from `size` on; and these words.
+
+    A model whose table was not made larger has no rows for them.
+    """
+    settings = json.loads(tokenizer.to_str())
+    beyond = [token["content"] for token in settings["added_tokens"] if token["id"] >= size]
+    if not beyond:
+        return tokenizer, []
+    settings["added_tokens"] = [t for t in settings["added_tokens"] if t["id"] < size]
+    return Tokenizer.from_str(json.dumps(settings)), beyond
+
+
 # The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
 _FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
