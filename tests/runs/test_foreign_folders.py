@@ -296,6 +296,15 @@ def test_fine_tuning_begins_with_the_pooler_that_came(tmp_path: Path, imported: 
         assert torch.allclose(mine, theirs, atol=1e-6) and theirs.numel()
 
 
+def test_a_tuned_encoder_alone_is_a_class_of_its_family(tmp_path: Path) -> None:
+    settings = {"vocab_size": SIZE, "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 24}
+    place = saved(tmp_path / "in", "DistilBertModel", {**settings, "max_position_embeddings": 40})
+    tune(place, tmp_path / "tuned")
+    exchange.export(str(tmp_path / "tuned"), tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert told["architectures"] == ["DistilBertForSequenceClassification"]
+
+
 def test_pretraining_goes_on_from_an_encoder_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

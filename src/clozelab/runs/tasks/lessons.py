@@ -190,7 +190,7 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
         return {"pool": "mean", "summary": "none"}
     # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
     heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
-    family = fitting(encoder, heads, given.vocabulary)
+    family = given.origin.family if given.origin else fitting(encoder, heads, given.vocabulary)
     usual = summary(family, kind)
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
