@@ -250,6 +250,17 @@ def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Pat
     assert os.listdir(folder) == ["step-00000002"]
 
 
+def test_what_a_killed_save_had_still_to_remove_goes_unless_the_run_is_done(tmp_path: Path) -> None:
+    place, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
+    went(task("bert", steps=6), place, habits=OFTEN)
+    sparing = replace(OFTEN, keep=1)
+    again(place, habits=sparing)
+    assert len(os.listdir(folder)) == 3
+    (place / "result.json").unlink()
+    again(place, habits=sparing)
+    assert os.listdir(folder) == ["step-00000006"]
+
+
 # Two at once
 
 

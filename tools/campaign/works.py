@@ -48,7 +48,7 @@ on = ["held_out.masked_lm"]
 says = "Fresh masks are no worse."
 """
 # What hangs on the clock, and what says how a run came about rather than what came out.
-_TIMES = ("limited_by", "tokens_a_second", "waited", "slack", "busy")
+_TIMES = ("limited_by", "times", "tokens_a_second", "waited", "slack", "busy", "starved")
 _SEALS = ("checksums.json", "machine.toml", "page.html", "page.md")
 
 

@@ -57,7 +57,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
     facts = run.machine()
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         if world.leads:
-            tidy(run.checkpoints)
+            tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
         world.wait()
         found, passed = newest(run.checkpoints)
         for line in passed:

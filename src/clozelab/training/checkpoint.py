@@ -122,15 +122,15 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, passed
 
 
-def tidy(folder: Path) -> None:
-    """Remove what a killed save left; a checkpoint that it had set aside is put back."""
-    if not any(folder.glob(".step-*")):
-        return
+def tidy(folder: Path, *, keep: int) -> None:
+    """Do what is left of a save that was killed; a checkpoint that it had set aside is put back.
+
+    As a save does, it leaves the `keep` newest (0 keeps all).
+    """
     found, _ = newest(folder)
     if found is not None and found.path.name.startswith("."):
         os.replace(found.path, folder / f"step-{found.step:08d}")
-    for path in folder.glob(".step-*"):
-        _remove(path)
+    _tidy(folder, found.step if found else 0, keep)
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:

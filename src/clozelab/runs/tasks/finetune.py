@@ -160,7 +160,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     run, world, given = session.run, work.world, work.lesson
     begun = run.recipe_file.exists()
     if world.leads:
-        tidy(run.checkpoints)
+        tidy(run.checkpoints, keep=session.habits.keep)
         if not begun:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
         write_text(run.path / taskfile.FILE, taskfile.to_toml(given.task))
