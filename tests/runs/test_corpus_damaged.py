@@ -269,6 +269,31 @@ def test_what_a_kill_at_the_very_end_left_is_swept(tmp_path: Path, whole: Path) 
     assert digests(store) == digests(whole) and not (store / "building").exists()
 
 
+@pytest.mark.parametrize("moved", [0, 7, 15])
+def test_a_build_stopped_while_its_files_are_moved_goes_on(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch, moved: int
+) -> None:
+    file, store = write(tmp_path / "a.jsonl", texts(5)), tmp_path / "c"
+    tokenizer = Corpus.open(whole).tokenizer
+    replace, seen = Path.replace, []
+
+    def stop(path: Path, target: Path) -> Path:
+        seen.append(path)
+        if len(seen) > moved:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build(file, store, tokenizer)
+    with pytest.raises(UserError, match="this corpus is unfinished"):
+        Corpus.open(store)
+    build(file, store, tokenizer).check()
+    expected = {name: digest for name, digest in digests(whole).items() if name != "manifest.json"}
+    assert digests(store).items() >= expected.items()
+
+
 @pytest.mark.parametrize("beside", ["manifest.json", None, ".clozelab"])
 def test_a_folder_building_that_is_not_ours_stays(tmp_path: Path, beside: str | None) -> None:
     file, out = write(tmp_path / "a.jsonl", texts(2)), tmp_path / "p"

@@ -94,10 +94,11 @@ def test_a_name_that_is_no_utf8_is_read(tmp_path: Path, inside: bool) -> None:
             file.write("One cat sat. Two dogs ran.")
     except OSError:
         pytest.skip("this file system has no such names")
-    corpus = build(str(tmp_path) if inside else name, tmp_path / "c", held_out=0)
+    out = Path(name).with_suffix(".corpus")
+    corpus = build(str(tmp_path) if inside else name, out, held_out=0)
     assert decoded(corpus) == ["One cat sat. Two dogs ran."]
-    assert corpus.manifest["inputs"] == [f"{tmp_path}/caf\\udce9.txt"]
-    Corpus.open(tmp_path / "c").check()
+    assert corpus.manifest["inputs"] == [f"{tmp_path}/caf\\xe9.txt"]
+    Corpus.open(out).check()
 
 
 def test_a_folder_says_what_it_was_read_for(tmp_path: Path) -> None:

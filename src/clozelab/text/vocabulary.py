@@ -146,7 +146,7 @@ def load(place: str | Path) -> Tokenizer:
         raise UserError(f"{path}: no such tokenizer; give a directory, tokenizer.json or vocab.txt")
     try:
         if path.suffix not in (".txt", ".model") and path.name != "vocab.json":
-            tokenizer = Tokenizer.from_file(str(path))
+            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
         elif path.suffix == ".model":
             tokenizer = _with_added(_from_sentencepiece(path), path)
         elif path.suffix == ".txt":

@@ -7,6 +7,7 @@ import codecs
 import gzip
 import io
 import lzma
+import os
 import re
 import zlib
 from collections import deque
@@ -27,7 +28,7 @@ _ESCAPED = re.compile("[\udc80-\udcff]+")  # how Python marks bytes that no char
 
 def shown(path: Path) -> str:
     """A path as text: bytes of it that are no UTF-8 stand as numbers."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -220,7 +220,7 @@ def _trained(
     if isinstance(trained, BaseException):
         raise trained
     files.write_text(kept, trained.to_str(pretty=True))
-    return Tokenizer.from_file(str(kept))
+    return load(kept)
 
 
 def _sample(
