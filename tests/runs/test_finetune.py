@@ -50,7 +50,7 @@ from clozelab.tasks.examples import Answer as Gold
 from clozelab.tasks.examples import Choice, Question, Sentences, Tagged
 from clozelab.tasks.files.gap import gap as read_gap
 from clozelab.tasks.predictions import Class, Clusters, Number, Picked, Span, Tags
-from clozelab.training.loop import Step
+from clozelab.training.loop import Step, train
 
 torch.set_num_threads(1)
 
@@ -578,6 +578,30 @@ def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
     assert orders[0] == Trial(given, MACHINE, HERE).draws._order(0).tolist()
     labels = [step.counts["classify"] for step in map(one.prepare, range(2))]
     assert labels == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("pairs", "pairs"), ("choose", "choices"), ("answer", "spans"), ("tag", "tags")],
+)
+def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind(
+    kind: str, name: str
+) -> None:
+    given = lesson(order(kind, sample(name, 16), *SHORT[: -len(STILL)]))  # with dropout
+    head = f"heads.{given.task.kind.name}."
+
+    def drawn(seed: int) -> list[Any]:
+        """The order of the first epoch, the head's weights, and the loss of one batch by seed."""
+        work = Trial(replace(given, seed=seed), MACHINE, HERE)
+        fresh = [p.tolist() for n, p in work.model.named_parameters() if n.startswith(head)]
+        fixed = Trial(given, MACHINE, HERE)  # but for the dropout
+        fixed.trainee.seed = work.trainee.seed
+        (step,) = train(fixed.trainee, iter([fixed.prepare(0)]), HERE)
+        return [work.draws._order(0).tolist(), fresh, step.sums]
+
+    same, other = drawn(0), drawn(1)
+    assert same == drawn(0)
+    assert all(mine != theirs for mine, theirs in zip(same, other, strict=True))
 
 
 @pytest.mark.parametrize(
