@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from learning import MACHINE
 
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs.events import Ended, Said
+from clozelab.runs.events import Began, Ended, Said
+from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
 from clozelab.runs.tasks.finetune import follow, planned
 from clozelab.training.checkpoint import newest
@@ -164,6 +166,20 @@ def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> N
     assert events(Step, tuned(given, out))[0].number == 1
     assert steps_done(out / "seed-0") == 2
     assert equal(weights(out / "seed-0"), weights(tmp_path / "straight" / "seed-0"))
+
+
+def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
+    given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
+    machine = Machine(device="cpu", precision="bf16", workers=0, micro_batch=2)
+    for again, changes in ((Machine(), 0), (Machine(precision="fp32"), 1)):
+        for happened in follow(planned(given), out, machine=machine, habits=Habits()):
+            if isinstance(happened.event, Step):
+                break
+        (began,) = events(Began, happened := tuned(given, out, machine=again))
+        assert began.precision == (again.precision or "bf16")
+        assert began.micro_tokens == Run(out / "seed-0").machine()["micro_tokens"] == 128
+        assert len(Run(out / "seed-0").entries("changed")) == changes
+        shutil.rmtree(out)
 
 
 def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path: Path) -> None:

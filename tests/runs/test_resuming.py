@@ -20,6 +20,8 @@ from clozelab.contracts import UserError
 from clozelab.files import MARKER, kind_of
 from clozelab.recipe import to_toml
 from clozelab.records import Run
+from clozelab.report.gathering import gather
+from clozelab.report.page import sections
 from clozelab.runs import exchange, starting
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
@@ -88,6 +90,9 @@ def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path
     assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
     (said,) = of(Said, events)
     assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
+    machines = [*sections(gather([place])[0], [])][-1]
+    rows = [[cell.text for cell in row] for row in machines.parts[1].rows]  # type: ignore[union-attr]
+    assert rows[0] == ["run", "3", "precision", '"bf16"', '"fp32"'] and len(rows) == 2
     facts = Run(place).machine()
     assert (facts["precision"], facts["micro_tokens"], facts["recompute"]) == ("fp32", 128, True)
 
@@ -120,17 +125,19 @@ def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) ->
 
 
 def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward, calls = Model.forward, [0]
+    forward, taken = Model.forward, [0]
 
     def tight(self: Model, batch: Any) -> Any:
-        calls[0] += self.training
-        if calls[0] > 3 and self.training and len(batch.input.ids) > 64:
+        if taken[0] == 3 and self.training and len(batch.input.ids) > 64:
             raise torch.OutOfMemoryError("no room")
         return forward(self, batch)
 
     monkeypatch.setattr(Model, "forward", tight)
     place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
-    went(task("roberta", steps=5, sequences=8), place, machine, OFTEN)
+    for event in pretrain(
+        task("roberta", steps=5, sequences=8), place, machine=machine, habits=OFTEN
+    ):
+        taken[0] += isinstance(event, Step)
     settings = {"micro_tokens": {"from": 256, "to": 64}}
     assert Run(place).entries("changed") == [{"kind": "changed", "step": 3, "settings": settings}]
     assert Run(place).machine()["micro_tokens"] == 64

@@ -148,7 +148,7 @@ class Machine:
         if self.micro_batch is not None:
             return self.micro_batch * length
         if self.micro_tokens is not None:
-            return max(length, self.micro_tokens)
+            return self.micro_tokens
         if device.type == "cpu":
             return max(length, 8192)
         free = torch.cuda.mem_get_info(device)[0]

@@ -87,28 +87,13 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
         if world.leads:
             run.resume(first)
         if first < setup.schedule.total:
-            changes = session.settle(first)
-            if changes:
-                yield Said(f"{_written(changes)}, from step {first + 1:,} on")
+            yield from session.settle(first)
         yield from session.go(first, cursor)
 
 
 def _alone(run: Run, world: World) -> AbstractContextManager[None]:
     """Keep other writers out of the run's folder; one process holds the lock for all."""
     return run.writing() if world.leads else nullcontext()
-
-
-def _written(changes: dict[str, dict[str, Any]]) -> str:
-    """Settings of machine.toml as they were and are."""
-    return ", ".join(
-        f"{name} {_told(both['from'])} → {_told(both['to'])}" for name, both in changes.items()
-    )
-
-
-def _told(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "none" if value is None else str(value)
 
 
 def _session(setup: Setup, run: Run, habits: Habits, *, times: Times) -> Session:

@@ -153,13 +153,15 @@ class Session:
         self._before = state.get("machine", {})  # which older ones do not tell
         self._result = state.get("result")
 
-    def settle(self, step: int) -> dict[str, dict[str, Any]]:
-        """Record what the steps from here on are computed with; what of it has changed."""
+    def settle(self, step: int) -> Iterator[Said]:
+        """Record what the steps from here on are computed with, and say what of it has changed."""
         facts = self.work.facts()
         self._settings = {name: facts.get(name) for name in SETTINGS}
         if not self.work.world.leads:
-            return {}
-        return self.run.settled(step, facts, before=self._before or self.run.machine())
+            return
+        changes = self.run.settled(step, facts, before=self._before or self.run.machine())
+        if changes:
+            yield Said(f"{_written(changes)}, from step {step + 1:,} on")
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
@@ -267,7 +269,7 @@ class Session:
                     raise DivergedError(f"{error}; {place}") from None
             if self.pacer is None or not total:
                 yield Said(self.work.shrink())
-                self.settle(first)
+                list(self.settle(first))  # which has just been said
                 continue
             text = self.pacer.refit(first, total)
             if self.work.world.leads:  # recorded, so that the same run can be done again
@@ -339,3 +341,16 @@ class Session:
         self._saved = time.monotonic()
         if place is not None:
             yield Saved(step.number, place)
+
+
+def _written(changes: dict[str, dict[str, Any]]) -> str:
+    """Settings of machine.toml as they were and are."""
+    return ", ".join(
+        f"{name} {_told(both['from'])} → {_told(both['to'])}" for name, both in changes.items()
+    )
+
+
+def _told(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)

@@ -143,7 +143,11 @@ def trial(
     given: Lesson, place: Path, machine: Machine, habits: Habits, world: World
 ) -> Iterator[Happened]:
     """One fine-tuning from where it stands."""
-    work, run = Trial(given, machine, world), Run(place)
+    run = Run(place)
+    if run.recipe_file.exists():  # it goes on with the machine that it had
+        facts, recipe = run.machine(), given.recipe
+        machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
+    work = Trial(given, machine, world)
     name = f"{place.parent.name}/{place.name}"
     again = "the same finetune command"
     often = work.draws.epoch if habits.evaluate_every is None else habits.evaluate_every
@@ -175,6 +179,8 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
         session.last = work.chosen()
     if world.leads and begun:
         run.resume(first)
+        if first < work.schedule.total:
+            yield from session.settle(first)
     world.wait()
     try:
         yield from session.go(first, cursor)

@@ -226,6 +226,8 @@ class Trial:
             **machines.facts(device),
             "precision": self.precision,
             "micro_tokens": self.tokens,
+            "workers": self.machine.threads,
+            "recompute": bool(self.machine.recompute),
             "compiled": self.compiled,
             "kernels": self.machine.fuses(device, compiled=self.compiled),
             "graphs": self.trainee.replays,
