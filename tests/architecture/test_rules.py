@@ -93,6 +93,30 @@ def test_looking_at_things_needs_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 
 
+# Imports all of clozelab without what Windows lacks; the libraries have builds for it.
+ELSEWHERE = """
+import importlib, os, pkgutil, signal, sys
+import filelock, numpy, pyarrow, rich.progress, safetensors.torch, tokenizers, torch
+for name in ("fcntl", "resource", "termios", "tty", "pwd", "grp"):
+    sys.modules[name] = None
+for home, names in {os: "fork forkpty getuid getpgid killpg mkfifo mknod sched_getaffinity setsid",
+                    signal: "SIGHUP SIGKILL SIGUSR1 alarm pthread_sigmask sigwait"}.items():
+    for name in names.split():
+        delattr(home, name)
+import clozelab
+for found in pkgutil.walk_packages(clozelab.__path__, "clozelab."):
+    if not found.name.startswith(("clozelab.kernels.", "clozelab.__main__")):  # Triton's, a command
+        importlib.import_module(found.name)
+"""
+
+
+def test_nothing_needs_posix_to_be_imported() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE], cwd=SOURCE.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_a_test_interrupts_hears_it() -> None:
     """By tests/interrupting.py: in a background job a process begins deaf to SIGINT."""
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):

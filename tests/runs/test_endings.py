@@ -225,7 +225,7 @@ ERRORS = [
 
 @pytest.mark.parametrize("debug", ["", "0", "1"])
 @pytest.mark.parametrize(("error", "code", "told"), ERRORS, ids=lambda one: type(one).__name__)
-def test_an_error_is_a_sentence_and_its_traceback_is_to_be_had(
+def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     error: BaseException,
     code: int,
     told: str,
