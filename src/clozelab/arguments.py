@@ -10,6 +10,7 @@ from clozelab.contracts import UserError
 from clozelab.nearest import nearest, remedy
 
 _DIGITS = 18  # of a number that 64 bits hold
+_MOST = 4096  # workers, or runs
 
 
 class _Parser(argparse.ArgumentParser):
@@ -140,7 +141,7 @@ def _add_corpus(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     group.add_argument("--unique", action="store_true", help="leave out documents that repeat")
     group.add_argument("--held-out", type=float, default=0.01, help="share of the tokens (0.01)")
     group.add_argument("--words", type=_count, default=30_000, help="whole words kept for ELMo")
-    group.add_argument("--workers", type=_count, help="processes (one a core)")
+    group.add_argument("--workers", type=_few, help="processes (one a core)")
     verb = _verb(kinds, "corpus show", "what is in a corpus")
     verb.add_argument("corpus")
     verb = _verb(kinds, "corpus check", "compare every byte of a corpus with its manifest")
@@ -225,12 +226,12 @@ def _add_tasks(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     group.add_argument("--teacher", metavar="RUN", help="learn from this fine-tuned model as well")
     group.add_argument("--fresh", action="store_true", help="random weights in the model's place")
     group = verb.add_argument_group("several runs, of which the best on dev is taken")
-    group.add_argument("--seeds", type=_count, default=1, metavar="N", help="how many runs (1)")
+    group.add_argument("--seeds", type=_few, default=1, metavar="N", help="how many runs (1)")
     group.add_argument("--seed", type=_count, default=0, metavar="N", help="the first one's (0)")
     group.add_argument(
         "--grid", nargs="*", metavar="KEY=A,B", help="every combination; none given: the protocol's"
     )
-    group.add_argument("--at-once", type=_count, default=1, metavar="N", help="side by side (1)")
+    group.add_argument("--at-once", type=_few, default=1, metavar="N", help="side by side (1)")
     _add_machine(verb)
     verb = _verb(verbs, "predict", "what a fine-tuned model says of texts")
     verb.add_argument("model", help="a fine-tuned run")
@@ -263,7 +264,7 @@ def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument(
         "--budget", help="30m for all of it, or 300Mtok or 2000steps for each of its runs"
     )
-    verb.add_argument("--seeds", type=_count, metavar="N", help="how many (what the study says)")
+    verb.add_argument("--seeds", type=_few, metavar="N", help="how many (what the study says)")
     verb.add_argument("--variants", metavar="A,B", help="some of them (all)")
     verb.add_argument(
         "--tasks", nargs="*", metavar="TASK", help="known ones, or KIND=DIR with train.* and dev.*"
@@ -280,7 +281,7 @@ def _add_study(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.add_argument("--keep-models", action="store_true", help="keep fine-tuned weights as well")
     group = _add_machine(verb)
     group.add_argument(
-        "--at-once", type=_count, metavar="N", help="side by side (1; of narrow models on a GPU 4)"
+        "--at-once", type=_few, metavar="N", help="side by side (1; of narrow models on a GPU 4)"
     )
     group.add_argument("--on", metavar="CLUSTER", help="ray://HOST:PORT or local, with Ray")
 
@@ -378,7 +379,7 @@ def _add_machine(verb: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group.add_argument("--device", choices=("cpu", "cuda"))
     group.add_argument("--precision", metavar="TYPE", help="fp32, bf16 or fp16 (bf16 on a GPU)")
     group.add_argument("--micro-batch", type=_count, metavar="N", help="full sequences at a time")
-    group.add_argument("--workers", type=_count, metavar="N", help="threads that prepare steps (1)")
+    group.add_argument("--workers", type=_few, metavar="N", help="threads that prepare steps (1)")
     switch = argparse.BooleanOptionalAction
     group.add_argument("--compile", action=switch, help="(on a GPU)")
     group.add_argument("--kernels", action=switch, help="our own, in a compiled model (on a GPU)")
@@ -415,3 +416,11 @@ def _count(word: str) -> int:
     if len(digits) > _DIGITS:
         raise argparse.ArgumentTypeError(f"{word!r} is larger than anything here")
     return int(digits)
+
+
+def _few(word: str) -> int:
+    """Of what each costs a process, a thread or a run."""
+    number = _count(word)
+    if number > _MOST:
+        raise argparse.ArgumentTypeError(f"{word!r} is more than {_MOST:,}")
+    return number
