@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from interrupting import started
 
+from clozelab import interrupts
 from clozelab.contracts import UserError
 from clozelab.runs.apart import workers
 
@@ -100,6 +104,24 @@ def test_interrupted_twice_the_workers_are_ended(tmp_path: Path) -> None:
         time.sleep(0.2)
     process.communicate()
     until(lambda: all(map(is_gone, pids)))
+
+
+def test_a_worker_that_an_interrupt_met_while_it_began_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[BaseProcess] = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        yield
+        begun.extend(active_children())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupts, "held", held)
+    with workers(reuse=True) as processes, pytest.raises(KeyboardInterrupt):
+        processes.submit(abs, 1)
+    assert begun
+    until(lambda: not any(process.is_alive() for process in begun))
 
 
 def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() -> None:

@@ -82,8 +82,12 @@ class _Worker:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
-        with interrupts.held():
-            self.process.start()
+        try:
+            with interrupts.held():
+                self.process.start()
+        except KeyboardInterrupt:  # held back until it had started
+            self.process.kill()
+            raise
         theirs.close()
 
     def leave(self) -> None:
