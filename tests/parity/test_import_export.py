@@ -183,6 +183,16 @@ def test_half_precision_goes_out_as_it_came(tmp_path: Path, dtype: str) -> None:
     same_bits(model, transformers.AutoModel.from_pretrained(back(tmp_path / "in"), dtype="auto"))
 
 
+def test_several_precisions_go_out_in_one_that_has_them_all(tmp_path: Path) -> None:
+    saved(tmp_path / "in", "bert", "Model")
+    file = tmp_path / "in" / "model.safetensors"
+    mixed = {n: t if "LayerNorm" in n else t.bfloat16() for n, t in load_file(file).items()}
+    save_file(mixed, file, metadata={"format": "pt"})
+    out = load_file(back(tmp_path / "in") / "model.safetensors")
+    assert {t.dtype for t in out.values()} == {torch.float32}
+    assert all(torch.equal(out[name], tensor.float()) for name, tensor in mixed.items())
+
+
 @pytest.mark.parametrize("kind", ["Model", "ForPreTraining"])
 @pytest.mark.parametrize("settings", [{"embedding_size": 32}, {"num_hidden_groups": 2}])
 def test_albert_comes_back_at_any_size_and_in_any_groups(

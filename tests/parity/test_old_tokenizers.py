@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -47,16 +49,15 @@ CLASSES = {
 }
 
 
-def trained(folder: Path, family: str, symbols: str = "") -> Path:
+@cache
+def learned(family: str, symbols: str) -> bytes:
     """A small model of sentencepiece, as that library trains and normalises it."""
-    folder.mkdir(exist_ok=True)
-    text = folder.parent / "text.txt"
     lines = data.task("pairs", "dev").read_text(encoding="utf-8").splitlines()
-    text.write_text("\n".join([*lines[:400], *TEXTS[:5]]), encoding="utf-8")
     control, ids = SYMBOLS[family]
+    model = BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        input=str(text),
-        model_prefix=str(folder / "made"),
+        sentence_iterator=iter([*lines[:400], *TEXTS[:5]]),
+        model_writer=model,
         vocab_size=300,
         model_type="unigram",
         hard_vocab_limit=False,
@@ -66,8 +67,14 @@ def trained(folder: Path, family: str, symbols: str = "") -> Path:
         num_threads=1,
         **ids,
     )
+    return model.getvalue()
+
+
+def trained(folder: Path, family: str, symbols: str = "") -> Path:
+    """Its file in a folder, beside a config."""
+    folder.mkdir()
     name = "spiece.model" if family in ("albert", "xlnet") else "sentencepiece.bpe.model"
-    (folder / "made.model").rename(folder / name)
+    (folder / name).write_bytes(learned(family, symbols))
     (folder / "config.json").write_text(json.dumps({"model_type": family}))
     return folder / name
 

@@ -55,12 +55,12 @@ class Judged(nn.Module):
         if task.vectors != "last" or (task.kind == "answer" and task.head == "beam"):
             how = f'"{task.vectors}" vectors' if task.vectors != "last" else 'head = "beam"'
             raise UserError(
-                f"task {task.kind} with {how}: not to be had as a graph of ONNX; use the run as it"
+                f"task {task.kind} with {how}: not available as a graph of ONNX; use the run as it"
                 " is (`clozelab predict`)"
             )
         if task.kind not in (*SUMMARISED, "tag", "answer"):
             raise UserError(
-                f"task {task.kind}: not to be had as a graph of ONNX; use the run as it is"
+                f"task {task.kind}: not available as a graph of ONNX; use the run as it is"
                 " (`clozelab predict`)"
             )
         self.encoder, self.head, self.task, self.last = encoder, head, task, last

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -231,9 +232,9 @@ def _taken_for(found: Imported) -> Recipe:
 
 
 def _dtype(tensors: Mapping[str, Tensor]) -> Any:
-    """The precision of most of some weights."""
-    kinds = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
-    return max(set(kinds), key=kinds.count)
+    """The precision of some weights; single where there are several, which loses none of them."""
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    return kinds.pop() if len(kinds) == 1 else torch.float32
 
 
 def _summed(names: Sequence[str]) -> str:

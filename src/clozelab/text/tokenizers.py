@@ -92,7 +92,7 @@ class ByteBpe:
 
     def __post_init__(self) -> None:
         if not self.cased:
-            raise UserError("byte_bpe leaves text as it is: cased = false is not to be had")
+            raise UserError("byte_bpe leaves text as it is: cased = false is not available")
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Learn the merges, over all bytes; a tokenizer that exists may do with fewer."""
