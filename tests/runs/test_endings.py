@@ -249,6 +249,21 @@ def test_a_nul_character_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "has a NUL character in it" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pretrain", "bert", "--data", "c", "--out", "r", "--budget", ""],
+        ["pretrain", "bert", "--data", "c", "--out="],
+        ["corpus", "build", "a.txt", "--out", ""],
+        ["pretrain", "bert", "--data", "c", "--out", "r", "--from", ""],
+    ],
+)
+def test_an_empty_word_is_not_none(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    name = words[-1 if words[-1] else -2].strip("-=")
+    assert capsys.readouterr().err.startswith(f"clozelab: {name}: is empty; give it a value")
+
+
 def test_a_mistake_is_one_sentence_in_a_process() -> None:
     assert refused(run("pretran")).endswith("pretran: is unknown; did you mean pretrain?")
 

@@ -51,8 +51,14 @@ def _run(words: Sequence[str]) -> None:
     arguments = parser().parse_args(words)
     if arguments.command is None:
         raise UserError("clozelab needs a command; see clozelab --help")
+    for name, value in vars(arguments).items():  # an empty budget is not none, nor a folder here
+        if name not in _TEXTS and "" in (value if isinstance(value, list) else [value]):
+            raise UserError(f"{_NAMES.get(name, name)}: is empty; give it a value, or leave it out")
     COMMANDS[arguments.command](arguments)
 
+
+_TEXTS = ("text", "question", "passage", "title")  # which may be empty, or say it better
+_NAMES = {"start": "from"}
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "corpus build": corpora.build,
