@@ -162,7 +162,7 @@ def test_coreference_is_learned_from_stories(told: str) -> None:
     work = Trial(given, MACHINE, HERE)
     (before,) = work.evaluate(0, blocks=0)
     steps_of(work)
-    (after,) = work.evaluate(work.total, blocks=0)
+    (after,) = work.evaluate(work.schedule.total, blocks=0)
     assert isinstance(before, Scored) and isinstance(after, Scored)
     assert after.scores["conll"] > 60 > before.scores["conll"] + 30
 
