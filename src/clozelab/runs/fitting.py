@@ -56,8 +56,8 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
         else part
         for part in recipe.objectives
     )
-    found = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
-    return replace(found, objectives=objectives)
+    recorded = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
+    return replace(recorded, objectives=objectives)
 
 
 def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class Machine:
         On another kind of device memory and compilers are others: what they decide is chosen anew.
         """
         known = facts if str(facts.get("device", "")).startswith(device.type) else {}
-        found = replace(
+        machine = replace(
             self,
             precision=_first(self.precision, facts.get("precision")),
             micro_tokens=known.get("micro_tokens"),
@@ -65,14 +65,18 @@ class Machine:
             recompute=_first(self.recompute, facts.get("recompute")),
             shard=_first(self.shard, facts.get("sharded") if processes > 1 else False),
         )
-        if self.precision is None and found.precision == "fp16" and device.type != "cuda":
-            found = replace(found, precision=None)
-        if self.kernels is None and found.kernels and not found.can_fuse(device):
-            found = replace(found, kernels=None)
-        compiled = found.compiles(device, recipe)
-        if self.graphs is None and found.graphs and not found.can_replay(device, compiled=compiled):
-            found = replace(found, graphs=None)
-        return found
+        if self.precision is None and machine.precision == "fp16" and device.type != "cuda":
+            machine = replace(machine, precision=None)
+        if self.kernels is None and machine.kernels and not machine.can_fuse(device):
+            machine = replace(machine, kernels=None)
+        compiled = machine.compiles(device, recipe)
+        if (
+            self.graphs is None
+            and machine.graphs
+            and not machine.can_replay(device, compiled=compiled)
+        ):
+            machine = replace(machine, graphs=None)
+        return machine
 
     def precision_on(self, device: torch.device) -> str:
         """The asked precision, or bf16 on a GPU and fp32 elsewhere."""

@@ -127,10 +127,10 @@ def tidy(folder: Path, *, keep: int) -> None:
 
     As a save does, it leaves the `keep` newest (0 keeps all).
     """
-    found, _ = newest(folder)
-    if found is not None and found.path.name.startswith("."):
-        os.replace(found.path, folder / f"step-{found.step:08d}")
-    _tidy(folder, found.step if found else 0, keep)
+    last, _ = newest(folder)
+    if last is not None and last.path.name.startswith("."):
+        os.replace(last.path, folder / f"step-{last.step:08d}")
+    _tidy(folder, last.step if last else 0, keep)
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:
