@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -251,7 +251,9 @@ class Session:
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
                         self._before = self._settings
-                        yield step
+                        # By the clock on the wall: what is done between steps takes time, too,
+                        # though a device may work meanwhile.
+                        yield replace(step, seconds=self._watch.read())
                         if self.pacer is not None:  # what one process wants, all of them do
                             wanted = self.pacer.wanted(first, self.work.schedule)
                             total = self.work.world.most(wanted)
@@ -302,11 +304,11 @@ class Session:
         self.spent = self.spent.then(step, keep=keep)
         self.last["train"] = means(step.sums)
         assert isinstance(step.after, Cursor)
-        passed, phase = self._watch.read(), step.after.phase
+        phase = step.after.phase
         if self.work.compiled and phase != self._phase:
-            self.times.add("setup", passed)  # the first step of a phase compiles
+            self.times.add("setup", step.seconds)  # the first step of a phase compiles
         else:
-            self.times.add("training", passed)
+            self.times.add("training", step.seconds)
             if self.pacer is not None:
                 self.pacer.see(step)
         self._phase = phase
