@@ -91,6 +91,8 @@ def enough(times: Sequence[float], seconds: float) -> bool:
 
 def pace(began: float, times: Sequence[float], sequences: int) -> dict[str, Any]:
     """The seconds to the end of the start, and the examples a second after it, by windows."""
+    if len(times) < WARM + WINDOWS:  # not even started in the time there was
+        return {"cut_off_seconds": times[-1] - began, "steps": len(times)}
     size = (len(times) - WARM) // WINDOWS
     marks = [times[WARM - 1 + size * number] for number in range(WINDOWS + 1)]
     rates = [size * sequences / (after - before) for before, after in pairwise(marks)]
@@ -137,7 +139,7 @@ def theirs(
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             times.append(time.perf_counter())
-            late = times[-1] - began > PATIENCE and len(times) >= WARM + WINDOWS
+            late = times[-1] - began > PATIENCE
             control.should_training_stop |= late or enough(times, seconds)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -211,11 +213,13 @@ def main() -> None:
         found: dict[str, Any] = {}
         for name, machine in machines_tried().items():
             found[name] = ours(place, data, **run, machine=machine)
+            print(name, json.dumps(found[name]), flush=True)
         found["trainer"] = theirs(place, data, **run, compiled=False)
         if torch.cuda.is_available():
             found["trainer compiled"] = theirs(place, data, **run, compiled=True)
-    rates = {name: one["examples_a_second"] for name, one in found.items()}
-    whole = {name: one["seconds_for_examples"] for name, one in found.items()}
+    paced = {name: one for name, one in found.items() if "cut_off_seconds" not in one}
+    rates = {name: one["examples_a_second"] for name, one in paced.items()}
+    whole = {name: one["seconds_for_examples"] for name, one in paced.items()}
     told = {
         "size": given.size,
         **run,

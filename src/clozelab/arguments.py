@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
     _add_bench(verbs)
     verb = _verb(verbs, "demo", "the embedded text, from raw to two encoders and a task")
     verb.add_argument("--out", default="demo", help="where to work (demo/)")
-    verb.add_argument("--budget", default="600ktok", help="for each of them (600ktok)")
+    verb.add_argument("--budget", default="40s", help="for each of them (40s)")
     return words
 
 

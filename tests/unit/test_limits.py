@@ -90,7 +90,7 @@ def test_steps_add_up_and_those_before_count_as_much_as_is_kept() -> None:
 
 
 def test_every_word_has_a_sentence() -> None:
-    assert {*SENTENCES} == {"feed", "host", "memory", "arithmetic"}
+    assert {*SENTENCES} == {"feed", "host", "memory", "arithmetic", "shared"}
     assert "--workers" in SENTENCES["feed"] and "--micro-batch" in SENTENCES["host"]
 
 

@@ -1,0 +1,43 @@
+"""Put rows of `clozelab bench --out FILE` into a kept record, in place of those they measure again.
+
+    python tools/keep_bench.py bench.json … benchmarks/results/gpu.json
+
+Each row takes the commit and the corpora of its own record along.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+SAME = ("recipe", "size", "length", "sequences")
+
+
+def what(row: dict[str, Any]) -> tuple[Any, ...]:
+    """What a row measures: the model, its steps, its blocks, and whether our kernels were on."""
+    blocks = tomllib.loads(row["recipe"])["blocks"]["use"]
+    return (*(row["what"][name] for name in SAME), blocks, row.get("kernels", True))
+
+
+def main() -> None:
+    """Merge, and say what was replaced."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("records", type=Path, nargs="+", help="new ones, and the kept one last")
+    *new, kept = words.parse_args().records
+    whole = json.loads(kept.read_text(encoding="utf-8"))
+    for file in new:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        for row in record["rows"]:
+            row |= {"commit": record["machine"]["commit"], "data": record["data"]}
+            places = [at for at, one in enumerate(whole["rows"]) if what(one) == what(row)]
+            at = places[0] if places else len(whole["rows"])
+            whole["rows"][at : at + bool(places)] = [row]
+            print(f"{what(row)}: {'measured again' if places else 'new'}")
+    kept.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
