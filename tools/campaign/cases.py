@@ -170,10 +170,13 @@ def signals(works: dict[str, Work], random: Random) -> Iterator[Case]:
                     share: float = share,
                 ) -> str | None:
                     child = start(work.first, place)
-                    if child.poll(limit=share * work.seconds) is None:
+                    # Not before the command has begun: what comes sooner is Python's to answer.
+                    if child.poll(limit=0.03 + share * work.seconds) is None:
+                        os.killpg(child.pid, signal.SIGSTOP)
+                        begun = _runs(place)
                         os.killpg(child.pid, sign)
-                        ended = child.wait()
-                        if fault := _stopped(ended, sign):
+                        os.killpg(child.pid, signal.SIGCONT)
+                        if fault := _stopped(child.wait(), sign, is_new=_runs(place) != begun):
                             return fault
                     return _goes_on(work, place)
 
@@ -208,7 +211,7 @@ def orphans(works: dict[str, Work], random: Random) -> Iterator[Case]:
                 ended = child.wait()
                 if left := _left(child):
                     return f"{left} workers after {WORKERS_END:.0f} seconds"
-                if sign != signal.SIGKILL and (fault := _stopped(ended, sign)):
+                if sign != signal.SIGKILL and (fault := _stopped(ended, sign, is_new=False)):
                     return fault
                 return _goes_on(work, place)
 
@@ -259,10 +262,18 @@ def _goes_on(work: Work, place: Path) -> str | None:
     return None
 
 
-def _stopped(ended: Ended, sign: signal.Signals) -> str | None:
-    """How a command that was told to stop did not do so; it may just have ended."""
+def _runs(place: Path) -> set[Path]:
+    """The runs that were begun below a folder."""
+    return {file for file in place.rglob("recipe.toml") if "checkpoints" not in file.parts}
+
+
+def _stopped(ended: Ended, sign: signal.Signals, *, is_new: bool) -> str | None:
+    """How a command that was told to stop did not do so; it may just have ended.
+
+    `is_new` says that it began another run after it was told.
+    """
     if ended.code == 0 and "Traceback" not in ended.errors:
-        return None
+        return "began another run after it was told to stop" if is_new else None
     if ended.code != 128 + sign or "Traceback" in ended.errors:
         return str(ended)
     last = _sentence(ended)

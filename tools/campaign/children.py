@@ -121,6 +121,8 @@ def start(words: Sequence[str], place: Path, *, before: Before = lambda: None) -
     pid = os.fork()
     if not pid:
         _be(words, place, said, before)
+    while os.getpgid(pid) != pid:  # until it has a session of its own
+        time.sleep(0.001)
     return Child(pid, said, started)
 
 

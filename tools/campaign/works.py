@@ -151,18 +151,10 @@ def _undisturbed(work: Work) -> Work:
 
 
 def snapshot(folder: Path) -> dict[str, str]:
-    """What a folder holds, file by file, but for times; leftovers of any kind count as files.
-
-    A whole checkpoint that a newer one has followed does not: it goes with the next save.
-    """
+    """What a folder holds, file by file, but for times; leftovers of any kind count as files."""
     found = {}
-    old = [
-        one for place in folder.rglob("checkpoints") for one in sorted(place.glob("step-*"))[:-1]
-    ]
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = file.relative_to(folder).as_posix()
-        if any(one in file.parents for one in old):
-            continue
         if file.name in (".lock", ".lock.json"):  # the lock is what holds them, not their names
             continue
         found[name] = "" if file.name in _SEALS else _content(file, folder)
