@@ -10,14 +10,19 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
+from typing import TypeVar
 
 from clozelab.contracts import UserError
 
 _HOLDS = hasattr(signal, "pthread_sigmask")
+_LOOK = 0.2  # seconds that a signal waits at most while others work
 _GRACE = 3.5  # seconds that a process has to save after its parent's end
+
+T = TypeVar("T")
 
 
 class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
@@ -98,6 +103,17 @@ def held() -> Iterator[None]:
             signal.signal(one, handler)
     if came:
         signal.raise_signal(came[0])
+
+
+def first_done(futures: Iterable[Future[T]]) -> set[Future[T]]:
+    """Wait until some are done. A signal is raised between two looks at them, never inside one,
+    where it would leave their locks taken, and whoever ends them next would wait for ever.
+    """
+    ready: set[Future[T]] = set()
+    while not ready:
+        with held():
+            ready = wait(futures, timeout=_LOOK, return_when=FIRST_COMPLETED).done
+    return ready
 
 
 def end_with_parent() -> None:

@@ -154,6 +154,22 @@ def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: P
     assert not (out / "seed-2").exists()
 
 
+def test_a_signal_while_a_trial_takes_its_last_step_keeps_the_next_from_beginning(
+    tmp_path: Path,
+) -> None:
+    plan, out = planned(order("pairs", sample("pairs", 16), *SHORT), seeds=2), tmp_path / "out"
+
+    def told_to_stop() -> None:
+        for happened in follow(plan, out, machine=MACHINE, habits=Habits()):
+            if isinstance(happened.event, Step) and happened.event.number == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        told_to_stop()
+    assert Run(out / "seed-0").result() is not None and not (out / "seed-1").exists()
+    assert len(events(Step, tuned(plan, out))) == 2  # of the other
+
+
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     tuned(given, tmp_path / "straight")

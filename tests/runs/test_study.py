@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from clozelab.runs.study import plan as plans
 from clozelab.runs.study.cell import Happened
 from clozelab.runs.study.plan import planned
 from clozelab.runs.study.request import Request, asked
-from clozelab.runs.study.running import Begun, Finished
+from clozelab.runs.study.running import Begun, Finished, follow
 from clozelab.training.loop import Step
 
 
@@ -133,6 +134,21 @@ def test_a_cell_that_lost_its_result_behind_its_last_step_has_its_figures_again(
     ran(study, out)
     assert cells(out) == before
     assert all("held_out.masked_lm" in one["scores"] for one in before)
+
+
+def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Path) -> None:
+    study, out = made(tmp_path), tmp_path / "out"
+
+    def told_to_stop() -> None:
+        for told in follow(plan_of(study, out), out, machine=MACHINE):
+            step = told.event if isinstance(told, Happened) else None
+            if isinstance(step, Step) and step.number == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        told_to_stop()
+    assert (out / "cells" / "static" / "seed-0" / "result.json").exists()
+    assert not (out / "cells" / "dynamic").exists()
 
 
 def test_weights_that_a_kill_left_while_they_were_removed_go(tmp_path: Path) -> None:

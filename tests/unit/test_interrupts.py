@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 
 import pytest
 from interrupting import started
 
 from clozelab import cli
 from clozelab.contracts import UserError
-from clozelab.interrupts import Stopped, held, signal_of, stopping, terminable
+from clozelab.interrupts import Stopped, first_done, held, signal_of, stopping, terminable
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -124,3 +125,18 @@ def test_a_signal_is_held_back_while_processes_begin(number: signal.Signals) -> 
     finally:
         signal.signal(signal.SIGINT, before)
     assert steps
+
+
+def test_a_signal_never_comes_between_a_future_and_its_lock() -> None:
+    """An interrupt inside `wait` would leave a future's lock taken: its thread would never end."""
+    for delay in (0.05, 0.2, 0.3):
+        future: Future[int] = Future()
+        timer = threading.Timer(delay, signal.raise_signal, (signal.SIGINT,))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            first_done([future])
+        timer.join()
+        assert future._condition.acquire(blocking=False)  # type: ignore[call-arg]
+        future._condition.release()
+        future.set_result(1)
+        assert first_done([future]) == {future}

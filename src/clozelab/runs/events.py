@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIGINT
 from typing import Any, TypeVar
 
 from clozelab.recipe import Recipe
@@ -77,7 +76,7 @@ class Ended:
     step: int
     whole: bool
     result: Mapping[str, Any]
-    signal: int = SIGINT  # which told it
+    signal: int = 0  # that told it to stop, perhaps while its last step was taken; 0 is none
 
 
 T = TypeVar("T")

@@ -70,6 +70,8 @@ def run(order: Order) -> Iterator[Happened]:
             yield Happened(order.cell.name, stage, event)
             if isinstance(event, Ended) and not event.whole:
                 return
+            if isinstance(event, Ended) and event.signal:  # it came while the last step was taken
+                raise KeyboardInterrupt(event.signal)
         clear()
     if not _is_measured(order):
         told = measured(

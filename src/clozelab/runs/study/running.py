@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 from clozelab.contracts import UserError
-from clozelab.interrupts import Stopped
+from clozelab.interrupts import Stopped, first_done
 from clozelab.recipe import studies
 from clozelab.runs.apart import workers
 from clozelab.runs.events import Ended, Said, drained
@@ -211,8 +212,7 @@ def _side_by_side(left: list[Order], submit: Submit, many: int) -> Iterator[Told
                 waiting[submit(order)] = order
                 left.remove(order)
                 yield Begun(order.cell)
-        ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-        for future in ready:
+        for future in first_done(waiting):
             order = waiting.pop(future)
             error = future.exception()
             outcome = future.result() if error is None else None
@@ -224,7 +224,7 @@ def _side_by_side(left: list[Order], submit: Submit, many: int) -> Iterator[Told
             for text in outcome.said:
                 yield Happened(order.cell.name, PRETRAINING, Said(text))
             if not outcome.whole:
-                yield Happened(order.cell.name, PRETRAINING, Ended(0, False, {}))
+                yield Happened(order.cell.name, PRETRAINING, Ended(0, False, {}, signal=SIGINT))
                 return
             yield Finished(order.cell, outcome.failed, False)
 

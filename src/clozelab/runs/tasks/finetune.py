@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.files import claim, kind_of, locked, mark, write_text
-from clozelab.interrupts import Stopped
+from clozelab.interrupts import Stopped, first_done
 from clozelab.recipe import protocols
 from clozelab.records import PLAN, Run, read_json
 from clozelab.runs.apart import workers
@@ -118,11 +118,16 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iter
             for line in _begin(plan, out):
                 yield Happened("", Said(line))
         world.wait()
+        sign = 0
         for order in _left(plan, out):
+            if sign:  # it came while the last step of the one before was taken
+                raise KeyboardInterrupt(sign)
             for happened in trial(lesson(order), out / order.name, machine, habits, world):
                 yield happened
-                if isinstance(happened.event, Ended) and not happened.event.whole:
-                    return
+                if isinstance(happened.event, Ended):
+                    sign = happened.event.signal
+                    if not happened.event.whole:
+                        return
         if world.leads:
             _finish(plan, out)
         world.wait()
@@ -282,8 +287,7 @@ def _spread(
                 order = orders.pop(0)
                 started = processes.submit(_alone, order, out / order.name, shared, habits)
                 waiting[started] = order.name
-            ready, _ = wait(waiting, return_when=FIRST_COMPLETED)
-            for done in ready:
+            for done in first_done(waiting):
                 name = waiting.pop(done)
                 for event in done.result():
                     yield Happened(name, event)

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -70,9 +70,8 @@ def tokenised(
 
 def _finished(running: dict[Future[str], int], counts: Counts) -> int:
     """Wait for a shard or two; returns how far into the input they reach."""
-    ready, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
     reached = 0
-    for future in ready:
+    for future in interrupts.first_done(running):
         future.result()
         reached = max(reached, running.pop(future))
     return reached
