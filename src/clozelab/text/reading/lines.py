@@ -104,8 +104,9 @@ class Lines:
             yield piece
 
     def release(self) -> None:
-        """Let go of the stream without closing it."""
-        self._text.detach()
+        """Let go of the stream without closing it; one that is closed is let go already."""
+        if not self._text.closed:
+            self._text.detach()
 
     def _repaired(self) -> Iterator[str]:
         begun = False
