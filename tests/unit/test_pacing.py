@@ -65,6 +65,8 @@ LOADS: dict[str, Callable[[float], float]] = {
     "busy from the start": lambda now: 0.1 if now == 0 else 0.9,
     "busy at the end": lambda now: 0.1 if now < 54 else 0.5,
     "now and then": lambda now: 0.1 if int(now / 7) % 2 else 0.3,
+    "spikes": lambda now: 1.0 if int(now * 7) % 3 == 0 else 0.05,
+    "quiet at the end": lambda now: 1.0 if now < 45 else 0.04,
     "long steps": lambda now: 1.5 if now < 10 else 5.0,
 }
 

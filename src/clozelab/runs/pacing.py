@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
 
-STRETCH = 0.04  # of the budget: how often the pace is looked at, and how much of it counts
+STRETCH = 0.04  # of the budget, or of the run: how often the pace is looked at
+RECENT = 0.1  # of the budget: the steps by which the pace is told
 SMALL = 0.02  # of the steps that are left: a smaller change is not worth a refit
 LATE = 0.05  # of the budget: a run that is late takes that much longer, for the rate to come down
 LOOKING = 0.1  # of the budget, at most, for evaluations before the last
@@ -65,12 +66,12 @@ class Pacer:
         each = FORWARD * evaluation_tokens * seconds_a_token
         self.evaluations = 1 + min(9, int(LOOKING * seconds / max(each, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
-        self._looked = times.counted()
+        self._looked = times.counted(), 0.0  # of the budget, and of the run
 
     def see(self, step: Step) -> None:
-        """Remember what a step took; only the last stretch counts."""
+        """Remember what a step took; only the last ones count."""
         self._recent.append((step.seconds, step.tokens))
-        while sum(s for s, _ in self._recent) - self._recent[0][0] > STRETCH * self.seconds:
+        while sum(s for s, _ in self._recent) - self._recent[0][0] > RECENT * self.seconds:
             self._recent.popleft()
 
     def wanted(self, step: int, schedule: Schedule) -> int:
@@ -79,12 +80,13 @@ class Pacer:
         A resumed run first takes the refits that are recorded.
         """
         spent, total = self.times.counted(), schedule.total
-        recorded = schedule.refits[-1][0] if schedule.refits else 0
-        early = spent - self._looked < STRETCH * self.seconds or not self._recent
-        if early or not recorded < step < total:
-            return 0
-        self._looked = spent
         share, last = schedule.progress(step), self.times.last
+        recorded = schedule.refits[-1][0] if schedule.refits else 0
+        early = spent - self._looked[0] < STRETCH * self.seconds
+        early = early and share - self._looked[1] < STRETCH
+        if early or not self._recent or not recorded < step < total:
+            return 0
+        self._looked = spent, share
         reserve = last["evaluation"] * (1 + int(self.evaluations * (1 - share)))
         reserve += last["saving"] * (1 + int(SAVES * (1 - share)))
         left = max(self.seconds - spent - reserve, LATE * self.seconds * (1 - share))
