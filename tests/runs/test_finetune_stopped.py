@@ -21,7 +21,7 @@ from learning import MACHINE
 
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs.events import Began, Ended, Said
+from clozelab.runs.events import Ended, Said, Saved, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
 from clozelab.runs.tasks.finetune import follow, planned
@@ -154,14 +154,16 @@ def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: P
     assert not (out / "seed-2").exists()
 
 
-def test_a_signal_while_a_trial_takes_its_last_step_keeps_the_next_from_beginning(
-    tmp_path: Path,
+@pytest.mark.parametrize("moment", [Step, Scored, Saved])
+def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
+    tmp_path: Path, moment: type
 ) -> None:
     plan, out = planned(order("pairs", sample("pairs", 16), *SHORT), seeds=2), tmp_path / "out"
 
     def told_to_stop() -> None:
         for happened in follow(plan, out, machine=MACHINE, habits=Habits()):
-            if isinstance(happened.event, Step) and happened.event.number == 2:
+            is_last = getattr(happened.event, "number", getattr(happened.event, "step", 0)) == 2
+            if isinstance(happened.event, moment) and is_last:
                 signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):

@@ -169,9 +169,11 @@ def signals(works: dict[str, Work], random: Random) -> Iterator[Case]:
                     sign: signal.Signals = sign,
                     share: float = share,
                 ) -> str | None:
-                    child = start(work.first, place)
+                    # A worker that is forked between two threads' locks may hear nothing at all.
+                    child = start(work.first, place, before=spawned)
+                    whole = work.seconds + (work.name == "build")  # its worker starts in a second
                     # Not before the command has begun: what comes sooner is Python's to answer.
-                    if child.poll(limit=0.03 + share * work.seconds) is None:
+                    if child.poll(limit=0.03 + share * whole) is None:
                         os.killpg(child.pid, signal.SIGSTOP)
                         begun = _runs(place)
                         os.killpg(child.pid, sign)

@@ -203,6 +203,8 @@ class Session:
                     self.times.add("saving", self._watch.read())
                 if ends:
                     break
+            # It may have come since: whoever would go on with another run is to know.
+            sign = self.work.world.most(max(sign, stopped()))
         total = self.work.schedule.total
         result = self._result or self._told(number, began)
         # A run that was done before has its result already.
