@@ -21,7 +21,7 @@ from learning import MACHINE
 
 from clozelab.contracts import UserError
 from clozelab.records import Run
-from clozelab.runs.events import Ended, Said, Saved, Scored
+from clozelab.runs.events import Began, Ended, Said, Saved, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
 from clozelab.runs.tasks.finetune import follow, planned
