@@ -212,6 +212,26 @@ def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> N
     assert_same(checkpoint(tmp_path / "run", last), checkpoint(tmp_path / "same", last))
 
 
+def test_a_run_on_a_budget_of_time_goes_on_with_the_refits_it_had(tmp_path: Path) -> None:
+    given = replace(task("roberta", steps=50), budget=parse("1.5s"))
+    habits = replace(QUIET, save_every=2)
+    for event in pretrain(given, tmp_path / "run", machine=MACHINE, habits=habits):
+        if isinstance(event, Step) and event.number == 3:  # killed there
+            break
+    before = recipes.parse(Run(tmp_path / "run").recipe(), "before").schedule.refits
+    resuming = starting.resumed(tmp_path / "run")
+    assert resuming.budget == parse("1.5s")
+    events = resumed(tmp_path / "run", habits)
+    recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
+    assert recorded.schedule.refits[: len(before)] == before
+    last = of(Step, events)[-1].number
+    assert last == recorded.schedule.total
+    went(replace(given, recipe=recorded, budget=None), tmp_path / "same")
+    assert_same(checkpoint(tmp_path / "run", last), checkpoint(tmp_path / "same", last))
+    times = (Run(tmp_path / "run").result() or {})["times"]  # both parts of it
+    assert times["training"] > sum(step.seconds for step in of(Step, events))
+
+
 @pytest.mark.parametrize("budget", ["0.000001s", "10tok"])
 def test_a_budget_too_small_for_a_step_is_refused(budget: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="too few, since one step takes"):

@@ -66,13 +66,18 @@ class Pacer:
         each = FORWARD * evaluation_tokens * seconds_a_token
         self.evaluations = 1 + min(9, int(LOOKING * seconds / max(each, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
+        self._sums = 0.0, 0  # of these
         self._looked = times.counted(), 0.0  # of the budget, and of the run
 
     def see(self, step: Step) -> None:
         """Remember what a step took; only the last ones count."""
+        seconds, tokens = self._sums
         self._recent.append((step.seconds, step.tokens))
-        while sum(s for s, _ in self._recent) - self._recent[0][0] > RECENT * self.seconds:
-            self._recent.popleft()
+        seconds, tokens = seconds + step.seconds, tokens + step.tokens
+        while seconds - self._recent[0][0] > RECENT * self.seconds:
+            first = self._recent.popleft()
+            seconds, tokens = seconds - first[0], tokens - first[1]
+        self._sums = seconds, tokens
 
     def wanted(self, step: int, schedule: Schedule) -> int:
         """After so many steps, the steps of the whole run that fit; 0: it is well as it is.
@@ -90,7 +95,7 @@ class Pacer:
         reserve = last["evaluation"] * (1 + int(self.evaluations * (1 - share)))
         reserve += last["saving"] * (1 + int(SAVES * (1 - share)))
         left = max(self.seconds - spent - reserve, LATE * self.seconds * (1 - share))
-        seconds, tokens = (sum(one) for one in zip(*self._recent, strict=True))
+        seconds, tokens = self._sums
         rest = max(1, round(left / (seconds / tokens * self.tokens_a_step(share))))
         return step + rest if abs(step + rest - total) > SMALL * (total - step) else 0
 
