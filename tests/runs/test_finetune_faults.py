@@ -23,6 +23,7 @@ from clozelab.runs.load import load
 from clozelab.runs.session import Habits
 from clozelab.runs.tasks.finetune import follow, planned
 from clozelab.runs.tasks.lessons import forget, lesson
+from clozelab.runs.tasks.orders import Data, refuse_changed
 
 torch.set_num_threads(1)
 
@@ -218,6 +219,30 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     digest = sha256(train)
     for seed in (0, 1):
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
+
+
+def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> None:
+    folder = tmp_path / "SST-2"
+    for name in ("first", "second", "dev"):
+        write(folder / f"{name}.tsv", f"sentence\tlabel\nsome words\t1\n{name}\t0\n")
+    train = folder / "train.tsv"
+    train.symlink_to(folder / "first.tsv")
+    before = Data("sst2", root=str(tmp_path)).digests()
+    refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
+    train.unlink()
+    train.symlink_to(folder / "second.tsv")
+    with pytest.raises(UserError, match=r"train.tsv has changed since then"):
+        refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
+
+
+@pytest.mark.parametrize("words", [("--set", "epoch=1"), ("--grid", "rate=fast")])
+def test_a_wrong_setting_leaves_no_folder_behind(
+    tmp_path: Path, says: Says, words: tuple[str, str]
+) -> None:
+    file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
+    told = says(*tuning(out, "pairs", "--train", file, "--dev", file), *words)
+    assert words[1].partition("=")[0] in told
+    assert not out.exists()
 
 
 def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:

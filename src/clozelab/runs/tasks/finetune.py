@@ -91,8 +91,8 @@ def finetune(
     plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
     for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
         if isinstance(happened.event, Ended) and not happened.event.whole:
-            told = f"{out}: was stopped; say the same again to go on"
-            raise Stopped(told, signal=happened.event.signal)
+            message = f"{out}: was stopped; say the same again to go on"
+            raise Stopped(message, signal=happened.event.signal)
     return load(out)
 
 
@@ -205,7 +205,8 @@ def planned(
 ) -> Plan:
     """The plan of an order; `grid` may be empty, which is the protocol's own.
 
-    What was begun in `out` keeps its protocol, unless the order names one.
+    What was begun in `out` keeps its protocol, unless the order names one. Settings that are wrong
+    are refused here, before anything is written.
     """
     if seeds < 1:
         raise UserError(f"--seeds {seeds}: at least 1")
@@ -213,11 +214,14 @@ def planned(
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
     order = replace(order, protocol=protocol, digests=order.data.digests())
-    if grid is None:
-        return Plan(order, seeds=seeds)
-    kind = order.data.found().kind
-    own = protocols.grid(protocol, protocol_task(order.data.task, kind)) if not grid else {}
-    return Plan(order, tuple(protocols.cells(own, grid, kind=kind)), seeds)
+    plan = Plan(order, seeds=seeds)
+    if grid is not None:
+        kind = order.data.found().kind
+        own = protocols.grid(protocol, protocol_task(order.data.task, kind)) if not grid else {}
+        plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
+    for cell in plan.cells:
+        tuning_of(with_settings(order, cell), opened(order.model))
+    return plan
 
 
 @contextmanager

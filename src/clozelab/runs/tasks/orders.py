@@ -57,12 +57,13 @@ class Data:
         """
         own = [file for file in (self.train, self.dev) if file]
         if own or self.test:
-            paths = [located(Path(file)) for file in own if not is_hub(file)]
+            paths = [located(Path(file)).resolve() for file in own if not is_hub(file)]
         else:
             splits = self.found().splits
             sources = [splits[name].source for name in splits if not name.startswith("test")]
-            paths = [path for path in sources if isinstance(path, Path)]
-        return {str(path.resolve()): _digest(path) for path in paths}
+            # By the name in the folder: a link there may lead to another file the next time.
+            paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
+        return {str(path): _digest(path) for path in paths}
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,8 @@ def _digest(path: Path) -> str:
     if not path.is_dir():
         return sha256(path)
     inside = sorted(file for file in path.rglob("*") if file.is_file())
-    told = "".join(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in inside)
-    return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+    lines = "".join(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in inside)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:

@@ -205,10 +205,8 @@ class Trial:
             kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
             task = taskfile.parse(told["task"], str(found.path))
             self.best = Best(told["value"], told["step"], told["scores"], task, kept)
-        if (
-            found.step == self.schedule.total
-        ):  # the best weights alone: only their result is left to write
-            return self.start()
+        if found.step == self.schedule.total:
+            return self.start()  # it has the best weights alone: only their result is to be written
         return restore(found, self.trainee, self.world)
 
     def chosen(self) -> dict[str, Any]:
