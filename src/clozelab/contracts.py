@@ -28,7 +28,7 @@ Array = NDArray[np.generic]
 
 
 class UserError(ValueError):
-    """Something the user can mend: the message says where, what is wrong, and how to mend it."""
+    """Something the user can fix: the message says where, what is wrong, and how to fix it."""
 
 
 class Mark:

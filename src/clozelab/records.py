@@ -107,7 +107,7 @@ class Run:
         try:
             return tomllib.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise UserError(f"{file}: is not TOML ({error}); mend it there") from None
+            raise UserError(f"{file}: is not TOML ({error}); fix it there") from None
 
     def settled(
         self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]

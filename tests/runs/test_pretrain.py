@@ -198,11 +198,11 @@ def test_a_budget_of_tokens_is_kept_and_nearly_used_up(tmp_path: Path) -> None:
 
 
 def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> None:
-    events = budgeted("0.6s", tmp_path / "run")
+    events = budgeted("0.6s", tmp_path / "run", "schedule.steps=1000000")
     assert "timing" in of(Said, events)[0].text
     (began,) = of(Began, events)
     steps = of(Step, events)
-    assert began.recipe.schedule.steps != 50
+    assert began.recipe.schedule.steps < 1_000_000
     # However the pace changed on the way, the recorded recipe is the same run.
     recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
     assert len(steps) == recorded.schedule.total

@@ -15,6 +15,7 @@ import pytest
 import torch
 from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
 
+from clozelab import recipe as recipes
 from clozelab.cli import main
 from clozelab.contracts import UserError
 from clozelab.files import MARKER, kind_of
@@ -26,9 +27,13 @@ from clozelab.runs import exchange, starting
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.model import Model
+from clozelab.runs.pacing import Pacer
 from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits, Session
+from clozelab.runs.setup import Setup
+from clozelab.training.budget import parse
 from clozelab.training.loop import Step
+from clozelab.training.schedule import Schedule
 
 torch.set_num_threads(1)
 
@@ -198,6 +203,28 @@ def test_a_flag_takes_the_place_of_what_goes_with_the_old_value(
     assert recalled(Machine(micro_batch=4), CUDA, whole).tokens(CUDA, shrunk("bert")) == 128
     found = recalled(Machine(), CUDA, GPU_FACTS, processes=2)
     assert found.shard and found.kernels is None and found.graphs is None
+
+
+@pytest.mark.parametrize("after", [2, 5, 7])
+def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = {3: 12, 6: 9}
+
+    def wanted(self: Pacer, step: int, schedule: Schedule) -> int:
+        return 0 if step in dict(schedule.refits) else fits.get(step, 0)
+
+    monkeypatch.setattr(Pacer, "wanted", wanted)
+    place, given = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))
+    monkeypatch.setattr(Setup, "seconds_a_step", lambda *_: 60 / 20)
+    killed(pretrain(given, place, machine=MACHINE, habits=OFTEN), after)
+    again(place)
+    recorded = recipes.parse(Run(place).recipe(), "recorded")
+    assert recorded.schedule.steps == 20 and recorded.schedule.refits == ((3, 12), (6, 9))
+    fitted = [(entry["step"], entry["steps"]) for entry in Run(place).entries("refit")]
+    assert fitted == list(recorded.schedule.refits)
+    went(replace(given, recipe=recorded, budget=None), tmp_path / "straight")
+    assert_same(checkpoint(tmp_path / "straight", 9), checkpoint(place, 9))
 
 
 def test_no_split_changes_a_loss_without_dropout_and_with_it_another_is_another_draw(

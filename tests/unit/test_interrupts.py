@@ -7,13 +7,16 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 from interrupting import started
 
 from clozelab import cli
+from clozelab.cli.training import watch
 from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped, first_done, held, signal_of, stopping, terminable
+from clozelab.runs.events import Ended
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -47,6 +50,13 @@ def test_a_command_ends_with_the_code_of_what_ended_it(
 
     monkeypatch.setitem(cli.COMMANDS, "tasks", command)
     assert cli.main(["tasks"]) == code
+
+
+def test_a_signal_behind_a_run_s_last_step_stops_what_would_follow(tmp_path: Path) -> None:
+    done = Ended(4, True, {"tokens": 8, "times": {}}, signal=signal.SIGTERM)
+    with pytest.raises(Stopped, match="is done") as stopped:
+        watch(iter([done]), tmp_path)
+    assert stopped.value.signal == signal.SIGTERM
 
 
 # A command that has begun its work, and says so.

@@ -39,9 +39,8 @@ def simulated(
     pacer = Pacer(
         seconds,
         times,
-        seconds_a_token=pace(0) / TOKENS,
         tokens_a_step=tokens_a_step,
-        evaluation_tokens=int(2 * evaluation / pace(0) * TOKENS),
+        evaluation=evaluation,
         refit=refit,
     )
     number = 0
@@ -72,7 +71,7 @@ LOADS: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("load", LOADS)
-@pytest.mark.parametrize("evaluation", [0.0, 0.5, 5.0])
+@pytest.mark.parametrize("evaluation", [0.0, 0.5, 5.0, 20.0])
 def test_a_budget_of_time_is_kept_under_changing_load(load: str, evaluation: float) -> None:
     took, schedule = simulated(60, LOADS[load], evaluation=evaluation)
     assert took == pytest.approx(60, rel=0.15)

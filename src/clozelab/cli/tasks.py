@@ -17,7 +17,7 @@ from rich.markup import escape
 from clozelab.cli.console import err, out
 from clozelab.cli.models import loaded
 from clozelab.cli.streams import read_text, sound
-from clozelab.cli.training import View, machine_of, progress, resumable, speaks
+from clozelab.cli.training import View, machine_of, progress, resumable, speaks, stop_after
 from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped
 
@@ -104,7 +104,7 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     from clozelab.report.scores import table
     from clozelab.runs.events import Began, Ended, Said
 
-    many, heard = len(plan.orders()), set[str]()
+    many, heard, sign = len(plan.orders()), set[str](), 0
     with resumable(running), progress() as bars:
         done = many - sum(1 for one in plan.orders() if Run(place / one.name).result() is None)
         trials = bars.add_task("runs", total=many, completed=done, told="") if many > 1 else None
@@ -120,7 +120,7 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
                     )
                 if view is not None and view.task is not None:
                     bars.remove_task(view.task)
-                view = None
+                view, sign = None, event.signal
                 if trials is not None:
                     bars.advance(trials)
             elif isinstance(event, Said) and event.text in heard:
@@ -135,6 +135,7 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     if speaks() and result is not None:
         out.print(table(result))
         err.print(escape(f"{place}: the best is {result['best']}"))
+    stop_after(place, sign)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:

@@ -124,6 +124,13 @@ def watch(events: Iterator[Event], place: Path) -> None:
         if "limited_by" in last.result:
             word = last.result["limited_by"]
             err.print(escape(f"{word}-bound: {SENTENCES[word]}"))
+    stop_after(place, last.signal)
+
+
+def stop_after(place: Path, signal: int) -> None:
+    """Stop what would follow, where a signal came when all steps were taken."""
+    if signal:
+        raise Stopped(f"stopped; {place} is done", signal=signal)
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from clozelab.report.gathering import Pretraining, Trials
 
 
 def pretrain(run: Pretraining) -> str:
-    """The recipe as it was resolved, over the same data from the same seed."""
+    """The recipe as it was resolved, its steps and refits too, over the same data and seed."""
     data = run.machine.get("data") or ["CORPUS"]
     words = ["clozelab", "pretrain", str(run.folder / "recipe.toml"), *_each("--data", data)]
     words += ["--seed", str(run.machine.get("seed", 0))]
-    words += ["--budget", f"{run.recipe.schedule.steps}steps", "--out", f"again/{run.name}"]
+    words += ["--out", f"again/{run.name}"]
     return shlex.join(words)
 
 

@@ -89,7 +89,7 @@ def _facts(recipe: Recipe) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     unit = "words" if "words" in recipe.blocks.provides else "tokens"
-    steps, total = recipe.schedule.steps, 0.0
+    steps, total = recipe.schedule.total, 0.0
     for length, share, tokens in phases(recipe):
         total += tokens * share * steps
         where = f" (length {length}, {share:.0%} of the steps)" if share < 1 else ""

@@ -48,7 +48,7 @@ class Workers:
             for thread in list(self._busy):
                 thread.join()
         except KeyboardInterrupt:
-            for worker in self._busy.values():
+            for worker in list(self._busy.values()):
                 worker.process.kill()
             raise
         finally:

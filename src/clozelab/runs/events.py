@@ -76,7 +76,7 @@ class Ended:
     step: int
     whole: bool
     result: Mapping[str, Any]
-    signal: int = 0  # that told it to stop, perhaps while its last step was taken; 0 is none
+    signal: int = 0  # that told it to stop, perhaps behind its last step; 0 is none
 
 
 T = TypeVar("T")

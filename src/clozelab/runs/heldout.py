@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,17 @@ class HeldOut:
         order = self.source.order(0)[: max(1, many // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
         self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]
+
+    @property
+    def size(self) -> int:
+        """How many blocks."""
+        return sum(map(len, self.groups))
+
+    def first(self, many: int) -> HeldOut:
+        """So many of them at most, to time how long they take."""
+        few = copy(self)
+        few.groups = [self.groups[0][:many]]
+        return few
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:
         """Every objective's sums."""

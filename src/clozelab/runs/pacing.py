@@ -20,7 +20,6 @@ SMALL = 0.02  # of the steps that are left: a smaller change is not worth a refi
 LATE = 0.05  # of the budget: a run that is late takes that much longer, for the rate to come down
 LOOKING = 0.1  # of the budget, at most, for evaluations before the last
 SAVES = 10  # over a run, unless told otherwise
-FORWARD = 0.5  # of a step's time for a token: one forward pass, not compiled
 
 
 @dataclass
@@ -53,21 +52,21 @@ class Pacer:
         seconds: float,
         times: Times,
         *,
-        seconds_a_token: float,
         tokens_a_step: Callable[[float], float],
-        evaluation_tokens: int,
+        evaluation: float,
         refit: Callable[[int, int], str],
+        done: float = 0.0,
     ) -> None:
         self.seconds, self.times = seconds, times
         self.tokens_a_step = tokens_a_step  # on the mean, from a share of the run on
         self.refit = refit  # (step, steps of the whole run) → the text of the recipe that says so
-        # One to ten, that at the end included: by the pace it began with, so that all processes
+        self.evaluation = evaluation  # what one should take, until one is measured
+        # One to ten, that at the end included: by what all processes reckon with, so that they
         # evaluate after the same steps.
-        each = FORWARD * evaluation_tokens * seconds_a_token
-        self.evaluations = 1 + min(9, int(LOOKING * seconds / max(each, 1e-9)))
+        self.evaluations = 1 + min(9, int(LOOKING * seconds / max(evaluation, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
         self._sums = 0.0, 0  # of these
-        self._looked = times.counted(), 0.0  # of the budget, and of the run
+        self._looked = times.counted(), done  # of the budget, and of the run
 
     def see(self, step: Step) -> None:
         """Remember what a step took; only the last ones count."""
@@ -92,7 +91,8 @@ class Pacer:
         if early or not self._recent or not recorded < step < total:
             return 0
         self._looked = spent, share
-        reserve = last["evaluation"] * (1 + int(self.evaluations * (1 - share)))
+        evaluation = last["evaluation"] or self.evaluation
+        reserve = evaluation * (1 + int(self.evaluations * (1 - share)))
         reserve += last["saving"] * (1 + int(SAVES * (1 - share)))
         left = max(self.seconds - spent - reserve, LATE * self.seconds * (1 - share))
         seconds, tokens = self._sums

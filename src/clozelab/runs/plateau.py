@@ -56,7 +56,7 @@ class Plateau:
     ) -> None:
         self.objective, self.schedule, self.cause = objective, schedule, cause
         self.entropy, self.level = entropy, level
-        self.stretch = min(max(schedule.steps // _PARTS, _FEWEST), _MOST)
+        self.stretch = min(max(schedule.total // _PARTS, _FEWEST), _MOST)
         self.warned = self.left = False
         self._place, self._losses, self._before = 0, [0.0, 0.0], 0.0
         self._lower = False
@@ -85,7 +85,7 @@ class Plateau:
                 return f"left the unigram plateau before step {end:,}: {self.objective} {mean:.2f}"
             return None
         level = before >= _NEAR * self.level and before - mean < _FALL * self.entropy
-        early = end < min(_EARLY * self.schedule.steps, _LONG)
+        early = end < min(_EARLY * self.schedule.total, _LONG)
         if self.warned or early or not level or self.schedule.factor(end) < _ACTIVE:
             return None
         self.warned = True
@@ -152,9 +152,9 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     if adam and not _LOW <= rate <= _HIGH:
         way = "raise" if rate < _LOW else "lower"
         return f"a rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
-    many = f"{schedule.steps:,} steps of {schedule.sequences:,} sequences"
+    many = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
     post = isinstance(encoder, Transformer) and encoder.norm == "post"
-    if post and encoder.layers >= _DEEP and schedule.steps < _FEW:
+    if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
             f"{encoder.layers} layers with norm = post may not leave it within {many}: try"
             " --set encoder.norm=pre (the recipe swift has it), fewer sequences and so more steps,"

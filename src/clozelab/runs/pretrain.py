@@ -78,10 +78,9 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
             _check(out, state["data"], setup.identity())
             with room_for("the checkpoint", world.device):
                 first, cursor = found.step, restore(found, setup.trainee, world)
-            setup.seconds_a_token = state["seconds"] / max(1, state["tokens"])
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())
-        session = _session(setup, run, habits, times=times)
+        session = _session(setup, run, habits, times=times, first=first)
         if state:
             session.recall(state)
         if world.leads:
@@ -96,20 +95,21 @@ def _alone(run: Run, world: World) -> AbstractContextManager[None]:
     return run.writing() if world.leads else nullcontext()
 
 
-def _session(setup: Setup, run: Run, habits: Habits, *, times: Times) -> Session:
+def _session(setup: Setup, run: Run, habits: Habits, *, times: Times, first: int = 0) -> Session:
     again = f"clozelab pretrain --resume {run.path}"
     plateau = watched(setup.recipe, setup.task.stores)
-    pacer, budget = None, setup.task.budget
-    if budget is not None and budget.kind == "seconds":
-        pacer = Pacer(
+    session = Session(setup, run, habits, again=again, plateau=plateau, times=times)
+    budget = setup.task.budget
+    if budget is not None and budget.kind == "seconds" and first < setup.schedule.total:
+        session.pacer = Pacer(
             budget.amount,
             times,
-            seconds_a_token=setup.seconds_a_token,
             tokens_a_step=lambda share: setup.steps.tokens_a_step(share),
-            evaluation_tokens=setup.evaluation_tokens(habits.evaluate_blocks),
+            evaluation=setup.seconds_an_evaluation(habits.evaluate_blocks),
             refit=setup.refit,
+            done=setup.schedule.progress(first),
         )
-    return Session(setup, run, habits, again=again, plateau=plateau, times=times, pacer=pacer)
+    return session
 
 
 def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:

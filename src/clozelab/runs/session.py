@@ -57,6 +57,10 @@ class Habits:
     tensorboard: bool = False
     patience: float | None = 600
 
+    def __post_init__(self) -> None:
+        if self.evaluate_blocks < 1:
+            raise UserError(f"--evaluate-blocks {self.evaluate_blocks}: must be at least 1")
+
     def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
         """Whether something that happens every so often, and at the end, happens now.
 
@@ -130,12 +134,11 @@ class Session:
         again: str,
         plateau: Plateau | None = None,
         times: Times | None = None,
-        pacer: Pacer | None = None,
     ) -> None:
         self.work, self.run, self.habits = work, run, habits
         self.again = again  # the command that goes on with it
         self.plateau = plateau
-        self.pacer = pacer  # of a budget of time
+        self.pacer: Pacer | None = None  # of a budget of time
         self.times = times or Times()
         self.tokens, self.seconds = 0, 0.0
         self.spent = Spent()  # since the run was begun or resumed
@@ -174,7 +177,7 @@ class Session:
         for line in [*(self.work.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
-        number, sign = first, 0
+        number = first
         self.times.add("setup", self._watch.read())
         with stopping() as stopped, closing(log):
             if first == self.work.schedule.total:
@@ -191,7 +194,6 @@ class Session:
                 told = self.work.world.most(2 * stopped() + self._unsaved_long())
                 schedule = self.work.schedule
                 ends = number == schedule.total or told >= 2
-                sign = told // 2
                 looks = self.pacer.evaluations if self.pacer else 10
                 if self.habits.due(self.habits.evaluate_every, number, schedule, times=looks):
                     yield from self._evaluate(number, log)
@@ -203,8 +205,8 @@ class Session:
                     self.times.add("saving", self._watch.read())
                 if ends:
                     break
-            # It may have come since: whoever would go on with another run is to know.
-            sign = self.work.world.most(max(sign, stopped()))
+            # Also one that came since: whoever would go on with another run is to know.
+            sign = self.work.world.most(stopped())
         total = self.work.schedule.total
         result = self._result or self._told(number, began)
         # A run that was done before has its result already.
@@ -276,6 +278,8 @@ class Session:
                 list(self.settle(first))  # which has just been said
                 continue
             text = self.pacer.refit(first, total)
+            if self.plateau is not None:
+                self.plateau.schedule = self.work.schedule
             if self.work.world.leads:  # recorded, so that the same run can be done again
                 self.run.refit(first, total, recipe_toml=text)
             yield Refitted(first, total)
@@ -339,7 +343,7 @@ class Session:
             )
         except OSError as error:  # a full disk, most likely; what was saved before stands
             raise UserError(
-                f"step {step.number:,} could not be saved: {error}; mend that, then go on with"
+                f"step {step.number:,} could not be saved: {error}; fix that, then go on with"
                 f" {self.again}"
             ) from error
         self._saved = time.monotonic()

@@ -35,6 +35,7 @@ from clozelab.training.world import World, whole
 
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is reckoned by
+_FEW = 64  # blocks that show how long an evaluation takes
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Setup:
         self.model = self._model()
         self.trainee = self._trainee()
         self.steps = self._steps()
-        self.seconds_a_token = 0.0  # as timed for a budget
         self._held_out: dict[int, HeldOut | str] = {}
 
     @property
@@ -87,19 +87,12 @@ class Setup:
         many = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
         self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
         self.steps = self._steps()
-        if each is not None:
-            self.seconds_a_token = each / tokens
 
     def refit(self, step: int, total: int) -> str:
         """Spread what is left of the schedule over other steps; the recipe is now this text."""
         schedule = self.recipe.schedule.refitted(step, total)
         self.recipe = self.steps.recipe = replace(self.recipe, schedule=schedule)
         return recipes.to_toml(self.recipe)
-
-    def evaluation_tokens(self, blocks: int) -> int:
-        """Of so many held-out blocks, or of all that there are."""
-        there = len(self.task.stores[0][0].documents("held_out").ids)
-        return min(blocks * self.recipe.blocks.length, there)
 
     def seconds_a_step(self, budget: float) -> float:
         """Time steps for a twentieth of the budget, then begin again as if they had not been."""
@@ -121,6 +114,19 @@ class Setup:
         timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
         rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
         return self._mean(rate * self.steps.tokens_a_step())
+
+    def seconds_an_evaluation(self, blocks: int) -> float:
+        """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
+        length, corpus = self.length(0), self.task.stores[0][0]
+        judge = held_out(self.recipe, corpus, length=length, many=blocks)
+        if isinstance(judge, str):
+            return 0.0
+        few, seconds = judge.first(_FEW), 0.0
+        for _ in range(2):  # the first time is slower
+            began = machines.now(self.world.device)
+            self._judged(few, length)
+            seconds = machines.now(self.world.device) - began
+        return self._mean(seconds * judge.size / few.size)
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""

@@ -69,6 +69,7 @@ class Steps:
         self._phases: dict[int, list[Source]] = {}
         self._rooms: dict[tuple[int, int], Room] = {}
         self._blanks: dict[int, Batch] = {}  # by the room, which is kept
+        self._means: dict[int, float] = {}  # tokens of a block, by phase
 
     def start(self) -> Cursor:
         """Where a run begins."""
@@ -154,10 +155,17 @@ class Steps:
         schedule, whole_length, total = self.recipe.schedule, self.recipe.blocks.length, 0.0
         lengths = [length for length, _ in schedule.phases] or [whole_length]
         for share, phase, sequences in schedule.stretches(first):
-            sample = self.sample(self.sources(phase, lengths[phase]))
-            each = whole_length if schedule.fill == "tokens" else sample.tokens / len(sample)
+            fills = schedule.fill == "tokens"
+            each = whole_length if fills else self._block_tokens(phase, lengths[phase])
             total += share * each * sequences
         return total / (1 - first)
+
+    def _block_tokens(self, phase: int, length: int) -> float:
+        """The mean of a block; a sample needs the plan of the first epoch, so it is taken once."""
+        if phase not in self._means:
+            sample = self.sample(self.sources(phase, length))
+            self._means[phase] = sample.tokens / len(sample)
+        return self._means[phase]
 
     def _pick(
         self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
