@@ -446,6 +446,7 @@ def test_what_nobody_needs_is_named_and_left_aside() -> None:
     got = bring({**config, "tie_word_embeddings": False}, {**tensors, **untied})
     assert got.heads == ("next_sentence",)
     assert {name.split(".")[1] for name in got.left} == {"predictions"}
+    assert "has a table or a bias of its own" in got.notes[0]
     half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
     assert bring(config, half).heads == ("next_sentence",)
 

@@ -114,13 +114,12 @@ def export(
     words = weights.get("encoder.embeddings.words.weight")
     size = vocabulary.size if words is None else max(len(words), vocabulary.size)
     if task is None:
-        kept = max((each for each in _CLASSES[family] if each <= heads), key=len)
-        bare = bare and not kept
-        called: str | None = _BARE[family] if bare and family in GPTS else _CLASSES[family][kept]
-        alone = bare if family in GPTS else not kept
-        expected, about = shapes(encoder, size, tuple(kept)), {}
+        saved = max((each for each in _CLASSES[family] if each <= heads), key=len)
+        alone = bare if family in GPTS else not saved
+        class_name = _BARE[family] if alone and family in GPTS else _CLASSES[family][saved]
+        expected, about = shapes(encoder, size, tuple(saved)), {}
     else:
-        kept, called, alone = frozenset(), architecture(family, task), False
+        saved, class_name, alone = frozenset(), architecture(family, task), False
         about = head_written(task, family)
         whole, weights = filled(task, weights, family, width=encoder.width)
         expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
@@ -136,20 +135,28 @@ def export(
         length = min(length, encoder.positions)
     config = {
         "model_type": family,
-        "architectures": [called],
+        "architectures": [class_name],
         "vocab_size": size,
-        **written(encoder, family, predicts=bool(kept)),
+        **written(encoder, family, predicts=bool(saved)),
         **marks(family, vocabulary),
         **about,
         "tie_word_embeddings": True,
         "dtype": str(ours["encoder.embeddings.words.weight"].dtype).removeprefix("torch."),
     }
-    prefix = NAMES[family].prefix if alone else ""  # which an encoder alone has not
+    tensors = _outward(ours, family, heads=encoder.heads, alone=alone)
+    return Exported(config, tensors, length, left, task)
+
+
+def _outward(
+    ours: Mapping[str, Tensor], family: str, *, heads: int, alone: bool
+) -> dict[str, Tensor]:
+    """Our tensors as the family has them; an encoder alone has no prefix."""
+    prefix = NAMES[family].prefix if alone else ""
     tensors: dict[str, Tensor] = {}
     for name, tensor in ours.items():
-        theirs = NAMES[family].outward(name, tensor, heads=encoder.heads)
+        theirs = NAMES[family].outward(name, tensor, heads=heads)
         tensors |= {each.removeprefix(prefix): part for each, part in theirs.items()}
-    return Exported(config, tensors, length, left, task)
+    return tensors
 
 
 def _refuse_rest(task: TaskHead, left: list[str]) -> None:
@@ -218,9 +225,14 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
     if family in GPTS:
         bare = not tied or _comes_bare(config, tensors, names.prefix)
         heads = ("causal_lm",) if tied else ()
-    return Imported(encoder, weights, family, heads, left, task, bare, _stale(config, task))
+    notes = (*_stale(config, task), *([] if tied else [_UNTIED]))
+    return Imported(encoder, weights, family, heads, left, task, bare, notes)
 
 
+_UNTIED = (
+    "its head over the vocabulary has a table or a bias of its own; here it has those of the"
+    " embeddings, so that head is left aside"
+)
 _PAIRS = ("next_sentence", "sentence_order")  # heads that do not meet the table of words
 _BY_PREFIX = {NAMES[family].prefix: family for family in NAMES} | {"ernie.": "ernie"}
 del _BY_PREFIX["transformer."]  # which three families have
@@ -231,9 +243,9 @@ def _model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str
     kind = typed.word(config, "model_type")
     if kind is None:
         classes = map(_CLASS.fullmatch, typed.words(config, "architectures"))
-        begun = {f"{name.partition('.')[0]}." for name in tensors}
+        prefixes = {f"{name.partition('.')[0]}." for name in tensors}
         known = [_STEMS[match[1]] for match in classes if match]
-        known = known or [_BY_PREFIX[prefix] for prefix in begun if prefix in _BY_PREFIX]
+        known = known or [_BY_PREFIX[prefix] for prefix in prefixes if prefix in _BY_PREFIX]
         if len({*known}) != 1:
             raise UserError(
                 "config.json: has no model_type, and no class in architectures that says it; add"

@@ -157,9 +157,9 @@ def _xlnet_summary(config: Mapping[str, Any]) -> Summary | None:
         (True, "relu"): "relu",
         (False, "linear"): "none",
     }
-    found = known.get((dense, activation))
+    usable = known.get((dense, activation))
     first = bool(typed.number(config, "summary_first_dropout", 0.0))
-    return None if found is None else Summary(found, drop_first=first)
+    return None if usable is None else Summary(usable, drop_first=first)
 
 
 def _dropout_key(family: str, kind: str) -> str:

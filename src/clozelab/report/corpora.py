@@ -71,8 +71,8 @@ def _held_out(manifest: dict[str, Any]) -> str:
     number = manifest["splits"]["held_out"]["documents"]  # of the first version, which cut none
     parted = manifest.get("held_out", {"whole": number, "parts": 0})
     what = _documents("whole document", parted["whole"]), _documents("document", parted["parts"])
-    told = " and ".join(filter(None, (what[0], what[1] and f"parts of {what[1]}")))
-    return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {told}"
+    parts = [what[0], what[1] and f"parts of {what[1]}"]
+    return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {' and '.join(filter(None, parts))}"
 
 
 def _documents(kind: str, number: int) -> str:

@@ -131,7 +131,9 @@ def pretraining(folder: Path, name: str) -> Pretraining:
         held_out=_curves(held, at),
         last={k: v for k, v in held[-1].items() if isinstance(v, dict)} if held else {},
         limited_by=result.get("limited_by"),
-        changes=[one for one in entries if one["kind"] == "changed" and one.get("settings")],
+        changes=[
+            entry for entry in entries if entry["kind"] == "changed" and entry.get("settings")
+        ],
     )
 
 

@@ -133,9 +133,9 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
 
 def _tokenizer(recipe: Recipe) -> str:
     """The tokenizer by its kind, case and size."""
-    found = recipe.tables()["tokenizer"]
-    case = "" if found["cased"] else ", uncased"
-    return f"{found['use']}{case}, {found['vocabulary']:,}"
+    table = recipe.tables()["tokenizer"]
+    case = "" if table["cased"] else ", uncased"
+    return f"{table['use']}{case}, {table['vocabulary']:,}"
 
 
 def _loss(run: Pretraining, name: str) -> Cell:

@@ -81,18 +81,18 @@ def tokenizer(model: Model, family: Family, *, lower: bool, accents: bool) -> To
         steps += [normalizers.Lowercase()] if lower else []
     steps += [normalizers.Precompiled(model.charsmap)] if model.charsmap else []
     steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(left=False, right=True)]
-    made = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
-    made.normalizer = normalizers.Sequence(steps)
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
-    made.add_tokens(
+    unigram = Tokenizer(models.Unigram(pieces, unk_id=unknown, byte_fallback=False))
+    unigram.normalizer = normalizers.Sequence(steps)
+    unigram.pre_tokenizer = pre_tokenizers.Metaspace()
+    unigram.decoder = decoders.Metaspace()
+    unigram.add_tokens(
         [
             AddedToken(text, normalized=False, special=kind == _CONTROL)
             for text, _, kind in model.pieces
             if kind in (_CONTROL, _USER)
         ]
     )
-    return made
+    return unigram
 
 
 def family_of(model: Model, names: Mapping[str, str]) -> Family:

@@ -44,16 +44,16 @@ class Begun:
 def made(request: Request) -> dict[str, str]:
     """What every variant, task and corpus of a request is, by what they are called."""
     study = request.study
-    names = [one.name for one in study.variants]
-    found = {f"variant {name}": request.mark(name) for name in names}
-    found |= {f"protocol of {name}": request.protocol(name) for name in names}
-    found |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
+    names = [variant.name for variant in study.variants]
+    marks = {f"variant {name}": request.mark(name) for name in names}
+    marks |= {f"protocol of {name}": request.protocol(name) for name in names}
+    marks |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
     for data in request.tasks().values():
-        found |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
-    for one in study.variants:
-        for corpus, _ in open_stores(request.stores(one.name)):
-            found[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
-    return found
+        marks |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
+    for name in names:
+        for corpus, _ in open_stores(request.stores(name)):
+            marks[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
+    return marks
 
 
 def begun(request: Request, out: Path | None) -> Begun | None:

@@ -126,10 +126,10 @@ def _begun(
         with cluster.jobs(on, alone, share=plan.at_once, device=machine.device) as submit:
             yield from _finished(plan, orders, _side_by_side(left, submit, len(left)), out)
     elif plan.at_once > 1:
-        many = max(1, min(plan.at_once, len(left)))
-        shared = [replace(one, machine=replace(machine, sharers=many)) for one in left]
+        sharers = max(1, min(plan.at_once, len(left)))
+        shared = [replace(order, machine=replace(machine, sharers=sharers)) for order in left]
         with workers(reuse=False) as processes:
-            running = _side_by_side(shared, lambda one: processes.submit(alone, one), many)
+            running = _side_by_side(shared, lambda order: processes.submit(alone, order), sharers)
             yield from _finished(plan, orders, running, out)
     else:
         yield from _finished(plan, orders, _one_by_one(left), out)

@@ -240,7 +240,7 @@ def _begin(plan: Plan, out: Path) -> list[str]:
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file, lines = out / PLAN, list[str]()
-    if file.exists() and any(one.is_dir() for one in out.iterdir()):  # a run was begun
+    if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was begun
         before, now = _planned_before(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:

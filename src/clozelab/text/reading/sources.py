@@ -228,8 +228,8 @@ def _ending(path: Path) -> str:
 def _endings(paths: list[Path]) -> str:
     """How many files end in what, the most frequent first."""
     counted = Counter(map(_ending, paths)).most_common()
-    told = [f"{number:,} {ending}" for ending, number in counted[:6]]
-    return ", ".join(told) + (", …" if len(counted) > 6 else "")
+    named = [f"{number:,} {ending}" for ending, number in counted[:6]]
+    return ", ".join(named) + (", …" if len(counted) > 6 else "")
 
 
 def _saved_dataset(folder: Path) -> list[_Item]:

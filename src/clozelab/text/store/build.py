@@ -76,8 +76,8 @@ def build(
                 inputs, folder, work, spans=spans, options=options, counts=counts
             )
             read = [Path(name) for name, *_ in listing(inputs, options.reading)]
-            told = ["standard input" if name.parent == folder else shown(name) for name in read]
-            plan = Plan(work=work, names=job_names, inputs=told)
+            sources = ["standard input" if path.parent == folder else shown(path) for path in read]
+            plan = Plan(work=work, names=job_names, inputs=sources)
             for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
                 yield Progress(stage, done, total, "steps")
             shutil.rmtree(folder)

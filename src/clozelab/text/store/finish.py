@@ -85,11 +85,11 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
     save_array(ready / "phrases.npy", phrases)
     save_array(ready / "entities.npy", plan.work.entities.rows())
     (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    told = {
+    parted = {
         "whole": int((sizes[parting.whole, 1] > 0).sum()),
         "parts": len(parting.parts),
     }
-    manifest = _manifest(ready, plan, options=options, counts=counts, units=units, held_out=told)
+    manifest = _manifest(ready, plan, options=options, counts=counts, units=units, held_out=parted)
     _publish(out, ready, manifest)
 
 

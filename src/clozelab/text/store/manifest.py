@@ -55,8 +55,8 @@ def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
 
     What leaves those as they are (workers, shards, where the text lay) leaves it as it is.
     """
-    told = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
-    return sha256(told.encode()).hexdigest()
+    lines = "".join(f"{name} {files[name]['sha256']}\n" for name in sorted(files))
+    return sha256(lines.encode()).hexdigest()
 
 
 def render(manifest: Mapping[str, Any]) -> str:
