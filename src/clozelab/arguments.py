@@ -152,7 +152,7 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verb = _verb(verbs, "pretrain", "train an encoder, or go on with a run")
     verb.add_argument("recipe", nargs="?", help="a name or a TOML file")
     verb.add_argument("--out", help="the run's folder")
-    verb.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
+    verb.add_argument("--resume", metavar="RUN", help="go on with this run, as it was started")
     verb.add_argument(
         "--from",
         dest="start",

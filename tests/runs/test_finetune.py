@@ -563,7 +563,7 @@ def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path
     assert tuned(planned(given, seeds=3), out) == []
     mine, other = (weights(out / f"seed-{seed}") for seed in (1, 2))
     assert not equal(mine, other)
-    with pytest.raises(UserError, match=r"was begun with another settings, tuning; name another"):
+    with pytest.raises(UserError, match=r"was started with another settings, tuning; name another"):
         tuned(planned(replace(given, settings=(*SHORT, "clip=0.5"))), out)
     with pytest.raises(UserError, match="another protocol"):
         tuned(planned(replace(given, protocol="bert")), out)
@@ -660,7 +660,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
         planned(given, grid=["task.strid=2,8"])
-    with pytest.raises(UserError, match="was begun with another settings, tuning"):
+    with pytest.raises(UserError, match="was started with another settings, tuning"):
         tuned(planned(replace(given, settings=(*short, "task.longest=8"))), out)
 
 

@@ -156,7 +156,7 @@ def test_a_folder_with_other_files_or_another_plan_is_left_alone(
     file = write(tmp_path / "full" / "a.tsv", HEADER + ROWS)
     words = ("pairs", "--train", file, "--dev", file)
     assert "has other files in it" in says(*tuning(tmp_path / "full", *words))
-    assert "was begun with another data" in says(*tuning(known, *words))
+    assert "was started with another data" in says(*tuning(known, *words))
 
 
 def test_counts_below_one_are_refused(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     before = (out / "result.json").read_text(encoding="utf-8")
     write(train, HEADER + ROWS + "one more\tpair\tyes\n")
     told = says(*tuning(out, *words, "--seeds", 2))
-    assert f"{train} has changed since {out} was begun; put back" in told
+    assert f"{train} has changed since {out} was started; put back" in told
     write(dev, HEADER + ROWS + "one more\tpair\tyes\n")
     told = says(*tuning(out, *words, "--seeds", 2, "--at-once", 2))
     assert f"{dev}, {train} have changed since" in told

@@ -142,10 +142,10 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path
         if same:
             list(resume(given, place, machine=MACHINE, habits=QUIET))
         else:
-            with pytest.raises(UserError, match="was begun with other data"):
+            with pytest.raises(UserError, match="was started with other data"):
                 list(resume(given, place, machine=MACHINE, habits=QUIET))
     weighted = starting.resumed(place, data=[f"{moved}:0.5"])
-    with pytest.raises(UserError, match="was begun with other data"):
+    with pytest.raises(UserError, match="was started with other data"):
         list(resume(weighted, place, machine=MACHINE, habits=QUIET))
 
 
@@ -157,7 +157,7 @@ def test_a_run_does_not_go_on_with_another_split_of_its_text(tmp_path: Path) -> 
     recipe = shrunk("bert", steps=2)
     went(starting.fresh(recipe, data=[str(data[0])], seed=0), place)
     given = starting.resumed(place, data=[str(data[1])])
-    with pytest.raises(UserError, match="was begun with other data"):
+    with pytest.raises(UserError, match="was started with other data"):
         list(resume(given, place, machine=MACHINE, habits=QUIET))
     resumed(place)
 

@@ -43,7 +43,7 @@ def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path)
     study = made(tmp_path)
     plan_of(study).write(out)
     plan_of(study.narrowed(variants=["static"]), out).write(out)
-    with pytest.raises(UserError, match="was begun with another variant dynamic; name another"):
+    with pytest.raises(UserError, match="was started with another variant dynamic; name another"):
         plan_of(made(tmp_path, STATIC, other), out)
     plan_of(study, out)
 
@@ -86,7 +86,7 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     train = tasks / "train.tsv"
     text = train.read_text(encoding="utf-8")
     train.write_text("".join(text.splitlines(keepends=True)[:-1]), encoding="utf-8")
-    with pytest.raises(UserError, match=rf"{train} has changed since {out} was begun; put back"):
+    with pytest.raises(UserError, match=rf"{train} has changed since {out} was started; put back"):
         plan_of(study, out)
     train.write_text(text, encoding="utf-8")
     told = json.loads((out / PLAN).read_text())

@@ -69,7 +69,7 @@ def _resume(arguments: argparse.Namespace) -> None:
     changed = given is None and (arguments.set or arguments.size)
     if changed or arguments.budget or arguments.seed is not None:
         raise UserError(
-            f"{place}: a run is resumed as it was begun; leave --set, --size, --seed and --budget"
+            f"{place}: a run is resumed as it was started; leave --set, --size, --seed and --budget"
             f" out, or begin a run of its own with --from {place}"
         )
     task = starting.resumed(place, recipe=given, data=arguments.data)

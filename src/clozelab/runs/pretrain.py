@@ -130,7 +130,7 @@ def _check(out: Path, before: list[Any], now: list[Any]) -> None:
         (one["made"], one["weight"]) for one in now
     ]:
         raise UserError(
-            f"{out}: was begun with other data ({_listed(before)}) than is given now"
+            f"{out}: was started with other data ({_listed(before)}) than is given now"
             f" ({_listed(now)}); give the same --data"
         )
 

@@ -161,7 +161,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         if changed:
             told = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
             raise UserError(
-                f"{place}: was begun with another recipe ({told}); resume it as it was, or begin"
+                f"{place}: was started with another recipe ({told}); resume it as it was, or begin"
                 f" a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from

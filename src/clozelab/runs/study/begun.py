@@ -90,9 +90,9 @@ def begun(request: Request, out: Path | None) -> Begun | None:
     ]
     if changed:
         raise UserError(
-            f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
+            f"{out}: was started with another {', '.join(changed)}; name another folder by --out"
         )
-    refuse_changed(files_of(found.made), files_of(now), since=f"{out} was begun")
+    refuse_changed(files_of(found.made), files_of(now), since=f"{out} was started")
     return found
 
 

@@ -133,8 +133,8 @@ def planned(
         return (yield from _shared_out(_with_paces(plan), given, machine))
     if files_of(plan.made) and not files_of(before.made):
         yield Said(
-            f"{out}: was begun before digests of its tasks were kept; from now on their files must"
-            " stay as they are"
+            f"{out}: was started before digests of its tasks were kept; from now on their files"
+            " must stay as they are"
         )
     plan = replace(
         plan,

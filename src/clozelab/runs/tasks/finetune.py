@@ -245,13 +245,14 @@ def _begin(plan: Plan, out: Path) -> list[str]:
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
             raise UserError(
-                f"{out}: was begun with another {', '.join(changed)}; name another folder by --out"
+                f"{out}: was started with another {', '.join(changed)};"
+                " name another folder by --out"
             )
         if before.get("digests") is not None:
-            refuse_changed(before["digests"], now["digests"], since=f"{out} was begun")
+            refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
             return []
         lines = [
-            f"{out}: was begun before digests of its data were kept; from now on the files must"
+            f"{out}: was started before digests of its data were kept; from now on the files must"
             " stay as they are"
         ]
     write_text(file, text)
