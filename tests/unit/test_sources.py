@@ -21,7 +21,7 @@ import pytest
 
 from clozelab.contracts import Counts, UserError
 from clozelab.files import mark
-from clozelab.text.reading import formats, layouts
+from clozelab.text.reading import fields, layouts
 from clozelab.text.reading.layouts import guess
 from clozelab.text.reading.sources import (
     Progress,
@@ -492,14 +492,14 @@ def test_memory_stays_bounded_whatever_the_input(tmp_path: Path) -> None:
 def test_a_json_line_over_every_limit_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(formats, "_LONGEST_RECORD", 100)
+    monkeypatch.setattr(fields, "LONGEST", 100)
     counts = Counts()
     path = write(tmp_path / "a.jsonl", jsonl({"text": "a"}, {"text": "b" * 99}, {"text": "c"}))
     assert texts(path, counts=counts) == ["a", "c"]
-    assert counts.places == {"JSON lines over 16 M characters skipped": f"{path}:2"}
+    assert counts.places == {"lines over 16 M characters skipped": f"{path}:2"}
     long = write(tmp_path / "b.jsonl", jsonl({"text": "a"}) + " " * 20_000_000)
     assert _peak(lambda: len(read(long, counts=counts)))[1] < 8
-    assert counts.numbers == {"JSON lines over 16 M characters skipped": 2}
+    assert counts.numbers == {"lines over 16 M characters skipped": 2}
 
 
 # --- bad input -------------------------------------------------------------------------------

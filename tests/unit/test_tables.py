@@ -123,7 +123,7 @@ def test_a_table_without_a_header_is_not_quoted_at_length(tmp_path: Path) -> Non
 def test_a_quotation_mark_left_open_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.text.reading.formats._LONGEST_RECORD", 2_000_000)
+    monkeypatch.setattr("clozelab.text.reading.tables.LONGEST", 2_000_000)
     path = put(tmp_path / "a.csv", 'text\n"open\n' + "a line of text\n" * 200_000)
     assert f"{path}:2 opens a quotation mark" in refusal(path)
 

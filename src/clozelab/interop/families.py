@@ -116,7 +116,9 @@ def export(
     if task is None:
         saved = max((each for each in _CLASSES[family] if each <= heads), key=len)
         alone = bare if family in GPTS else not saved
-        class_name = _BARE[family] if alone and family in GPTS else _CLASSES[family][saved]
+        class_name: str | None = (
+            _BARE[family] if alone and family in GPTS else _CLASSES[family][saved]
+        )
         expected, about = shapes(encoder, size, tuple(saved)), {}
     else:
         saved, class_name, alone = frozenset(), architecture(family, task), False

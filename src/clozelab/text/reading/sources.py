@@ -19,14 +19,8 @@ from pathlib import Path
 from clozelab import files
 from clozelab.contracts import Counts, UserError
 from clozelab.nearest import nearest
-from clozelab.text.reading.formats import (
-    Progress,
-    kind_of,
-    no_field,
-    read_file,
-    read_record,
-    read_stream,
-)
+from clozelab.text.reading.fields import no_field, read_record
+from clozelab.text.reading.formats import Progress, kind_of, read_file, read_stream
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import PACKINGS, shown
 
