@@ -15,6 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,10 @@ def _watched(
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     reads, writes = os.pipe()
+    pids = []
     for number in range(hands):
-        if not os.fork():
+        pids.append(os.fork())
+        if not pids[-1]:
             os.close(reads)
             _hand(plan[number::hands], root / f"hand-{number}", deadline, writes)
     os.close(writes)
@@ -100,28 +103,36 @@ def _watched(
                 failed += 1
                 bar.print(f"{outcome['kind']}: {outcome['name']}: {outcome['fault']}", markup=False)
             bar.update(drawn, advance=1, description=f"{failed or 'no'} failures")
+    if any(os.waitpid(pid, 0)[1] for pid in pids):
+        raise SystemExit("a process of the campaign itself has failed: not all cases were run")
 
 
 def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
     """Run some of the cases in a process of their own and write a line for each."""
     from campaign.cases import NoDiskError
 
-    for case in plan:
-        if time.monotonic() > deadline:
-            break
-        work = place / "work"
-        work.mkdir(parents=True)
-        try:
-            fault = case.check(work)
-        except NoDiskError:  # not counted where no disk can be mounted
-            continue
-        except Exception as error:  # of the campaign itself: told as any other
-            fault = f"{type(error).__name__}: {error}"
-        finally:
-            shutil.rmtree(place)
-        told = {"kind": case.kind, "name": case.name, "fault": fault and fault[:1000]}
-        os.write(writes, json.dumps(told).encode() + b"\n")  # whole, as short lines of a pipe are
-    os._exit(0)
+    code = 1
+    try:
+        for number, case in enumerate(plan):
+            if time.monotonic() > deadline:
+                break
+            folder = place / str(number)  # its own: another's may not be empty yet
+            (folder / "work").mkdir(parents=True)
+            try:
+                fault = case.check(folder / "work")
+            except NoDiskError:  # not counted where no disk can be mounted
+                continue
+            except Exception as error:  # of the campaign itself: told as any other
+                fault = f"{type(error).__name__}: {error}"
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            told = {"kind": case.kind, "name": case.name, "fault": fault and fault[:500]}
+            os.write(writes, json.dumps(told).encode() + b"\n")  # whole, as short ones are
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:  # whatever happened: what the parent does at its end is not for this process
+        os._exit(code)
 
 
 def _show(told: dict[str, Any]) -> None:

@@ -52,15 +52,20 @@ def kind_of(folder: Path) -> str | None:
 
 def claim(folder: Path, kind: str) -> None:
     """Make a folder ours, or find that it is already; one with anything else in it is refused."""
+    check_claim(folder, kind)
+    if kind_of(folder) is None:
+        mark(folder, kind)
+
+
+def check_claim(folder: Path, kind: str) -> None:
+    """Refuse a folder that cannot be claimed, before any work is done for it."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
-    found = kind_of(folder)
-    if found not in (None, kind):
-        raise UserError(f"{folder}: holds a {found}, not a {kind}; name a new or empty folder")
-    if found is None:
-        if folder.exists() and any(not is_own(file) for file in folder.iterdir()):
-            raise UserError(f"{folder}: has other files in it; name a new or empty folder")
-        mark(folder, kind)
+    marked = kind_of(folder)
+    if marked not in (None, kind):
+        raise UserError(f"{folder}: holds a {marked}, not a {kind}; name a new or empty folder")
+    if marked is None and folder.exists() and not all(map(is_own, folder.iterdir())):
+        raise UserError(f"{folder}: has other files in it; name a new or empty folder")
 
 
 def mark(folder: Path, kind: str) -> None:

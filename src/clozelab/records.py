@@ -67,8 +67,10 @@ class Run:
             yield
 
     def refuse_begun(self) -> None:
-        """Refuse to begin a run where one has taken a step."""
-        if self.recipe_file.exists() and self._begun():
+        """Refuse to begin a run where one has taken a step, or where there is something else."""
+        if not self.recipe_file.exists():
+            files.check_claim(self.path, _KIND)
+        elif self._begun():
             raise UserError(
                 f"{self.path}: has a run in it already; continue it with --resume {self.path},"
                 " or name another folder"

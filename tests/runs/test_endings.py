@@ -219,6 +219,7 @@ ERRORS = [
     (ModuleNotFoundError("No module named 'x'", name="x.y"), 2, "x is not installed; pip install"),
     (UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates"), 2, "a\\xff: is not UTF-8; rename"),
     (KeyboardInterrupt(), 130, "interrupted"),
+    (RuntimeError("[gloo] Connection closed by peer"), 2, "another process of this command has"),
     (KeyError("loss"), 1, "KeyError: 'loss'; this is a fault in clozelab: set CLOZELAB_DEBUG=1"),
 ]  # fmt: skip
 

@@ -330,7 +330,10 @@ def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_pat
     assert main(["import", str(tmp_path / "hf"), str(other)]) == 0 and kind_of(other) == "run"
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_else_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clozelab.runs.pretrain.Setup", None)  # it is refused before
     (tmp_path / MARKER).write_text("corpus\n")
     with pytest.raises(UserError, match="holds a corpus, not a run"):
         went(task("bert", steps=1), tmp_path, habits=QUIET)

@@ -11,6 +11,7 @@ from clozelab.contracts import UserError
 from clozelab.interrupts import Stopped, signal_of
 
 DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
+_GONE = "Connection closed by peer"  # what torch.distributed says then
 _REMEDIES = {
     errno.ENOENT: "check the path",
     errno.ENOTDIR: "check the path",
@@ -48,6 +49,8 @@ def ending(error: BaseException) -> tuple[str, int]:
         return f"{' '.join(around.split())}: is not UTF-8; rename it, or convert it", 2
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "memory is exhausted; give the command less at once, or use a larger machine", 2
+    if isinstance(error, RuntimeError) and _GONE in str(error):
+        return "another process of this command has ended, and says why", 2
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if package != "clozelab":

@@ -35,9 +35,9 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
     watch, run = Stopwatch(), Run(out)
     with join(machine.device) as world, ExitStack() as held:
         there = run.recipe_file.exists()
-        if there:  # refused before anything is timed
+        if there:
             held.enter_context(_alone(run, world))
-            run.refuse_begun()
+        run.refuse_begun()  # before anything is built or timed
         with room_for("the model", world.device):
             setup = Setup(task, machine, world)
         if task.budget is not None:
