@@ -212,7 +212,7 @@ def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
     fits = {3: 12, 6: 9}
 
     def wanted(self: Pacer, step: int, schedule: Schedule) -> int:
-        return 0 if step in dict(schedule.refits) else fits.get(step, 0)
+        return 0 if step in dict(schedule.refits or ()) else fits.get(step, 0)
 
     monkeypatch.setattr(Pacer, "wanted", wanted)
     place, given = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))

@@ -48,6 +48,13 @@ def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path)
     plan_of(study, out)
 
 
+def test_what_an_earlier_version_started_goes_on() -> None:
+    request = asked(studies.read("roberta-masking"), ["corpus"], size="tiny")
+    # As its plan.json has it: a new key that a recipe need not have must not be in it.
+    earlier = "3ac618fe9d3f37fdd875b0f78d2308d74d95accd5edb8b76e0c2c5cf8e014f70"
+    assert request.mark("dynamic") == earlier
+
+
 def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
     recipe, out = tmp_path / "mine.toml", tmp_path / "out"
     recipe.write_text('extends = "bert"\n', encoding="utf-8")

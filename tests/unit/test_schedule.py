@@ -192,7 +192,7 @@ def test_refits_of_refits_go_on_from_where_they_stand() -> None:
     found = schedule(warmup=0).refitted(20, 60).refitted(40, 50)
     shares = {step: found.progress(step) for step in (20, 30, 40, 45, 50, 70)}
     assert shares == pytest.approx({20: 0.2, 30: 0.4, 40: 0.6, 45: 0.8, 50: 1, 70: 1})
-    assert found.total == 50 and found.fitted(30).refits == ()
+    assert found.total == 50 and found.fitted(30).refits is None
 
 
 @pytest.mark.parametrize("refits", [((5, 5),), ((100, 120),), ((30, 60), (20, 50)), ((-1, 5),)])

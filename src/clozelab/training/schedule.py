@@ -52,7 +52,7 @@ class Schedule:
     final: float = 0.0
     phases: tuple[tuple[int, float], ...] = ()
     ramp: tuple[tuple[int, float], ...] = ()
-    refits: tuple[tuple[int, int], ...] = ()
+    refits: tuple[tuple[int, int], ...] | None = None  # of a run; a recipe has none
 
     def __post_init__(self) -> None:
         for name in ("steps", "sequences"):
@@ -131,16 +131,16 @@ class Schedule:
         warmup = round(self.warmup / self.steps * steps)
         if self.warmup and steps < self.steps:
             warmup = min(max(warmup, ceil(steps / 20)), steps // 2)
-        return replace(self, steps=steps, warmup=warmup, refits=())
+        return replace(self, steps=steps, warmup=warmup, refits=None)
 
     def refitted(self, step: int, total: int) -> Schedule:
         """The same run after so many steps, to end after `total`: the share done stays."""
-        return replace(self, refits=(*self.refits, (step, total)))
+        return replace(self, refits=(*(self.refits or ()), (step, total)))
 
     def _planned(self, step: int) -> float:
         """The step of the schedule without refits at which the same share of the run is done."""
         first, done, total = 0, 0.0, self.steps
-        for at, new in self.refits:
+        for at, new in self.refits or ():
             if step < at:
                 break
             done += (self.steps - done) * (at - first) / (total - first)
@@ -169,7 +169,7 @@ class Schedule:
 
     def _check_refits(self) -> None:
         end, last = self.steps, 0
-        for at, total in self.refits:
+        for at, total in self.refits or ():
             if not last <= at < min(end, total):
                 raise UserError(
                     f"refits: [{at}, {total}] is out of place; give pairs (step, steps of the whole"
