@@ -48,18 +48,19 @@ def main() -> int:
     try:
         plan = cases.planned(works.prepare(root), arguments.seed)
         plan = [case for case in plan if arguments.only in f"{case.kind}: {case.name}"]
-        found = list(_watched(plan, root, deadline=deadline, hands=arguments.at_once))
+        outcomes = list(_watched(plan, root, deadline=deadline, hands=arguments.at_once))
     finally:
         shutil.rmtree(root, ignore_errors=True)
     seconds = time.monotonic() - started
-    told = record.record((case.kind for case in plan), found, seed=arguments.seed, seconds=seconds)
-    _show(told)
+    kinds = (case.kind for case in plan)
+    summary = record.record(kinds, outcomes, seed=arguments.seed, seconds=seconds)
+    _show(summary)
     out = record.FILE if arguments.record else arguments.out
     if out:
-        write_text(out, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        write_text(out, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     if arguments.record:
-        write_text(record.PAGE, record.page(told, record.PAGE.read_text(encoding="utf-8")))
-    return 1 if told["failures"] else 0
+        write_text(record.PAGE, record.page(summary, record.PAGE.read_text(encoding="utf-8")))
+    return 1 if summary["failures"] else 0
 
 
 class _Raw(argparse.RawDescriptionHelpFormatter):
@@ -126,8 +127,8 @@ def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
                 fault = f"{type(error).__name__}: {error}"
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            told = {"kind": case.kind, "name": case.name, "fault": fault and fault[:500]}
-            os.write(writes, json.dumps(told).encode() + b"\n")  # whole, as short ones are
+            outcome = {"kind": case.kind, "name": case.name, "fault": fault and fault[:500]}
+            os.write(writes, json.dumps(outcome).encode() + b"\n")  # whole, as short ones are
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -135,7 +136,7 @@ def _hand(plan: list[Any], place: Path, deadline: float, writes: int) -> None:
         os._exit(code)
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(summary: dict[str, Any]) -> None:
     from campaign.record import rows
     from rich.console import Console
     from rich.table import Table
@@ -143,7 +144,7 @@ def _show(told: dict[str, Any]) -> None:
     table = Table("fault", box=None)
     for name in ("cases", "of", "failures"):
         table.add_column(name, justify="right")
-    for row in rows(told):
+    for row in rows(summary):
         table.add_row(*row)
     Console().print(table)
 

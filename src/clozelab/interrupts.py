@@ -52,12 +52,12 @@ def stopping() -> Iterator[Callable[[], int]]:
             raise KeyboardInterrupt(number)
         came = number
 
-    before = {one: signal.signal(one, stop) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: came
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
 
 
 @contextmanager
@@ -93,14 +93,14 @@ def held() -> Iterator[None]:
     came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
     signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    handlers = {one: signal.signal(one, lambda number, _: came.append(number)) for one in signs}
+    handlers = {sign: signal.signal(sign, lambda number, _: came.append(number)) for sign in signs}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for one, handler in handlers.items():
-            signal.signal(one, handler)
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
     if came:
         signal.raise_signal(came[0])
 

@@ -244,8 +244,8 @@ def _commit(file: Path) -> str | None:
 
     A copy without its history is told by CLOZELAB_COMMIT which one it is of.
     """
-    if told := os.environ.get("CLOZELAB_COMMIT"):
-        return told
+    if commit := os.environ.get("CLOZELAB_COMMIT"):
+        return commit
     git = ("git", "-C", str(file.parent))
     tracked = (*git, "ls-files", "--error-unmatch", file.name)
     described = (*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")

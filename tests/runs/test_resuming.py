@@ -317,6 +317,16 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
     assert main(["pretrain", "--resume", str(place)]) == 0
 
 
+def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    went(task("bert", steps=4), place, habits=OFTEN)
+    given, recorded = starting.resumed(place), recipes.parse(Run(place).recipe(), "recorded")
+    other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
+    Run(place).refit(2, 6, recipe_toml=to_toml(other))
+    with pytest.raises(UserError, match="went on meanwhile"):
+        list(resume(given, place, machine=Machine(), habits=OFTEN))
+
+
 def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
     out = tmp_path / "run"
     exchange.export(teacher(), tmp_path / "hf")

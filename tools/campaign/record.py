@@ -14,13 +14,13 @@ BEGIN, END = "<!-- the last campaign -->\n", "<!-- end -->\n"
 
 
 def record(
-    planned: Iterable[str], found: list[dict[str, Any]], *, seed: int, seconds: float
+    planned: Iterable[str], outcomes: list[dict[str, Any]], *, seed: int, seconds: float
 ) -> dict[str, Any]:
     """Counts by kind, and every failure; `planned` has the kind of each case."""
     from clozelab.records import machine_facts
 
-    counts, ran = Counter(planned), Counter(one["kind"] for one in found)
-    failures = [one for one in found if one["fault"]]
+    counts, ran = Counter(planned), Counter(one["kind"] for one in outcomes)
+    failures = [one for one in outcomes if one["fault"]]
     failed = Counter(one["kind"] for one in failures)
     return {
         "seed": seed,
@@ -34,24 +34,25 @@ def record(
     }
 
 
-def rows(told: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def rows(campaign: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Fault, cases, of how many that were planned, failures; the sums last."""
-    kinds = dict(told["kinds"])
+    kinds = dict(campaign["kinds"])
     names = ("cases", "planned", "failures")
     kinds["all"] = {name: sum(kind[name] for kind in kinds.values()) for name in names}
     return [(kind, *(f"{row[name]:,}" for name in names)) for kind, row in kinds.items()]
 
 
-def page(told: Mapping[str, Any], text: str) -> str:
+def page(campaign: Mapping[str, Any], text: str) -> str:
     """The page's text with this campaign in it."""
     head, rest = text.split(BEGIN)
-    commit = str(told["machine"].get("commit", "unknown"))
+    commit = str(campaign["machine"].get("commit", "unknown"))
     lines = [
-        f"Seed {told['seed']}, {told['machine']['cpus']} cores, {told['seconds'] / 60:.0f} minutes,"
+        f"Seed {campaign['seed']}, {campaign['machine']['cpus']} cores,"
+        f" {campaign['seconds'] / 60:.0f} minutes,"
         f" commit `{commit[:12]}{'-dirty' * commit.endswith('-dirty')}`"
         f" ([record](../{FILE.relative_to(ROOT).as_posix()})):\n",
         "| fault | cases | of | failures |",
         "|---|--:|--:|--:|",
-        *(f"| {' | '.join(row)} |" for row in rows(told)),
+        *(f"| {' | '.join(row)} |" for row in rows(campaign)),
     ]
     return head + BEGIN + "\n" + "\n".join(lines) + "\n\n" + END + rest.split(END)[1]

@@ -55,8 +55,8 @@ def ending(error: BaseException) -> tuple[str, int]:
         package = error.name.partition(".")[0]
         if package != "clozelab":
             return f"{package} is not installed; pip install {package}", 2
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{told}; this is a fault in clozelab: set {DEBUG}=1 to see where, and report it", 1
+    line = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{line}; this is a fault in clozelab: set {DEBUG}=1 to see where, and report it", 1
 
 
 def _system(error: OSError) -> str:

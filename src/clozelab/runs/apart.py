@@ -30,12 +30,12 @@ class Workers:
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
 
-    def submit(self, work: Callable[..., T], *given: Any) -> Future[T]:
+    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         """Begin a job; its future has what it came to."""
         worker = self._idle.pop() if self._idle else _Worker()
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
-        thread = Thread(target=self._wait, args=(worker, future, (work, *given)), daemon=True)
+        thread = Thread(target=self._wait, args=(worker, future, (work, *arguments)), daemon=True)
         self._busy[thread] = worker
         thread.start()
         return future
@@ -58,21 +58,21 @@ class Workers:
     def _wait(self, worker: _Worker, future: Future[T], job: tuple[Any, ...]) -> None:
         try:
             worker.pipe.send(job)
-            fine, found = worker.pipe.recv()
+            fine, answer = worker.pipe.recv()
         except (EOFError, OSError):  # it is gone
             worker.process.join()
-            fine, found = False, _gone(worker.process.exitcode)
+            fine, answer = False, _gone(worker.process.exitcode)
         except Exception as error:  # an answer that cannot be read
-            fine, found = False, error
+            fine, answer = False, error
         if self.reuse and worker.process.is_alive():
             self._idle.append(worker)
         else:
             worker.leave()
         del self._busy[current_thread()]
         if fine:
-            future.set_result(found)
+            future.set_result(answer)
         else:
-            future.set_exception(found)
+            future.set_exception(answer)
 
 
 class _Worker:
@@ -101,11 +101,11 @@ class _Worker:
 @contextmanager
 def workers(*, reuse: bool) -> Iterator[Workers]:
     """Processes to work in, of which none is left at the end."""
-    found = Workers(reuse=reuse)
+    pool = Workers(reuse=reuse)
     try:
-        yield found
+        yield pool
     finally:
-        found.stop()
+        pool.stop()
 
 
 def _serve(pipe: Connection) -> None:
@@ -113,11 +113,11 @@ def _serve(pipe: Connection) -> None:
     interrupts.end_with_parent()  # before a job is read, which loads torch
     while True:
         try:
-            work, *given = pipe.recv()
+            work, *arguments = pipe.recv()
         except (EOFError, ConnectionError):
             return
         try:
-            answer = (True, work(*given))
+            answer = (True, work(*arguments))
         except KeyboardInterrupt:  # told twice to stop
             return
         except Exception as error:
@@ -131,8 +131,8 @@ def _serve(pipe: Connection) -> None:
 
 def _gone(code: int | None) -> UserError:
     """What is said of a process that ended in the middle of its work."""
-    known = {-one: one.name for one in signal.Signals}
-    how = known.get(code or 0, f"exit code {code}")
+    names = {-number: number.name for number in signal.Signals}
+    how = names.get(code or 0, f"exit code {code}")
     full = "; memory may have run out" if code == -signal.SIGKILL else ""
     return UserError(
         f"a worker process ended by itself ({how}{full}); run the same command again to go on"

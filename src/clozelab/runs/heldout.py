@@ -44,10 +44,10 @@ class HeldOut:
         """How many blocks."""
         return sum(map(len, self.groups))
 
-    def first(self, many: int) -> HeldOut:
+    def first(self, blocks: int) -> HeldOut:
         """So many of them at most, to time how long they take."""
         few = copy(self)
-        few.groups = [self.groups[0][:many]]
+        few.groups = [self.groups[0][:blocks]]
         return few
 
     def measure(self, model: nn.Module, world: World, *, tokens: int) -> Measured:

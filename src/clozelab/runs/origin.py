@@ -31,8 +31,8 @@ def to_json(origin: Origin) -> str:
 def parse(text: str, place: str) -> Origin:
     """The origin that a text holds; `place` is what errors call it."""
     try:
-        found = json.loads(text)
-        heads = tuple(map(str, found["heads"]))
-        return Origin(str(found["family"]), heads, bool(found["bare"]), str(found["dtype"]))
+        fields = json.loads(text)
+        heads = tuple(map(str, fields["heads"]))
+        return Origin(str(fields["family"]), heads, bool(fields["bare"]), str(fields["dtype"]))
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{place}: cannot be read; import the model again") from None

@@ -56,6 +56,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
+        _check_schedule(run, task)
         if world.leads:
             tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
         world.wait()
@@ -122,6 +123,13 @@ def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:
         except torch.OutOfMemoryError:
             pass  # what filled the memory is held by the error until it is forgotten
         yield Said(setup.shrink())
+
+
+def _check_schedule(run: Run, task: Task) -> None:
+    """Refuse to go on where another process has refitted the run after its recipe was read."""
+    recorded = recipes.parse(run.recipe(), str(run.recipe_file))
+    if recorded.schedule != task.recipe.schedule:
+        raise UserError(f"{run.path}: went on meanwhile; run the same command again")
 
 
 def _check(out: Path, before: list[Any], now: list[Any]) -> None:

@@ -233,10 +233,10 @@ class Session:
         if not self.work.world.most(int(self.run.result() is None)) or self.last:
             return
         if self._result is None:
-            steps = [one for one in self.run.entries("step") if one["step"] == total]
-            for entry in steps:
-                losses = {name: one for name, one in entry.items() if isinstance(one, dict)}
-                self.last["train"] = losses
+            for entry in self.run.entries("step"):
+                if entry["step"] == total:
+                    losses = {name: sums for name, sums in entry.items() if isinstance(sums, dict)}
+                    self.last["train"] = losses
             yield from self._evaluate(total, log)
         elif "held_out" in self._result:
             log.restored("held_out", total, self._result["held_out"])
@@ -331,15 +331,15 @@ class Session:
             yield event
 
     def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:
-        told = {
+        state = {
             **{"tokens": self.tokens, "seconds": self.seconds, "times": asdict(self.times)},
             "machine": self._settings,
         }
         if ends:
-            told["result"] = self._result
+            state["result"] = self._result
         try:
             place = self.work.save(
-                self.run.checkpoints, step, state=told, keep=self.habits.keep, ends=ends
+                self.run.checkpoints, step, state=state, keep=self.habits.keep, ends=ends
             )
         except OSError as error:  # a full disk, most likely; what was saved before stands
             raise UserError(

@@ -117,9 +117,9 @@ class Schedule:
         ramp = [share for _, share in self.ramp]
         ends = [*accumulate(phases)][:-1], [*accumulate(ramp)]
         sizes = [*(size for size, _ in self.ramp), self.sequences]
-        places = sorted({first, *(end for one in ends for end in one if end > first), 1.0})
+        places = sorted({first, *(end for some in ends for end in some if end > first), 1.0})
         for place, end in pairwise(places):
-            phase, size = (bisect_right(one, place) for one in ends)
+            phase, size = (bisect_right(some, place) for some in ends)
             yield end - place, phase, sizes[size]
 
     def fitted(self, steps: int) -> Schedule:
