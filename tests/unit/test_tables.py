@@ -120,6 +120,14 @@ def test_a_table_without_a_header_is_not_quoted_at_length(tmp_path: Path) -> Non
     assert len(refusal(path)) < 400
 
 
+@pytest.mark.parametrize(("name", "sign"), [("a.csv", ";"), ("a.csv", "\t"), ("a.tsv", ",")])
+def test_cells_that_something_else_separates_are_no_one_column(
+    tmp_path: Path, name: str, sign: str
+) -> None:
+    path = put(tmp_path / name, f"id{sign}text\n1{sign}some words\n")
+    assert "separate the cells of a .csv by commas" in refusal(path)
+
+
 def test_a_quotation_mark_left_open_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

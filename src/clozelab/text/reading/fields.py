@@ -50,14 +50,14 @@ def no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
     texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
     longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
     best = nearest(field, record) or longest
-    names = [_short(name) for name in list(record)[:_NAMED]]
+    names = [short(name) for name in list(record)[:_NAMED]]
     names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
     return UserError(
-        f"{place} has no field {field!r}, only {', '.join(names)}: say --field {_short(best)}"
+        f"{place} has no field {field!r}, only {', '.join(names)}: say --field {short(best)}"
     )
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A column's name in a message: where there is no header line, it is somebody's text."""
     line = " ".join(name.split())
     return line if len(line) <= 40 else line[:39] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
 from clozelab.contracts import Counts, UserError
-from clozelab.text.reading.fields import LONGEST, no_field, read_record, whole_lines
+from clozelab.text.reading.fields import LONGEST, no_field, read_record, short, whole_lines
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import PACKINGS, Lines, shown
 
@@ -42,6 +43,11 @@ def separated(
 
 
 def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:
+    if len(names) == 1 and field in re.split(r"\W", names[0]) and field not in names:
+        raise UserError(
+            f"{name} has one column, {short(names[0])}: separate the cells of a .csv by commas,"
+            " those of a .tsv by tabs"
+        )
     if field not in names:
         cells = [*first, *[""] * len(names)]
         problem = no_field(name, field, dict(zip(names, cells, strict=False)))
