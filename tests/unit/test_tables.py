@@ -97,7 +97,7 @@ def test_rows_that_do_not_fit_are_skipped_and_counted(tmp_path: Path) -> None:
             " table names its columns)",
         ),
         ("id,Text\n1,One\n", "only id, Text: say --field Text"),
-        ("id;text\n1;One\n", "has no field 'text', only id;text"),
+        ("id;text\n1;One\n", "has one column, id;text"),
         ("text,text\n1,One\n", "has 2 fields 'text': rename all but one"),
         ('id,text\n1,One\n2,"Two\n3,Three\n', ":3 opens a quotation mark that is not closed"),
         ("id,body\n", "has no field 'text', only id, body"),
