@@ -33,7 +33,7 @@ MEASURED = "measured.json"  # in a study's cell: what it is compared by, beside 
 # Of machine.toml: what a run was computed with, which a resume may change.
 SETTINGS = (
     *("device", "gpu", "torch", "processes", "precision", "micro_tokens", "workers"),
-    *("compiled", "kernels", "graphs", "recompute", "sharded"),
+    *("compiled", "kernels", "graphs", "recompute", "sharded", "muon"),
 )
 
 

@@ -31,6 +31,7 @@ from clozelab.runs.pacing import Pacer
 from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup
+from clozelab.training import muon
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
@@ -100,6 +101,19 @@ def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path
     assert rows[0] == ["run", "3", "precision", '"bf16"', '"fp32"'] and len(rows) == 2
     facts = Run(place).machine()
     assert (facts["precision"], facts["micro_tokens"], facts["recompute"]) == ("fp32", 128, True)
+
+
+def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "run"
+    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)
+    killed(pretrain(task("swift", steps=4), place, machine=MACHINE, habits=OFTEN), 3)
+    assert Run(place).machine()["muon"] == "bfloat16"
+    monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
+    again(place)
+    settings = {"muon": {"from": "bfloat16", "to": "float32"}}
+    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
 
 
 def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:

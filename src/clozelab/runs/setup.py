@@ -26,10 +26,12 @@ from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.runs.source import Source
 from clozelab.runs.steps import Cursor, Steps
 from clozelab.training import budget as budgets
+from clozelab.training import muon
 from clozelab.training.budget import Budget
 from clozelab.training.feed import ahead
 from clozelab.training.loop import Measured, Prepared, Step, Trainee, train
 from clozelab.training.memory import raising_one
+from clozelab.training.optimiser import Muon
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, whole
 
@@ -252,6 +254,7 @@ class Setup:
             "graphs": self.trainee.replays,
             "recompute": bool(self.machine.recompute),
             "sharded": bool(self.machine.shard),
+            "muon": self._muon_precision(),
             "processes": self.world.size,
             "seed": self.seed,
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
@@ -260,6 +263,12 @@ class Setup:
             "from": None if self.task.teacher else origin,
             "teacher": origin if self.task.teacher else None,
         }
+
+    def _muon_precision(self) -> str | None:
+        """Of Muon's own products, by the processor; None where the recipe has another optimiser."""
+        if not isinstance(self.recipe.optimiser, Muon):
+            return None
+        return str(muon.product_dtype(self.world.device)).removeprefix("torch.")
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was begun with: going on with others would be another run."""
