@@ -157,7 +157,7 @@ def _check_plain(file: Path) -> None:
 def _rename(error: OSError, part: Path, place: Path) -> None:
     """Give an error the name that the user knows, in place of the one that is being written."""
     name = str(error.filename or part)
-    if name.startswith(str(part)):
+    if error.errno is not None and name.startswith(str(part)):  # else it is a text of its own
         error.filename, error.filename2 = str(place) + name.removeprefix(str(part)), None
 
 
