@@ -119,8 +119,9 @@ def watch(events: Iterator[Event], place: Path) -> None:
         )
     if speaks():
         err.print(escape(f"{place}: {last.step:,} steps, {last.result['tokens']:,} tokens"))
-        times = ", ".join(f"{name} {spent:.1f} s" for name, spent in last.result["times"].items())
-        err.print(escape(f"time: {times}"))
+        times = last.result.get("times", {}).items()
+        if times:
+            err.print("time: " + ", ".join(f"{name} {spent:.1f} s" for name, spent in times))
         if "limited_by" in last.result:
             word = last.result["limited_by"]
             err.print(escape(f"{word}-bound: {SENTENCES[word]}"))
