@@ -1,8 +1,15 @@
-"""Where there is no GPU, Triton is told, before it is first imported, to interpret its kernels."""
+"""What every test runs under, wherever the suite is started.
+
+Where there is no GPU, Triton is told, before it is first imported, to interpret its kernels. A
+background job ignores SIGINT: tests that raise it in their own process must hear it.
+"""
 
 import os
+import signal
 
 import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
