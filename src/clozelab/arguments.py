@@ -356,7 +356,7 @@ def _add_run(verb: argparse.ArgumentParser) -> None:
     _add_set(verb)
     group = verb.add_argument_group("watching, in steps")
     group.add_argument("--save-every", type=_count, metavar="N", help="0: at the end (total/10)")
-    group.add_argument("--keep", type=_count, default=2, help="checkpoints to keep, 0 for all (2)")
+    group.add_argument("--keep", type=_count, help="checkpoints to keep, 0 for all (2)")
     group.add_argument("--evaluate-every", type=_count, metavar="N", help="held out (total/10)")
     group.add_argument(
         "--evaluate-blocks", type=_count, default=1024, metavar="N", help="held out (1,024)"

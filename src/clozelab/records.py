@@ -111,6 +111,10 @@ class Run:
         except ValueError as error:
             raise UserError(f"{file}: is not TOML ({error}); fix it there") from None
 
+    def remember(self, facts: Mapping[str, Any]) -> None:
+        """Put facts into machine.toml, beside those that are there or in their place."""
+        write_text(self.path / "machine.toml", _toml({**self.machine(), **facts}))
+
     def settled(
         self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]
     ) -> dict[str, dict[str, Any]]:
@@ -126,7 +130,7 @@ class Run:
         # Of two changes before one step the last counts, even if it takes the other back.
         if changes or any(entry["step"] == step for entry in self.entries("changed")):
             self.append({"kind": "changed", "step": step, "settings": changes})
-        write_text(self.path / "machine.toml", _toml({**self.machine(), **facts}))
+        self.remember(facts)
         return changes
 
     def append(self, entry: Mapping[str, Any]) -> None:

@@ -143,6 +143,19 @@ def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) ->
         assert Run(place).machine() == {**before, "recompute": recompute}
 
 
+def test_a_resume_keeps_as_many_checkpoints_as_the_run_did(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    killed(pretrain(task("bert", steps=8), place, machine=MACHINE, habits=OFTEN), 7)
+    assert main(["pretrain", "--resume", str(place), "--save-every", "2"]) == 0
+    saved = sorted(path.name for path in (place / "checkpoints").iterdir())
+    assert saved == [f"step-{step:08d}" for step in (2, 4, 6, 8)]
+    shutil.rmtree(place / "checkpoints" / saved[-1])
+    (place / "result.json").unlink()
+    assert main(["pretrain", "--resume", str(place), "--save-every", "2", "--keep", "1"]) == 0
+    assert [path.name for path in (place / "checkpoints").iterdir()] == ["step-00000008"]
+    assert Run(place).machine()["keep"] == 1
+
+
 def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forward, taken = Model.forward, [0]
 

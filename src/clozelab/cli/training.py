@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,10 +59,11 @@ def pretrain(arguments: argparse.Namespace) -> None:
 
 def _resume(arguments: argparse.Namespace) -> None:
     """Go on with a run; a recipe may be named beside it, to be sure that it is the run's."""
+    from clozelab.records import Run
     from clozelab.runs import starting
     from clozelab.runs.pretrain import resume
 
-    place, machine, habits = Path(arguments.resume), machine_of(arguments), _habits(arguments)
+    place, machine = Path(arguments.resume), machine_of(arguments)
     if arguments.out is not None or arguments.start is not None:
         raise UserError(f"{place}: is resumed where it stands; leave --out and --from out")
     given = read_recipe(arguments) if arguments.recipe else None
@@ -73,6 +74,7 @@ def _resume(arguments: argparse.Namespace) -> None:
             f" out, or begin a run of its own with --from {place}"
         )
     task = starting.resumed(place, recipe=given, data=arguments.data)
+    habits = _habits(arguments, Run.open(place).machine())
     watch(resume(task, place, machine=machine, habits=habits), place)
 
 
@@ -268,12 +270,14 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
     )
 
 
-def _habits(arguments: argparse.Namespace) -> Habits:
+def _habits(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None = None) -> Habits:
+    """What a command says of saving and evaluating; a resume keeps as many as it `recorded`."""
     from clozelab.runs.session import Habits
 
+    keep = (recorded or {}).get("keep", Habits.keep)
     return Habits(
         save_every=arguments.save_every,
-        keep=arguments.keep,
+        keep=keep if arguments.keep is None else arguments.keep,
         evaluate_every=arguments.evaluate_every,
         tensorboard=arguments.tensorboard,
         evaluate_blocks=arguments.evaluate_blocks,

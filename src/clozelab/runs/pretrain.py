@@ -45,7 +45,8 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
         if not there:
             held.enter_context(_alone(run, world))
         if world.leads:
-            Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=setup.facts())
+            facts = {**setup.facts(), "keep": habits.keep}
+            Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=facts)
         world.wait()
         session = _session(setup, run, habits, times=Times(setup=watch.read()))
         yield from session.go(0, setup.steps.start())
@@ -58,6 +59,8 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, task)
         if world.leads:
+            if facts.get("keep", Habits.keep) != habits.keep:
+                run.remember({"keep": habits.keep})
             tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
         world.wait()
         found, passed = newest(run.checkpoints)
