@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -261,3 +262,31 @@ def fill(folder: Path, place: Path, words: list[str], size: int) -> None:
         " again, finished parts are kept\n"
     )
     assert not (place / "c" / "manifest.json").exists()
+
+
+def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None:
+    """A script without `if __name__ == "__main__"`: each process begins a build, and is refused."""
+    write(tmp_path / "a.jsonl", texts(20))
+    (tmp_path / "script.py").write_text(
+        "from pathlib import Path\n"
+        "from clozelab.contracts import Counts\n"
+        "from clozelab.runs.corpus import make\n"
+        "from clozelab.text.store.options import Options\n"
+        "from clozelab.text.tokenizers import Wordpiece\n"
+        # Large enough for a pipe to fill up, were it handed over at the start.
+        "words = ' '.join(f'w{number}' for number in range(9000))\n"
+        "tokenizer = Wordpiece(12000).train(iter([words]))\n"
+        "assert len(tokenizer.to_str()) > 100_000\n"
+        "list(make(['a.jsonl'], Path('c'), tokenizer=tokenizer,"
+        " options=Options(workers=1), counts=Counts()))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 1 and "a worker process was killed" in result.stderr

@@ -47,6 +47,20 @@ class Work:
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.keys.items()]
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
+    def write(self, file: Path) -> None:
+        """Leave it in a file for other processes."""
+        texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
+        settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+        with files.replacing(file) as stream:
+            np.savez(stream, allow_pickle=False, settings=settings, entities=self.entities.rows())
+
+    @classmethod
+    def read(cls, file: Path) -> Work:
+        """What `write` left."""
+        with np.load(file) as stored:
+            settings = json.loads(stored["settings"].tobytes())
+            return cls(**settings, entities=Runs.of(stored["entities"]))
+
 
 @dataclass(frozen=True)
 class Job:

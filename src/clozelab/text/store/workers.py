@@ -20,6 +20,8 @@ from clozelab.text.reading.sources import documents, total_bytes
 from clozelab.text.store import shards
 from clozelab.text.store.options import Options, Progress
 
+_WORK = "work"  # in the build's folder, for its processes
+
 
 def tokenised(
     inputs: list[str],
@@ -33,6 +35,9 @@ def tokenised(
     """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
     total, read = total_bytes(inputs, options.reading), Read()
     digest = work.digest()
+    # A process that dies while it starts reads nothing more: what is handed to it at its start must
+    # fit into a pipe, or whoever hands it over would wait for ever.
+    work.write(folder / _WORK)
     names: list[str] = []
     running: dict[Future[str], int] = {}
     with interrupts.held():
@@ -40,7 +45,7 @@ def tokenised(
             options.workers,
             mp_context=get_context("spawn"),
             initializer=start,
-            initargs=(work, str(folder)),
+            initargs=(str(folder),),
         )
     stream = documents(inputs, options.reading, counts, progress=read)
     try:
@@ -63,6 +68,7 @@ def tokenised(
     finally:
         stream.close()
         pool.shutdown(cancel_futures=True)
+        (folder / _WORK).unlink(missing_ok=True)
     if not names:
         raise UserError(f"{', '.join(inputs)}: no text found there")
     return names
@@ -86,13 +92,14 @@ class _Process:
     folder: Path
 
 
-def start(work: shards.Work, folder: str) -> None:
+def start(folder: str) -> None:
     """Make ready a worker process; it ends when its parent does, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
     interrupts.end_with_parent()
-    _Process.work, _Process.folder = work, Path(folder)
+    _Process.folder = Path(folder)
+    _Process.work = work = shards.Work.read(_Process.folder / _WORK)
     _Process.counts = Counts()
     tokenizer = Tokenizer.from_str(work.tokenizer)
     _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
