@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 from reprlib import repr as short
-from typing import Any
+from typing import Any, TypeVar
 
 from clozelab.contracts import UserError
 
 Table = Mapping[str, Any]
+T = TypeVar("T")
 
 LARGEST = 1 << 24  # of a size: no product of three overflows, and no model comes near it
 
@@ -36,34 +37,30 @@ def number(config: Table, key: str, default: float | None = None) -> float | Non
     return float(value)
 
 
+def _of(kind: type[T], config: Table, key: str, *, must: str) -> T | None:
+    """A value of one kind; None where the config leaves it out or says null."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise wrong(key, value, f"must {must}")
+    return value
+
+
 def flag(config: Table, key: str, default: bool = False) -> bool:
     """True or false."""
-    value = config.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise wrong(key, value, "must be true or false")
-    return value
+    value = _of(bool, config, key, must="be true or false")
+    return default if value is None else value
 
 
 def word(config: Table, key: str, default: str | None = None) -> str | None:
     """A text."""
-    value = config.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, str):
-        raise wrong(key, value, "must be a word in quotes")
-    return value
+    value = _of(str, config, key, must="be a word in quotes")
+    return default if value is None else value
 
 
 def table(config: Table, key: str) -> Table:
     """An object of JSON; empty where there is none."""
-    value = config.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise wrong(key, value, "must be a table of names and values")
-    return value
+    value: Table | None = _of(dict, config, key, must="be a table of names and values")
+    return {} if value is None else value
 
 
 def words(config: Table, key: str) -> tuple[str, ...]:

@@ -61,8 +61,8 @@ class Pacer:
         self.tokens_a_step = tokens_a_step  # on the mean, from a share of the run on
         self.refit = refit  # (step, steps of the whole run) → the text of the recipe that says so
         self.evaluation = evaluation  # what one should take, until one is measured
-        # One to ten, that at the end included: by what all processes reckon with, so that they
-        # evaluate after the same steps.
+        # One to ten, that at the end included: from a number that all processes share, so that
+        # they evaluate after the same steps.
         self.evaluations = 1 + min(9, int(LOOKING * seconds / max(evaluation, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
         self._sums = 0.0, 0  # of these
