@@ -11,7 +11,10 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training", "tasks", "interop"}
-GROUND = {"contracts", "keys", "packed", "layers", "kernels", "interrupts", "files", "nearest"}
+GROUND = {
+    *("contracts", "keys", "packed", "layers", "kernels", "interrupts", "files", "nearest"),
+    "markdown",
+}
 ALLOWED = {
     "contracts": set(),
     "packed": {"contracts"},
@@ -21,6 +24,7 @@ ALLOWED = {
     "interrupts": {"contracts"},
     "files": {"contracts"},
     "nearest": set(),
+    "markdown": set(),
     "data": {"nearest"},
     **{part: GROUND for part in PARTS},
     "interop": GROUND | {"encoder"},

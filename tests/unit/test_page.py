@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from clozelab import recipe as recipes
 from clozelab.arguments import parser
@@ -372,18 +373,29 @@ def test_a_page_is_written_again_and_anything_else_is_left(
         assert (tmp_path / name).read_text() != "precious"
 
 
-def test_names_are_neither_tags_nor_links_in_markdown() -> None:
-    name = "<img src=x onerror=alert(1)> [a](http://b)\n# c | d"
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<img src=x onerror=alert(1)> [a](http://b)\n# c | d",
+        "**bold** _thin_ `code` ~~gone~~ a_b \\ & <!-- x -->",
+    ],
+)
+def test_names_are_shown_as_they_are_in_markdown(name: str) -> None:
     table = Table([name], [[Cell(name)]], note=name)
     parts = [name, table, ("note", name), ("heading", name), ("code", f"```\n{name}")]
     text = Page(name, name, [Section(name, parts)], lead=name).markdown()
-    shown, _, code = text.partition("````\n")
-    mark, _, rest = shown.partition("\n")
+    mark, _, rest = text.partition("\n")
     assert mark.startswith("<!-- generator: clozelab ")
-    assert "<" not in rest and "](" not in rest and "\n# c" not in rest
-    assert code.endswith("\n````\n") and "<img" in code
-    rows = [line for line in rest.splitlines() if line.startswith("|")]
-    assert [row.replace("\\|", "").count("|") for row in rows] == [2, 2, 2]
+    tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(rest)
+    (code,) = (token.content for token in tokens if token.type == "fence")
+    assert code == f"```\n{name}\n"
+    lines = [token.children or [] for token in tokens if token.type == "inline"]
+    kinds = {child.type for line in lines for child in line}
+    assert kinds <= {"text", "text_special", "strong_open", "strong_close"}
+    shown = ["".join(child.content for child in line) for line in lines]
+    assert shown == [" ".join(name.split())] * 10
+    assert not [token for token in tokens if token.type.startswith("html")]
+    assert sum(child.type == "strong_open" for line in lines for child in line) == 1  # the lead
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import clozelab
 from clozelab.contracts import UserError
+from clozelab.markdown import fenced, plain
 
 GENERATOR = f"clozelab {clozelab.__version__}"  # by which a page of ours is known
 
@@ -82,11 +82,11 @@ class Page:
 
     def markdown(self) -> str:
         """The same in plain text, without the figures."""
-        lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {_line(self.title)}", ""]
-        lines += [f"**{_line(self.lead)}**", ""] if self.lead else []
-        lines += [_line(self.opening), ""]
+        lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {plain(self.title)}", ""]
+        lines += [f"**{plain(self.lead)}**", ""] if self.lead else []
+        lines += [plain(self.opening), ""]
         for section in self.sections:
-            lines += [f"## {_line(section.title)}", ""]
+            lines += [f"## {plain(section.title)}", ""]
             for part in section.parts:
                 lines += _markdown(part)
         return "\n".join(lines).rstrip() + "\n"
@@ -160,28 +160,21 @@ def _value(cell: Cell) -> str:
 
 def _markdown(part: Part) -> list[str]:
     if isinstance(part, str):
-        return [_line(part), ""]
+        return [plain(part), ""]
     if isinstance(part, Table):
         rule = ["---" for _ in part.columns]
         rows = [part.columns, *([cell.text for cell in row] for row in part.rows)]
-        head, *body = ([_line(text).replace("|", "\\|") for text in row] for row in rows)
+        head, *body = ([plain(text) for text in row] for row in rows)
         lines = [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
-        return [*lines, "", *([_line(part.note), ""] if part.note else [])]
+        return [*lines, "", *([plain(part.note), ""] if part.note else [])]
     kind, content = part
     if kind == "figure":
         return []
     if kind == "note":
-        return [_line(content), ""]
+        return [plain(content), ""]
     if kind == "code":
-        longest = max(map(len, re.findall("`+", content)), default=0)
-        fence = "`" * max(3, longest + 1)
-        return [f"{fence}\n{content}\n{fence}", ""]
-    return [f"### {_line(content)}", ""]
-
-
-def _line(text: str) -> str:
-    """Words as Markdown shows them: a name of the user's is no tag, no link and no picture."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())).replace("](", "]\\(")
+        return [fenced(content), ""]
+    return [f"### {plain(content)}", ""]
 
 
 def _file(name: str) -> str:
