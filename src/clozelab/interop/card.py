@@ -7,11 +7,11 @@ for Markdown or HTML, or for Python in the lines to copy.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from clozelab.interop.heads import TaskHead
+from clozelab.markdown import fenced, plain
 
 _GENERATES = ("openai-gpt", "gpt2")
 _FILL = """from transformers import pipeline
@@ -96,15 +96,15 @@ def card(
         recipe = "The recipe of the encoder"
     sections = [
         _front(tag, family),
-        f"# {_plain(name.rstrip('/').rpartition('/')[2])}",
-        f"{_plain(title)}. {_plain(made)} with clozelab; a `{family}` model of transformers.",
+        f"# {plain(name.rstrip('/').rpartition('/')[2])}",
+        f"{plain(title)}. {plain(made)} with clozelab; a `{family}` model of transformers.",
         *([] if task is None else _about(task, lineage)),
         "Its licence is for whoever publishes it to choose: set `license` above.",
         f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
-        f"## Training\n\n{recipe}:\n\n{_fenced(recipe_toml)}",
-        *([f"The task, and its tuning:\n\n{_fenced(task_toml)}"] if task_toml else []),
+        f"## Training\n\n{recipe}:\n\n{fenced(recipe_toml, 'toml')}",
+        *([f"The task, and its tuning:\n\n{fenced(task_toml, 'toml')}"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
     ]
     return "\n\n".join(sections) + "\n"
@@ -146,7 +146,7 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     if task.told.get("impossible"):
         lines.append(_withdrawn(task))
     if lineage:
-        lines.append(f"Fine-tuned from: {' → '.join(map(_plain, lineage))}.")
+        lines.append(f"Fine-tuned from: {' → '.join(map(plain, lineage))}.")
     return lines
 
 
@@ -178,20 +178,7 @@ def _table(heading: str, rows: Mapping[str, object]) -> str:
 
 def _cell(value: object) -> str:
     """Numbers at a readable length; nothing that would end the cell."""
-    return _plain(f"{value:.4g}" if isinstance(value, float) else str(value))
-
-
-def _plain(text: str) -> str:
-    """A text on one line, in which nothing is a mark of Markdown or HTML."""
-    text = re.sub(r"([\\`*\[\]|~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _fenced(toml: str) -> str:
-    """A block of TOML between fences that are longer than any in it."""
-    longest = max(map(len, re.findall(r"`+", toml)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}toml\n{toml.strip()}\n{fence}"
+    return plain(f"{value:.4g}" if isinstance(value, float) else str(value))
 
 
 def _versions() -> dict[str, str]:
