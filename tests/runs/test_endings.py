@@ -106,6 +106,46 @@ def test_a_pipe_that_is_closed_early_ends_a_command_quietly(words: list[str]) ->
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+# A command that prints before, amid and after its work, and the pipe that nobody reads.
+WORK = """
+import os, sys
+from clozelab import cli
+from clozelab.cli.console import out
+from clozelab.contracts import UserError
+
+def work(_):
+    for number in range(3):
+        out.print("a plan", "x" * 100_000)
+    open(sys.argv[1], "w").write("done")
+    out.print("a table")
+    if sys.argv[2] == "mistake":
+        print("more", end="")  # which is still to be flushed
+        raise UserError("2 of 3 cells failed; look at them")
+    if sys.argv[2] == "pipe":
+        read, write = os.pipe()
+        os.close(read)
+        os.write(write, b"to a process that is gone")
+
+cli.COMMANDS["tasks"] = work
+sys.exit(cli.main(["tasks"]))
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("well", 0), ("mistake", 2), ("pipe", 2)])
+def test_work_goes_on_when_nobody_reads_and_its_code_is_true(
+    how: str, code: int, tmp_path: Path
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-c", WORK, str(tmp_path / "work"), how]
+    done = subprocess.run(
+        words, env=ENVIRONMENT, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    os.close(write)
+    assert (tmp_path / "work").read_text() == "done"
+    assert done.returncode == code and len(done.stderr.splitlines()) == bool(code), done.stderr
+
+
 def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom clozelab import cli\nfrom clozelab.cli.console import err\n"

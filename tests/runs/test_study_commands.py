@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +70,21 @@ def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "1 of 3 cells failed (broken/seed-0)" in told and "the same command" in told
     result = json.loads((folder / "result.json").read_text())
     assert [one["variant"] for one in result["cells"] if not one["failed"]] == ["static", "dynamic"]
+
+
+def test_a_study_runs_to_its_page_when_nobody_reads_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = str(written(tmp_path / "masks.toml", STATIC)), tmp_path / "out"
+    words = ["study", file, "--data", store("wordpiece"), "--budget", "2steps", *WORDS]
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "w") as closed:
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert main([*words, "--out", str(folder)]) == 0
+    assert (folder / "page.html").is_file()
+    (cell,) = json.loads((folder / "result.json").read_text())["cells"]
+    assert cell["steps"] == 2 and not cell["failed"]
 
 
 @pytest.mark.parametrize(

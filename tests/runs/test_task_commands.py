@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,18 @@ def test_texts_are_predicted_a_line_each_wherever_they_come_from(
     out = root / "out.tsv"
     assert said(capsys, "predict", classifier, *words, "--out", str(out)) == ""
     assert out.read_text(encoding="utf-8") == wanted
+
+
+def test_a_reader_who_has_seen_enough_of_the_predictions_ends_them_quietly(
+    classifier: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    capsys.readouterr()
+    with open(write, "w") as closed, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", closed)
+        assert cli.main(["predict", classifier, "--text", "long " * 5000]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_what_was_learned_by_heart_is_predicted_and_json_has_every_probability(

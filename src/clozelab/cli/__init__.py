@@ -14,7 +14,7 @@ from clozelab.arguments import parser
 from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.console import err
 from clozelab.cli.endings import debugging, ending
-from clozelab.cli.streams import discard_output, flush, open_streams
+from clozelab.cli.streams import flush, open_streams
 from clozelab.contracts import UserError
 from clozelab.interrupts import terminable
 
@@ -32,8 +32,6 @@ def main(words: Sequence[str] | None = None) -> int:
                 _run(sys.argv[1:] if words is None else words)
             finally:  # also of --help, which leaves by SystemExit
                 flush()
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        discard_output()
     except (Exception, KeyboardInterrupt) as error:
         sentence, code = ending(error)
         with suppress(OSError):  # where it cannot be said, the code says it

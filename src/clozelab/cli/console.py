@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from clozelab.cli.streams import STDOUT
+from clozelab.cli.streams import STDOUT, discard_output
 
 if TYPE_CHECKING:
     from clozelab.recipe import Recipe
@@ -24,8 +24,8 @@ class _Out(Console):
             raise
 
     def on_broken_pipe(self) -> None:
-        """Let the command end: nobody reads what it prints."""
-        raise BrokenPipeError
+        """Let the command go on: nobody reads what it prints, but its work may be wanted."""
+        discard_output()
 
 
 class _Err(Console):

@@ -57,9 +57,14 @@ def open_streams() -> None:
 
 
 def flush() -> None:
-    """Write what standard output still has; where it takes nothing more, forget that and say so."""
+    """Write what standard output still has; where it takes nothing more, forget that and say so.
+
+    Nothing is said where the reader of a pipe has seen enough.
+    """
     try:
         sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
     except OSError as error:
         discard_output()
         error.filename = error.filename or STDOUT

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -300,7 +300,8 @@ def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any])
 def _written(place: str | None) -> Iterator[TextIO]:
     """Where predictions go: to a file, which appears whole, or to standard output."""
     if place is None:
-        yield sys.stdout
+        with suppress(BrokenPipeError):  # its reader has seen enough
+            yield sys.stdout
         return
     from clozelab.files import write_text
 
