@@ -30,6 +30,7 @@ from clozelab.text.vocabulary import BERT
 
 torch.set_num_threads(1)
 
+RESULTS = Path(__file__).parents[2] / "results"
 LINE = (
     'not the one that roberta asks for: use "byte_bpe" → "wordpiece", cased true → false,'
     ' specials ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] → '
@@ -74,12 +75,42 @@ def test_the_card_and_the_page_show_it(made: Path, tmp_path: Path) -> None:
     export(str(made / "roberta"), tmp_path / "hf")
     card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
     assert 'use = "wordpiece"' in card and "byte_bpe" not in card and "<mask>" not in card
-    runs, _ = gather([made / "roberta", made / "bert"])
+    size = tokenizer("wordpiece").get_vocab_size()
+    kinds = {*shown(made / "roberta", made / "bert")}
+    assert kinds == {f"wordpiece, uncased, {size:,}"}
+
+
+def shown(*folders: Path) -> list[str]:
+    """The tokenizers of runs, as a page shows them."""
+    runs, _ = gather(folders)
     table = next(one for one in sections(runs, []) if one.title == "Pretraining").parts[0]
     column = table.columns.index("tokenizer")  # type: ignore[union-attr]
-    kinds = {row[column].text for row in table.rows}  # type: ignore[union-attr]
+    return [row[column].text for row in table.rows]  # type: ignore[union-attr]
+
+
+def test_where_the_record_does_not_say_the_page_does_not_either(made: Path, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("roberta", "bert")]
+    for place in places:  # without their checkpoints
+        place.mkdir()
+        for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
+            (place / name).write_bytes((made / place.name / name).read_bytes())
     size = tokenizer("wordpiece").get_vocab_size()
-    assert kinds == {f"wordpiece, uncased, {size:,}"}
+    assert shown(*places) == [f"wordpiece, uncased, {size:,}"] * 2
+    for place in places:  # as they were written before: what was asked for, and no word of it
+        recipe = recipes.read(place / "recipe.toml")
+        asked = replace(shrunk(place.name).tokenizer, vocabulary=size)
+        (place / "recipe.toml").write_text(to_toml(replace(recipe, tokenizer=asked)))
+        lines = (place / "machine.toml").read_text().splitlines(keepends=True)
+        kept = [line for line in lines if not line.startswith('"tokenizer"')]
+        assert len(kept) == len(lines) - 1
+        (place / "machine.toml").write_text("".join(kept))
+    assert shown(*places) == ["–", "–"]
+    assert not [key for key in settings(tmp_path) if key.startswith("tokenizer.")]
+    assert shown(*places, made / "bert") == ["–", "–", f"wordpiece, uncased, {size:,}"]
+
+
+def test_a_run_that_was_recorded_of_old_has_a_dash() -> None:
+    assert shown(RESULTS / "h200-tasks" / "encoder") == ["–"]
 
 
 def settings(folder: Path) -> set[str]:

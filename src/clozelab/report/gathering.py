@@ -12,6 +12,7 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.recipe import Recipe
 from clozelab.records import PLAN, STUDY, Entry, Run
+from clozelab.text.tokenizers import part_of
 from clozelab.text.vocabulary import load
 
 Points = list[tuple[float, float]]  # (tokens, value)
@@ -33,6 +34,7 @@ class Pretraining:
     last: dict[str, dict[str, float]]  # what was measured last on held-out text
     limited_by: str | None  # feed, host, memory or arithmetic; runs of old do not say
     changes: Sequence[Entry] = ()  # of its machine's settings, with their steps
+    tokenizer_known: bool = True  # else the recipe has the one that was asked for
 
     @property
     def done(self) -> bool:
@@ -107,7 +109,7 @@ def _is_run(place: Path) -> bool:
 def pretraining(folder: Path, name: str) -> Pretraining:
     """One run, as far as it is, under a name."""
     run = Run.open(folder)
-    recipe = _recipe(run)
+    recipe, known = _recipe(run)
     entries = run.entries()
     at: dict[int, int] = {}  # tokens after each step that was logged
     seconds, total = 0.0, 0
@@ -134,17 +136,25 @@ def pretraining(folder: Path, name: str) -> Pretraining:
         changes=[
             entry for entry in entries if entry["kind"] == "changed" and entry.get("settings")
         ],
+        tokenizer_known=known,
     )
 
 
-def _recipe(run: Run) -> Recipe:
-    """The recipe, with the tokenizer of its checkpoints: runs of old recorded another."""
+def _recipe(run: Run) -> tuple[Recipe, bool]:
+    """The recipe, and whether its tokenizer is the corpus's: runs of old recorded what was asked.
+
+    Their checkpoints have the corpus's, where they are there.
+    """
     recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    if run.machine().get("tokenizer") == recipe.tables()["tokenizer"]["use"]:
+        return recipe, True
     saved = sorted(run.checkpoints.glob("step-*/tokenizer.json"))
     try:
-        return recipe.reading(load(saved[-1]), vocabulary=recipe.tokenizer.vocabulary)
+        tokenizer = load(saved[-1])
     except (IndexError, UserError):
-        return recipe
+        return recipe, False
+    known = part_of(tokenizer) is not None
+    return recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary), known
 
 
 def _curves(entries: list[Entry], at: dict[int, int]) -> dict[str, Points]:

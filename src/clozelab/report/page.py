@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ def sections(runs: Sequence[Pretraining], tunings: Sequence[Trials]) -> Iterator
     if runs:
         yield Section("Pretraining", [_losses(runs), *_curves(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
-        compared = [(run.name, run.recipe) for run in runs]
-        yield Section("What the recipes do differently", [differences(compared)])
+        unknown = {run.name for run in runs if not run.tokenizer_known}
+        table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
+        if table.rows:
+            yield Section("What the recipes do differently", [table])
     again = [commands.pretrain(run) for run in runs]
     again += [line for one in tunings for line in commands.finetune(one)]
     yield Section("How to do it again", [("code", "\n".join(again))])
@@ -115,7 +117,7 @@ def _losses(runs: Sequence[Pretraining]) -> Table:
         [
             Cell(run.name if run.done else f"{run.name} (not done)"),
             Cell(run.recipe.name),
-            Cell(_tokenizer(run.recipe)),
+            Cell(_tokenizer(run.recipe)) if run.tokenizer_known else GAP,
             number(sum(run.recipe.parameters().values()) / 1e6),
             number(run.steps, ",d"),
             number(run.tokens / 1e6),
@@ -173,17 +175,24 @@ def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return found
 
 
-def differences(compared: Sequence[tuple[str, Recipe]]) -> Table:
-    """Every setting that some recipe has otherwise than the first; each goes by a name."""
+def differences(compared: Sequence[tuple[str, Recipe]], *, unknown: Collection[str] = ()) -> Table:
+    """Every setting that some recipe has otherwise than the first; each goes by a name.
+
+    Of the `unknown` nobody recorded by which tokenizer they read, only its size.
+    """
     (name, first), *others = compared
     keys: dict[str, dict[str, str]] = {}
     for other, recipe in others:
         for key, ours, theirs in recipes.difference(first, recipe):
             keys.setdefault(key, {name: _told(ours)})[other] = _told(theirs)
-    rows = [
-        [Cell(key), *(Cell(row.get(other, row[name])) for other, _ in compared)]
-        for key, row in keys.items()
-    ]
+    rows = []
+    for key, row in keys.items():
+        values = {other: row.get(other, row[name]) for other, _ in compared}
+        if key.startswith("tokenizer.") and key != "tokenizer.vocabulary":
+            values |= dict.fromkeys(unknown, GAP.text)
+            if len({*values.values()} - {GAP.text}) < 2:
+                continue
+        rows.append([Cell(key), *map(Cell, values.values())])
     return Table(["setting", *(other for other, _ in compared)], rows)
 
 

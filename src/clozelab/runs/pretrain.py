@@ -24,6 +24,7 @@ from clozelab.runs.plateau import watched
 from clozelab.runs.saving import restore
 from clozelab.runs.session import Habits, Session
 from clozelab.runs.setup import Setup, Task
+from clozelab.text.tokenizers import part_of
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.memory import room_for
@@ -45,7 +46,10 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
         if not there:
             held.enter_context(_alone(run, world))
         if world.leads:
-            facts = {**setup.facts(), "keep": habits.keep}
+            # By which a reader knows that the recipe has the corpus's tokenizer.
+            part = part_of(task.stores[0][0].tokenizer)
+            tokenizer = setup.recipe.tables()["tokenizer"]["use"] if part else None
+            facts = {**setup.facts(), "tokenizer": tokenizer, "keep": habits.keep}
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=facts)
         world.wait()
         session = _session(setup, run, habits, times=Times(setup=watch.read()))
