@@ -1,9 +1,10 @@
 """Which text is held out: whole documents, or stretches of them where those would miss the share.
 
 Documents are drawn by a hash of their text, so that equal ones never part and neither order nor
-workers count. Of many documents that comes near the share. Where fewer than twenty are drawn and
-their tokens are not within a tenth of the share, or where more are drawn and they have less than
-half of it or more than twice as much, the documents are laid end to end in the order of their
+workers count. Of many documents that comes near the share. Where twenty or more are drawn, and
+their tokens miss the share by more than a fifth, the limit of the hash is moved, which draws a few
+more or fewer. Where that does not help, or the share is missed by more than half or twice, or fewer
+are drawn and miss it by more than a tenth, the documents are laid end to end in the order of their
 hashes, and stretches of whole sentences at equal distances are held out. What is left of a document
 on either side is trained on, as a document of its own.
 """
@@ -19,7 +20,9 @@ from clozelab.contracts import Bools, Ints, Keys
 from clozelab.packed import offsets
 from clozelab.text.store.shards import Shard
 
-_MANY = 20  # documents drawn, of which the share may be missed by chance
+_MANY = 20  # documents drawn, of which the share may be missed by chance, up to
+_MISS, _FEW_MISS = 1.2, 1.1  # so many times as much or as little; of fewer documents, up to this
+_MOVED = 2.0  # beyond this the limit of the hash is not moved
 _STRETCH = 1024  # tokens of a stretch, at least: shorter ones would be all beginnings
 _STRETCHES = 100  # at most
 
@@ -70,10 +73,17 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
     Of the two digests of a document the second draws it.
     """
     tokens = sizes[:, 0]
+    total = tokens.sum()
+
+    def near(whole: Bools, miss: float) -> bool:
+        held = tokens[whole].sum()
+        return bool(share * total / miss <= held <= share * total * miss and held < total)
+
     whole = digests[:, 1].astype(np.float64) / 2.0**64 < share
-    held, total = tokens[whole].sum(), tokens.sum()
-    off = 2.0 if (tokens[whole] > 0).sum() >= _MANY else 1.1
-    if not share or (share * total / off <= held <= share * total * off and held < total):
+    many = (tokens[whole] > 0).sum() >= _MANY
+    if not share or near(whole, _MISS if many else _FEW_MISS):
+        return Parting(whole)
+    if many and near(whole, _MOVED) and near(whole := _moved(digests, tokens, share), _MISS):
         return Parting(whole)
     line = _Line.of(digests, tokens, share)
     whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0
@@ -89,6 +99,14 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
                 parts[number] = _rows(inside, bounds)
         first += len(shard.documents) - 1
     return Parting(whole, parts)
+
+
+def _moved(digests: Keys, tokens: Ints, share: float) -> Bools:
+    """The documents below the hash at which their tokens come nearest to the share."""
+    _, which = np.unique(digests[:, 1], return_inverse=True)  # equal documents are drawn together
+    held = np.cumsum(np.bincount(which, weights=tokens))
+    last = np.argmin(np.abs(held - share * held[-1]))
+    return np.asarray(which <= last)
 
 
 @dataclass(frozen=True)
