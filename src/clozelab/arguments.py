@@ -179,7 +179,9 @@ def _add_training(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     verb.add_argument("--masks", metavar="RECIPE", help="hide what that recipe would (its own)")
     verb.add_argument("--blocks", type=_count, default=1024, help="how many blocks (1,024)")
     verb.add_argument(
-        "--out", metavar="FILE.json", help="record the losses, the corpus's fingerprint, the commit"
+        "--out",
+        metavar="FILE.json",
+        help="record what came out, digests of the data, the commit",
     )
     _add_overwrite(verb)
     verb.add_argument("--device", choices=("cpu", "cuda"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,6 +27,7 @@ from clozelab.runs.session import Habits
 from clozelab.runs.tasks.finetune import follow, planned
 from clozelab.runs.tasks.lessons import forget, lesson
 from clozelab.runs.tasks.orders import Data, refuse_changed
+from clozelab.tasks.files import hub
 
 torch.set_num_threads(1)
 
@@ -219,6 +223,30 @@ def test_seeds_are_not_averaged_over_files_that_have_changed(tmp_path: Path, say
     digest = sha256(train)
     for seed in (0, 1):
         assert Run(out / f"seed-{seed}").machine()["digests"][str(train.resolve())] == digest
+
+
+def test_seeds_are_not_averaged_over_a_dataset_of_the_hub_that_has_changed(
+    tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Rows(list[dict[str, Any]]):
+        features: ClassVar = dict.fromkeys(("sentence", "label", "picture"), SimpleNamespace())
+
+    rows = [{"sentence": f"text {n}", "label": "ab"[n % 2], "picture": object()} for n in range(8)]
+    module = SimpleNamespace(load_dataset=lambda *_, split: Rows(rows))
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    monkeypatch.setattr(hub, "find_spec", lambda _: SimpleNamespace(origin="here"))
+    out, name = tmp_path / "out", "hf:some/thing"
+    words = ("classify", "--train", name, "--dev", name)
+    assert main([str(word) for word in tuning(out, *words)]) == 0
+    (before,) = {*Run(out / "seed-0").machine()["digests"].values()}
+    rows[3] = {**rows[3], "sentence": "another"}
+    told = says(*tuning(out, *words, "--seeds", 2))
+    assert f"{name} (dev), {name} (train) have changed since {out} was started" in told
+    assert not (out / "seed-1").exists()
+    rows[3] = {**rows[3], "sentence": "text 3", "picture": object()}
+    assert main([str(word) for word in tuning(out, *words, "--seeds", 2)]) == 0
+    digests = Run(out / "seed-1").machine()["digests"]
+    assert digests == dict.fromkeys((f"{name} (train)", f"{name} (dev)"), before)
 
 
 def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> None:

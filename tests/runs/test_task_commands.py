@@ -19,6 +19,7 @@ from rich.text import Text
 
 from clozelab import cli
 from clozelab.cli.console import out
+from clozelab.files import sha256
 from clozelab.report.predictions import answered, shown
 from clozelab.tasks.examples import Choice, Document, Mention, Sentences, Tagged
 from clozelab.tasks.files.named import NAMED
@@ -395,6 +396,23 @@ def test_a_file_and_a_task_are_scored(
     lines = said(capsys, "evaluate", pairer, "mnli", "--task-data", str(root)).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["dev", "dev_mismatched"]
     assert len({len(line.rstrip()) for line in lines}) == 1, "numbers end below one another"
+
+
+def test_scores_are_recorded_with_the_digest_of_what_was_scored(
+    classifier: str, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, record = root / "SST-2" / "dev.tsv", tmp_path / "scores.json"
+    more = (["--task-data", str(root)], [])
+    for what, words in zip(("sst2", str(file)), more, strict=True):
+        printed = said(capsys, "evaluate", classifier, what, *words, "--out", str(record))
+        told = json.loads(record.read_text(encoding="utf-8"))
+        assert told["digests"] == {str(file.resolve()): sha256(file)}
+        assert f"{told['scores']['dev']['accuracy']:.2f}" in printed
+        assert told["task"] == what and told["model"] == classifier and told["machine"]["python"]
+        assert "is there already" in refused(
+            capsys, "evaluate", classifier, what, *words, "--out", str(record)
+        )
+        record.unlink()
 
 
 # Submissions.

@@ -145,11 +145,12 @@ def evaluate(arguments: argparse.Namespace) -> None:
             "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
             " a pretrained one"
         )
-    if arguments.out is not None and arguments.data is None:
-        raise UserError("--out: records held-out losses; give --data CORPUS, or leave it out")
-    if arguments.data is not None:
-        _losses(arguments)
-        return
+    _losses(arguments) if arguments.data is not None else _scores(arguments)
+
+
+def _scores(arguments: argparse.Namespace) -> None:
+    from clozelab.files import check_output, write_text
+    from clozelab.records import machine_facts
     from clozelab.report.scores import scores
     from clozelab.runs.tasks.orders import Data
     from clozelab.tasks.files.hub import is_hub
@@ -164,20 +165,26 @@ def evaluate(arguments: argparse.Namespace) -> None:
             f"{what}: is neither a file here nor a known task; check the path, or see clozelab"
             " tasks"
         )
+    if arguments.out is not None:
+        check_output(Path(arguments.out), overwrite=arguments.overwrite)
 
-    from clozelab.runs.tasks.predict import score
+    from clozelab.runs.tasks.predict import data_of, score
 
-    given = loaded(arguments.model)
+    given, part = loaded(arguments.model), arguments.split
+    where = {"root": arguments.task_data, "columns": arguments.columns, "part": part}
     with err.status("scoring", spinner="line"):
-        found = score(
-            given,
-            what,
-            root=arguments.task_data,
-            columns=arguments.columns,
-            part=arguments.split,
-            device=arguments.device,
-        )
+        digests = data_of(given, what, **where).digests(part=part) if arguments.out else {}
+        found = score(given, what, **where, device=arguments.device)
     out.print(scores(found))
+    if arguments.out is not None:
+        record = {
+            "machine": machine_facts(),
+            "model": arguments.model,
+            "task": what,
+            "digests": digests,
+            "scores": found,
+        }
+        write_text(Path(arguments.out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 
 def _losses(arguments: argparse.Namespace) -> None:

@@ -30,6 +30,7 @@ from clozelab.runs.tasks import taskfile
 from clozelab.runs.tasks.lessons import (
     Lesson,
     forget,
+    found_of,
     lesson,
     opened,
     protocol_task,
@@ -213,7 +214,8 @@ def planned(
     forget()  # what was opened for an earlier plan: files may have changed since
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
-    order = replace(order, protocol=protocol, digests=order.data.digests())
+    digests = order.data.digests(found_of)
+    order = replace(order, protocol=protocol, digests=digests)
     plan = Plan(order, seeds=seeds)
     if grid is not None:
         kind = order.data.found().kind

@@ -67,10 +67,10 @@ def lesson(order: Order) -> Lesson:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     given = opened(order.model)
     tuning = tuning_of(order, given)
-    digests = order.data.digests()
+    digests = order.data.digests(found_of)
     if order.digests is not None:  # hours may have passed since
         refuse_changed(order.digests, digests, since="the first of these runs began")
-    found = _found(order.data)
+    found = found_of(order.data)
     found.read("train")  # what is missing is said before anything is made of the rest
     length, notes = _length(given, tuning)
     read = _read(order.model, order.data, kind_for(given, found, tuning), length)
@@ -101,13 +101,13 @@ def opened(place: str) -> Loaded:
 
 def forget() -> None:
     """Let go of the models and examples that were kept: their files may change."""
-    for kept in (opened, _found, _read):
+    for kept in (opened, found_of, _read):
         kept.cache_clear()
 
 
 def tuning_of(order: Order, given: Loaded) -> Tuning:
     """The protocol's settings for the task, with the user's own over them."""
-    found = _found(order.data)
+    found = found_of(order.data)
     protocol = order.protocol or protocols.protocol_for(given.recipe)
     task = protocol_task(order.data.task, found.kind)
     return protocols.read(protocol, task, found.kind, overrides=order.settings)
@@ -120,14 +120,15 @@ def protocol_task(task: str, kind: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _found(data: Data) -> Found:
+def found_of(data: Data) -> Found:
+    """The examples of a task, read once for all orders."""
     return data.found()
 
 
 @lru_cache(maxsize=1)
 def _read(model: str, data: Data, kind: Kind, length: int) -> Read:
     """The examples as the encoder will read them; rates and the like do not change that."""
-    given, found = opened(model), _found(data)
+    given, found = opened(model), found_of(data)
     reader = TaskReader(given.recipe, given.tokenizer, length)
     splits = _dev_sets(data, found)
     laid = _laid(kind, found.read("train"), reader)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from clozelab.tasks.files.found import Found, find
 from clozelab.tasks.files.hub import is_hub
 from clozelab.tasks.files.lines import located
 from clozelab.tasks.files.own import own
+from clozelab.tasks.files.tables import Table
 
 
 @dataclass(frozen=True)
@@ -50,20 +52,36 @@ class Data:
         if not files:
             self.found()
 
-    def digests(self) -> dict[str, str]:
-        """The sha256 of every file to learn from or to choose the best by, by its whole path.
+    def digests(
+        self, find_data: Callable[[Data], Found] | None = None, *, part: str | None = None
+    ) -> dict[str, str]:
+        """The sha256 of all there is to learn from or to choose the best by, or of a `part` alone.
 
-        Datasets of the hub are no files.
+        Files go by their whole paths. Datasets of the hub go by their names and splits, and theirs
+        is that of the rows as they were read, by `find_data` where they are kept.
         """
-        own = [file for file in (self.train, self.dev) if file]
-        if own or self.test:
-            paths = [located(Path(file)).resolve() for file in own if not is_hub(file)]
-        else:
+
+        def wanted(split: str) -> bool:
+            return split.startswith(part) if part else not split.startswith("test")
+
+        own = {"train": self.train, "dev": self.dev, "test": self.test}
+        if not any(own.values()):
             splits = self.found().splits
-            sources = [splits[name].source for name in splits if not name.startswith("test")]
+            sources = [splits[name].source for name in splits if wanted(name)]
             # By the name in the folder: a link there may lead to another file the next time.
             paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
-        return {str(path): _digest(path) for path in paths}
+            return {str(path): _digest(path) for path in paths}
+        digests = {}
+        for split, file in own.items():
+            if not (file and wanted(split)):
+                continue
+            if is_hub(file):
+                found = (find_data or Data.found)(self)
+                digests[f"{file} ({split})"] = _rows_digest(found.splits[split].source)
+            else:
+                path = located(Path(file)).resolve()
+                digests[str(path)] = _digest(path)
+        return digests
 
 
 @dataclass(frozen=True)
@@ -78,7 +96,7 @@ class Order:
     fresh: bool = False  # random weights in the model's place
     teacher: str | None = None
     name: str = "seed-0"  # of its folder
-    digests: Mapping[str, str] | None = None  # of its data's files; None: not known
+    digests: Mapping[str, str] | None = None  # of its data; None: not known
 
 
 def settled(order: Order) -> Order:
@@ -124,6 +142,16 @@ def _digest(path: Path) -> str:
     inside = sorted(file for file in path.rglob("*") if file.is_file())
     lines = "".join(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in inside)
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _rows_digest(source: Path | Table) -> str:
+    """That of a dataset's rows in their order, each as JSON; what JSON has not goes by its type."""
+    assert isinstance(source, Table)
+    digest = hashlib.sha256()
+    for row in source.rows:
+        line = json.dumps(row.values, sort_keys=True, default=lambda value: type(value).__name__)
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
 
 
 def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:

@@ -75,15 +75,7 @@ def score(
     the model was tuned on, unless others are given.
     """
     task, _ = fine_tuned(given)
-    if what not in NAMED and part != "dev":
-        raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
-    if what not in NAMED:
-        kind: Any = task.kind
-        labels = getattr(kind, "labels", getattr(kind, "tags", ()))
-        columns = tuple(columns) or task.columns
-        data = Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
-    else:
-        data = Data(what, root=root)
+    data = data_of(given, what, root=root, columns=columns, part=part)
     found = data.found()
     if found.kind != task.kind.name:
         raise UserError(
@@ -102,6 +94,26 @@ def score(
         kind, asked = _judging(task.kind, found), pronouns_of(found, split)
         scores[split] = scored(kind, predictions, examples, pronouns=asked)
     return scores
+
+
+def data_of(
+    given: Loaded,
+    what: str,
+    *,
+    root: str | None = None,
+    columns: Sequence[str] = (),
+    part: str = "dev",
+) -> Data:
+    """Where the examples are that `score` reads of a known task, or of a labelled file."""
+    task, _ = fine_tuned(given)
+    if what in NAMED:
+        return Data(what, root=root)
+    if part != "dev":
+        raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
+    kind: Any = task.kind
+    labels = getattr(kind, "labels", getattr(kind, "tags", ()))
+    columns = tuple(columns) or task.columns
+    return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
 
 
 def _judging(kind: Any, found: Found) -> Kind:
