@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import signal
 from pathlib import Path
@@ -236,6 +238,31 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     alone = alone.narrowed(variants=["frozen"])
     assert stages(ran(alone, out)) == [("frozen/seed-0", "reviews")]
     assert [one["failed"] for one in cells(out)] == [None]
+
+
+def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen = {"name": "frozen", "says": "features", "finetune": ["features=last"]}
+    study, out, sync = made(tmp_path, STATIC, frozen), tmp_path / "out", os.fsync
+    own, twin = (out / "cells" / name / "seed-0" for name in ("frozen", "static"))
+
+    def full(handle: int) -> None:
+        if Path(f"/proc/self/fd/{handle}").resolve().match("frozen/seed-0/.metrics.jsonl.*.part"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        sync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        ran(study, out)
+    failed = cells(out)[1]["failed"]
+    assert failed is not None and str(own / "metrics.jsonl") in failed and "No space" in failed
+    assert not (own / "metrics.jsonl").exists() and not (own / "result.json").exists()
+    ran(study, out)
+    assert [one["failed"] for one in cells(out)] == [None, None]
+    for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
+        assert (own / name).read_bytes() == (twin / name).read_bytes()
+    assert not [*own.glob(".*.part")]
 
 
 def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
