@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from peers import shaken
+from peers import shaken, theirs
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
+from clozelab import cli
+from clozelab.interop.rows import Rows
+from clozelab.recipe import read
+from clozelab.runs import origin
 from clozelab.runs.exchange import bring, export
 from clozelab.runs.load import load
+from clozelab.runs.starting import continued
 
 torch.set_num_threads(1)
 
@@ -226,3 +232,149 @@ def test_the_published_form_of_gpt2_is_no_encoder_alone(tmp_path: Path) -> None:
     assert peer.config.architectures == ["GPT2LMHeadModel"]
     same_bits(model, peer)
     assert load(str(tmp_path / "in")).notes == ()
+
+
+# Heads over the vocabulary with a table of their own.
+
+UNTIED: list[tuple[str, str, dict[str, Any]]] = [
+    *(("bert", kind, {}) for kind in ("ForPreTraining", "ForMaskedLM")),
+    *((family, kind, {"is_decoder": True}) for family, kind in MORE),
+    ("roberta", "ForMaskedLM", {}),
+    ("roberta-prelayernorm", "ForMaskedLM", {}),
+    *(("albert", kind, {}) for kind in ("ForPreTraining", "ForMaskedLM")),
+    ("distilbert", "ForMaskedLM", {}),
+    *((family, "LMHeadModel", {}) for family in ("xlnet", "openai-gpt", "gpt2")),
+]
+HEADS = ("masked_lm", "causal_lm", "permutation_lm")
+
+
+def same_files(one: Path, two: Path) -> None:
+    first, second = (load_file(folder / "model.safetensors") for folder in (one, two))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize(("family", "kind", "settings"), UNTIED)
+def test_a_decoder_of_its_own_comes_in_and_goes_out(
+    tmp_path: Path, family: str, kind: str, settings: dict[str, Any]
+) -> None:
+    model = saved(tmp_path / "in", family, kind, tie_word_embeddings=False, **settings)
+    out = back(tmp_path / "in")
+    peer, report = type(model).from_pretrained(out, output_loading_info=True)
+    assert peer.config.architectures == [type(model).__name__]
+    assert peer.config.tie_word_embeddings is False
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    same_bits(model, peer)
+    same_files(tmp_path / "in", out)
+    given = load(str(tmp_path / "run"))
+    assert given.notes == () and not given.recipe.objectives[0].tied
+    ours = given.model.double()
+    (head,) = [ours.heads[name] for name in HEADS if name in ours.heads]
+    ids = batch(family, kind)
+    with torch.no_grad():
+        _, logits = Rows(ours.encoder, head)(**ids)
+    wanted = theirs(model.double().eval(), ids)["words"]
+    assert float((logits.flatten(0, 1) - wanted).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_decoder_s_bias_is_the_one_that_is_added(tmp_path: Path, tied: bool) -> None:
+    """A file may have two, whatever the config says: the head's then lies idle, and comes back."""
+    model = saved(tmp_path / "in", "bert", "ForMaskedLM", tie_word_embeddings=tied)
+    file = tmp_path / "in" / "model.safetensors"
+    tensors = load_file(file) | {"cls.predictions.bias": torch.arange(SIZE) * 1.0}
+    tensors |= {"cls.predictions.decoder.bias": torch.arange(SIZE) * -1.0}
+    save_file(tensors, file, metadata={"format": "pt"})
+    same_files(tmp_path / "in", back(tmp_path / "in"))
+    model = type(model).from_pretrained(tmp_path / "in").double().eval()
+    assert model.cls.predictions.decoder.bias[3] == -3
+    ours, ids = load(str(tmp_path / "run")).model.double(), batch("bert", "ForMaskedLM")
+    with torch.no_grad():
+        _, logits = Rows(ours.encoder, ours.heads["masked_lm"])(**ids)
+    assert float((logits.flatten(0, 1) - theirs(model, ids)["words"]).abs().max()) < 1e-9
+
+
+def corpus(folder: Path) -> str:
+    """A corpus by a checkpoint's tokenizer, beside it."""
+    text, out = folder.with_name("text.txt"), str(folder.with_name("corpus"))
+    text.write_text("the river was wide and slow .\nnobody crossed it in a .\n\n" * 60)
+    words = ["corpus", "build", str(text), "--out", out, "--workers", "1"]
+    assert cli.main([*words, "--tokenizer-from", str(folder)]) == 0
+    return out
+
+
+def test_an_untied_model_fills_and_trains_on_untied(tmp_path: Path) -> None:
+    saved(tmp_path / "in", "bert", "ForPreTraining", tie_word_embeddings=False)
+    place, run = str(tmp_path / "in"), str(tmp_path / "more")
+    assert cli.main(["fill", place, "the [MASK] was wide"]) == 0
+    words = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
+    words += ["--device", "cpu", "--budget", "2steps", "--from", place]
+    changes = ["--set", "schedule.sequences=4", "--set", "blocks.length=24"]
+    changes += ["--set", "schedule.phases=[]", "--set", "optimiser.rate=1e-4"]
+    assert cli.main([*words, *changes]) == 0
+    assert "tied = false" in (tmp_path / "more" / "recipe.toml").read_text(encoding="utf-8")
+    before, after = load(place).model.state_dict(), load(run).model.state_dict()
+    table, words_table = "heads.masked_lm.table", "encoder.embeddings.words.weight"
+    for name in (table, words_table):
+        assert not torch.equal(before[name], after[name])
+        assert torch.allclose(before[name], after[name], atol=1e-2)
+    assert not torch.allclose(after[table], after[words_table], atol=1e-2)
+    assert cli.main(["pretrain", "bert", "--resume", run, *changes]) == 0  # it is the same recipe
+    export(run, tmp_path / "out")
+    peer = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(peer.cls.predictions.decoder.weight, after[table])
+
+
+def test_a_tied_model_may_be_untied_from_here_on(tmp_path: Path) -> None:
+    """The head begins with the table that it had."""
+    saved(tmp_path / "in", "bert", "ForPreTraining")
+    recipe = read("bert", overrides=["objectives.0.tied=false"])
+    data = [corpus(tmp_path / "in")]
+    task = continued(recipe, str(tmp_path / "in"), data=data, seed=0)
+    assert task.start is not None and not task.recipe.objectives[0].tied
+    words_table = task.start["encoder.embeddings.words.weight"]
+    assert torch.equal(task.start["heads.masked_lm.table"], words_table)
+
+
+# Relatives: a family under another name.
+
+RELATIVES = {
+    "xlm-roberta": ("XLMRoberta", ROBERTA, "roberta", ("Model", "ForMaskedLM", "ForCausalLM")),
+    "camembert": ("Camembert", ROBERTA, "roberta", ("Model", "ForMaskedLM", "ForCausalLM")),
+    "ernie": (
+        "Ernie", BERT, "bert", ("Model", "ForPreTraining", "ForMaskedLM",
+        "ForNextSentencePrediction", "ForCausalLM"),
+    ),
+}  # fmt: skip
+KINDS = [
+    (name, kind)
+    for name, (*_, kinds) in RELATIVES.items()
+    for kind in (*kinds, *(f"For{task}" for task in TASKS))
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_a_relative_goes_out_under_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
+) -> None:
+    stem, config, specials, _ = RELATIVES[name]
+    monkeypatch.setitem(FAMILIES, name, (stem, config, specials, ()))
+    causal = {"is_decoder": True} if "Causal" in kind else {}
+    model = saved(tmp_path / "in", name, kind, **causal)
+    out = back(tmp_path / "in")
+    told = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert told["model_type"] == name and told["architectures"] == [type(model).__name__]
+    peer, report = type(model).from_pretrained(out, output_loading_info=True)
+    assert not any(report[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    same_bits(model, peer)
+    same_files(tmp_path / "in", out)
+    if kind == "ForMaskedLM":
+        assert type(transformers.AutoModelForMaskedLM.from_pretrained(out)) is type(model)
+        export(str(tmp_path / "run"), tmp_path / "plain", family=FAMILIES[specials][0].lower())
+        told = json.loads((tmp_path / "plain" / "config.json").read_text(encoding="utf-8"))
+        assert told["model_type"] == specials  # a family that is asked for
+
+
+def test_an_origin_of_old_is_its_family_s() -> None:
+    text = '{"family": "roberta", "heads": ["masked_lm"], "bare": false, "dtype": "float32"}'
+    assert origin.parse(text, "here").model_type == "roberta"

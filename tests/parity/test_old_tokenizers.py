@@ -117,6 +117,31 @@ def test_a_sentencepiece_file_gives_the_ids_of_transformers(
         assert roles[role] == getattr(peer, f"{role}_token_id"), role
 
 
+@pytest.mark.parametrize(
+    ("family", "stem"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")]
+)
+def test_a_relative_s_tokenizer_goes_out_with_it(tmp_path: Path, family: str, stem: str) -> None:
+    """The class that reads tokenizer.json as it stands: the same ids and marks, one text or two."""
+    file = trained(tmp_path / "in", family)
+    settings = {"tokenizer_class": CLASSES[family]}
+    (file.parent / "tokenizer_config.json").write_text(json.dumps(settings))
+    before = transformers.AutoTokenizer.from_pretrained(file.parent)
+    assert type(before).__name__ == CLASSES[family]
+    cls = getattr(transformers, f"{stem}ForMaskedLM")
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"intermediate_size": 24, "max_position_embeddings": 60, "type_vocab_size": 1}
+    ids = {"pad_token_id": before.pad_token_id, "vocab_size": len(before)}
+    cls(cls.config_class(**shape, **ids)).save_pretrained(file.parent)
+    bring(str(file.parent), tmp_path / "run")
+    export(str(tmp_path / "run"), tmp_path / "out")
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    mask = f"a {before.mask_token} b"
+    for texts in [*((text,) for text in (*TEXTS, *noise(2), mask)), (TEXTS[0], TEXTS[1])]:
+        assert after(*texts)["input_ids"] == before(*texts)["input_ids"], texts
+    assert after.all_special_ids and {*after.all_special_ids} <= {*before.all_special_ids}
+    assert len(transformers.pipeline("fill-mask", str(tmp_path / "out"))(mask)) == 5
+
+
 def test_sentencepiece_s_family_is_seen_by_its_pieces(tmp_path: Path) -> None:
     for family in ("albert", "xlnet"):
         file = trained(tmp_path / family, family)

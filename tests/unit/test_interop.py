@@ -442,20 +442,45 @@ def test_what_nobody_needs_is_named_and_left_aside() -> None:
     got = bring(config, {**tensors, **odd})
     assert same(got.weights, wanted.weights) and got.heads == wanted.heads
     assert got.left == sorted(odd)
-    untied = {"cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)}
-    got = bring({**config, "tie_word_embeddings": False}, {**tensors, **untied})
+    got = bring({**config, "tie_word_embeddings": False}, tensors)  # which lacks its decoder
     assert got.heads == ("next_sentence",)
     assert {name.split(".")[1] for name in got.left} == {"predictions"}
-    assert "has a table or a bias of its own" in got.notes[0]
     half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
     assert bring(config, half).heads == ("next_sentence",)
 
 
-def test_gpt_with_a_decoder_of_its_own_is_an_encoder_alone() -> None:
+def test_a_decoder_of_its_own_is_kept_whatever_the_config_says() -> None:
+    config, tensors, *_ = exported(Transformer(**SHAPE))
+    decoder = {"cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)}
+    for tie in (True, False):
+        got = bring({**config, "tie_word_embeddings": tie}, {**tensors, **decoder})
+        assert got.heads == ("masked_lm", "next_sentence") and got.left == [] and got.notes == ()
+        assert not got.weights["heads.masked_lm.table"].any()
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    same = {"cls.predictions.decoder.weight": words.clone()}
+    tied = bring({**config, "tie_word_embeddings": True}, {**tensors, **same})
+    assert "heads.masked_lm.table" not in tied.weights
+    untied = bring({**config, "tie_word_embeddings": False}, {**tensors, **same})
+    assert torch.equal(untied.weights["heads.masked_lm.table"], words)
+
+
+def test_gpt_has_a_decoder_of_its_own_or_none() -> None:
     config, tensors, *_ = exported(Transformer(**GPTS, norm="pre"), ())
     got = bring(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
-    assert (got.heads, got.bare, got.left) == ((), True, ["lm_head.weight"])
+    assert (got.heads, got.bare, got.left) == (("causal_lm",), False, [])
     assert bring(config, tensors).heads == ("causal_lm",)
+    got = bring({**config, "tie_word_embeddings": False}, tensors)
+    assert (got.heads, got.bare) == ((), True)
+
+
+def test_a_table_alone_over_a_bert_is_no_head_of_its_classes() -> None:
+    """A plain causal head that is not tied: only a GPT's class has its like."""
+    encoder = Transformer(**SHAPE, causal=True)
+    weights = Model(encoder, ()).state_dict()
+    weights["heads.causal_lm.table"] = torch.zeros(VOCABULARY, 16)
+    got = export(encoder, weights, vocabulary=IDS, length=99)
+    assert got.config["architectures"] == ["BertModel"]
+    assert got.left == ["heads.causal_lm.table"]
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,16 @@ def test_a_causal_ablation_of_bert_has_berts_head() -> None:
     assert transform - plain == 768 * 768 + 768 + 2 * 768 + 40_478
 
 
+@pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "gpt"])
+def test_a_head_that_is_not_tied_adds_a_table(name: str) -> None:
+    tied, untied = read(name), read(name, overrides=["objectives.0.tied=false"])
+    width = untied.encoder.embedding
+    assert total(untied) - total(tied) == untied.tokenizer.vocabulary * width
+    with torch.device("meta"):
+        model = build(untied, untied.tokenizer.vocabulary, seed=0)
+    assert sum(parameter.numel() for parameter in model.parameters()) == total(untied)
+
+
 def test_before_norm_adds_one_norm() -> None:
     post, pre = (
         total(read("bert", overrides=[f"encoder.norm={norm}"])) for norm in ("post", "pre")

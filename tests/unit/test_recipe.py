@@ -83,6 +83,13 @@ def test_difference_counts_objectives_and_marks_what_is_absent() -> None:
     assert "encoder.layers" not in found
 
 
+def test_what_came_later_is_told_where_it_is_not_the_default() -> None:
+    """A study that was begun before there was such a key is still the same."""
+    assert "tied" not in to_toml(read("bert"))
+    untied = read("bert", overrides=["objectives.0.tied=false"])
+    assert "tied = false" in to_toml(untied) and parse(to_toml(untied), "here") == untied
+
+
 def test_a_table_replaces_its_counterpart_whole() -> None:
     recipe = parse(MINE + '[masking]\nuse = "token"\nrate = 0.4\n', "mine.toml")
     assert recipe.name == recipe.title == "mine"

@@ -16,13 +16,14 @@ _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias
 
 
 def cleaned(
-    tensors: Mapping[str, Tensor], names: Names, known: Iterable[str]
+    tensors: Mapping[str, Tensor], names: Names, known: Iterable[str], *, tied: bool
 ) -> tuple[dict[str, Tensor], bool]:
-    """The tensors under the names of today, each once, without buffers; and whether all are tied.
+    """The tensors under the names of today, each once, without buffers; and whether they are tied.
 
-    A decoder that is not the table of words, or a bias that is not the head's, keeps its own name.
+    `tied` is what the config says; a decoder that differs from the table of words is not tied,
+    whatever it says, which is how transformers reads it.
     """
-    known = {*known, *names.twins}
+    known = {*known, f"{names.decoder}.weight", f"{names.decoder}.bias"}
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name.endswith(_BUFFERS) or name in ("position_ids", "token_type_ids"):
@@ -34,13 +35,27 @@ def cleaned(
         if new not in known and names.prefix + new in known:
             new = names.prefix + new
         found[new] = tensor
-    tied = True
-    for second, first in names.twins.items():
-        if second in found and _same(found.setdefault(first, found[second]), found[second]):
-            del found[second]
-        else:
-            tied = tied and second not in found
+    table = f"{names.decoder}.weight"
+    if tied and table in found:
+        tied = _same(found.setdefault(names.words, found[table]), found[table])
+        if tied:
+            del found[table]
+    if names.bias:
+        _one_bias(found, names.bias, f"{names.decoder}.bias")
     return found, tied
+
+
+def _one_bias(found: dict[str, Tensor], bias: str, decoder: str) -> None:
+    """The decoder's bias, which is added, under the name of the head's.
+
+    Where the head's is another, it lies idle: it changes names with it.
+    """
+    if decoder not in found:
+        return
+    added, idle = found.pop(decoder), found.get(bias)
+    found[bias] = added
+    if idle is not None and not _same(added, idle):
+        found[decoder] = idle
 
 
 def _same(first: Tensor, second: Tensor) -> bool:

@@ -20,7 +20,7 @@ from clozelab.interop.configs import Config, understood, written
 from clozelab.interop.fitting import admit, filled, fitted, fitting, marks
 from clozelab.interop.heads import ROBERTAS, TaskHead, architecture, head_shapes
 from clozelab.interop.labels import head_understood, head_written
-from clozelab.interop.names import GPTS, NAMES, pooler_shapes, shapes
+from clozelab.interop.names import GPTS, NAMES, PAIRS, pooler_shapes, shapes
 
 # Model types that are another's under a different name.
 _ALIKE = {"xlm-roberta": "roberta", "camembert": "roberta", "ernie": "bert"}
@@ -33,6 +33,9 @@ _STEMS = {
 }
 _CLASS = re.compile(rf"({'|'.join(_STEMS)})(Model|LMHeadModel|DoubleHeadsModel|For[A-Z]\w*)")
 _BARE = {"openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
+# Where a relative has other words than the family whose stem it changes.
+_OTHER_CLASSES = {"ErnieLMHeadModel": "ErnieForCausalLM"}
+_OTHER_PREFIXES = {"ernie": "ernie."}
 
 # The class for each set of heads, of those the family has.
 _CLASSES: dict[str, dict[frozenset[str], str]] = {
@@ -63,9 +66,11 @@ _CLASSES: dict[str, dict[frozenset[str], str]] = {
         frozenset({"masked_lm"}): "DistilBertForMaskedLM",
     },
     "xlnet": {frozenset(): "XLNetModel", frozenset({"permutation_lm"}): "XLNetLMHeadModel"},
-    # GPT's head has no weights of its own.
-    "openai-gpt": {frozenset(): "OpenAIGPTLMHeadModel"},
-    "gpt2": {frozenset(): "GPT2LMHeadModel"},
+    # GPT's head has no weights but a table, where it is not tied.
+    **{
+        family: dict.fromkeys((frozenset[str](), frozenset({"causal_lm"})), name)
+        for family, name in (("openai-gpt", "OpenAIGPTLMHeadModel"), ("gpt2", "GPT2LMHeadModel"))
+    },
 }
 
 
@@ -76,6 +81,7 @@ class Exported(NamedTuple):
     tensors: dict[str, Tensor]
     length: int  # the most tokens a text may have
     left: list[str]  # tensors of ours that no class of the family has
+    family: str  # whose function it has; its model_type may be a relative's
     task: TaskHead | None = None
 
 
@@ -85,6 +91,7 @@ class Imported(NamedTuple):
     encoder: Encoder
     weights: dict[str, Tensor]
     family: str
+    model_type: str  # the family's, or a relative's
     heads: tuple[str, ...]
     left: list[str]  # tensors of theirs that have no place here
     task: TaskHead | None = None  # the head of a task, its weights under heads.<kind>
@@ -99,10 +106,13 @@ def export(
     vocabulary: Vocabulary,
     length: int,
     family: str | None = None,
+    model_type: str | None = None,
     task: TaskHead | None = None,
     bare: bool = False,
 ) -> Exported:
     """A whole model's weights for transformers, in the family that fits unless one is named.
+
+    `model_type` may be that of a relative, which is the family under another name.
 
     Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining; a
     pooler of no head goes along where the family has one. A GPT's head has no weights: `bare` says
@@ -110,16 +120,25 @@ def export(
     """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
     family = family or fitting(encoder, heads, vocabulary, task=task)
-    admit(encoder, family, heads, task=task)
+    transforms = "heads.causal_lm.dense.weight" in weights
+    admit(encoder, family, transforms=transforms, task=task)
+    if family not in GPTS and not transforms:
+        heads -= {"causal_lm"}  # a table alone, which only a GPT's class has
+    kind = model_type if model_type and _ALIKE.get(model_type) == family else family
     words = weights.get("encoder.embeddings.words.weight")
     size = vocabulary.size if words is None else max(len(words), vocabulary.size)
+    tied = True
     if task is None:
         saved = max((each for each in _CLASSES[family] if each <= heads), key=len)
         alone = bare if family in GPTS else not saved
         class_name: str | None = (
             _BARE[family] if alone and family in GPTS else _CLASSES[family][saved]
         )
-        expected, about = shapes(encoder, size, tuple(saved)), {}
+        tied = not any(f"heads.{head}.table" in weights for head in saved)
+        expected = shapes(encoder, size, tuple(saved), family=family, tied=tied)
+        about: Config = {}
+        if saved - {*PAIRS} and "idle_bias" in weights and NAMES[family].bias:
+            expected["idle_bias"] = torch.Size((size,))
     else:
         saved, class_name, alone = frozenset(), architecture(family, task), False
         about = head_written(task, family)
@@ -136,29 +155,46 @@ def export(
         encoder, ours = fitted(encoder, ours, family, vocabulary)
         length = min(length, encoder.positions)
     config = {
-        "model_type": family,
-        "architectures": [class_name],
+        "model_type": kind,
+        "architectures": [_called(class_name, family, kind)],
         "vocab_size": size,
         **written(encoder, family, predicts=bool(saved)),
         **marks(family, vocabulary),
         **about,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": tied,
         "dtype": str(ours["encoder.embeddings.words.weight"].dtype).removeprefix("torch."),
     }
-    tensors = _outward(ours, family, heads=encoder.heads, alone=alone)
-    return Exported(config, tensors, length, left, task)
+    tensors = _outward(ours, family, kind, heads=encoder.heads, alone=alone, tied=tied)
+    return Exported(config, tensors, length, left, family, task)
+
+
+def _called(name: str | None, family: str, kind: str) -> str | None:
+    """A class of the family as its relative calls it."""
+    stems = {each: stem for stem, each in _STEMS.items()}
+    if name is None or kind == family:
+        return name
+    other = name.replace(stems[family], stems[kind], 1)
+    return _OTHER_CLASSES.get(other, other)
 
 
 def _outward(
-    ours: Mapping[str, Tensor], family: str, *, heads: int, alone: bool
+    ours: Mapping[str, Tensor], family: str, kind: str, *, heads: int, alone: bool, tied: bool
 ) -> dict[str, Tensor]:
-    """Our tensors as the family has them; an encoder alone has no prefix."""
-    prefix = NAMES[family].prefix if alone else ""
+    """Our tensors as the family or its relative has them; an encoder alone has no prefix."""
+    names = NAMES[family]
     tensors: dict[str, Tensor] = {}
     for name, tensor in ours.items():
-        theirs = NAMES[family].outward(name, tensor, heads=heads)
-        tensors |= {each.removeprefix(prefix): part for each, part in theirs.items()}
-    return tensors
+        tensors |= names.outward(name, tensor, heads=heads)
+    added = f"{names.decoder}.bias"
+    if names.bias in tensors and (not tied or added in tensors):
+        # The decoder's bias is what is added; the head's lies idle, and may be another.
+        bias = tensors[names.bias]
+        tensors[names.bias], tensors[added] = tensors.get(added, bias), bias
+    prefix = "" if alone else _OTHER_PREFIXES.get(kind, names.prefix)
+    return {
+        prefix + name.removeprefix(names.prefix) if name.startswith(names.prefix) else name: tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _refuse_rest(task: TaskHead, left: list[str]) -> None:
@@ -194,16 +230,25 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
     task = head_understood(config, tensors, family=family, encoder=encoder)
     own = head_shapes(task, encoder.width) if task is not None else {}
     pooler = pooler_shapes(encoder.width)
-    possible = {**shapes(encoder, size, _possible(encoder, family)), **own, **pooler}
-    theirs = {name: names.theirs(name) for name in possible}
-    found, tied = cleaned(tensors, names, {each for group in theirs.values() for each in group})
+    idle = {"idle_bias": torch.Size((size,))} if names.bias else {}
+    possible = shapes(encoder, size, _possible(encoder, family), family=family, tied=False)
+    theirs = {name: names.theirs(name) for name in (*possible, *own, *pooler, *idle)}
+    found, tied = cleaned(
+        tensors,
+        names,
+        {each for group in theirs.values() for each in group},
+        tied=typed.flag(config, "tie_word_embeddings", True),
+    )
+    if tied:
+        theirs = {name: group for name, group in theirs.items() if not name.endswith(".table")}
     if family == "albert" and isinstance(encoder, Transformer):
         without_identity(encoder, found)
-    usable = [head for head in _possible(encoder, family) if tied or head in _PAIRS]
-    heads = present(usable, theirs, found)
+    heads = present(_possible(encoder, family), theirs, found)
     if any(each not in found for name in own for each in theirs[name]):
         task, own = None, {}
-    expected = {**shapes(encoder, size, heads), **own}
+    expected = {**shapes(encoder, size, heads, family=family, tied=tied), **own}
+    if {*heads} - {*PAIRS} and all(theirs[name][0] in found for name in idle):
+        expected |= idle
     taken = {each for name in expected for each in theirs[name]}
     if not taken & {*theirs["pooler.weight"]} and all(
         theirs[name] and theirs[name][0] in found for name in pooler
@@ -224,18 +269,12 @@ def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
     )
     left = sorted(set(found) - {each for name in expected for each in theirs[name]})
     bare = not heads and task is None
-    if family in GPTS:
-        bare = not tied or _comes_bare(config, tensors, names.prefix)
-        heads = ("causal_lm",) if tied else ()
-    notes = (*_stale(config, task), *([] if tied else [_UNTIED]))
-    return Imported(encoder, weights, family, heads, left, task, bare, notes)
+    if family in GPTS and tied:
+        bare = _comes_bare(config, tensors, names.prefix)
+    notes = _stale(config, task)
+    return Imported(encoder, weights, family, kind, heads, left, task, bare, notes)
 
 
-_UNTIED = (
-    "its head over the vocabulary has a table or a bias of its own; here it has those of the"
-    " embeddings, so that head is left aside"
-)
-_PAIRS = ("next_sentence", "sentence_order")  # heads that do not meet the table of words
 _BY_PREFIX = {NAMES[family].prefix: family for family in NAMES} | {"ernie.": "ernie"}
 del _BY_PREFIX["transformer."]  # which three families have
 
@@ -286,7 +325,7 @@ def _possible(encoder: Encoder, family: str) -> tuple[str, ...]:
     causal = isinstance(encoder, Transformer) and encoder.causal
     if family in ROBERTAS and isinstance(encoder, Transformer) and encoder.activation != "gelu":
         return ()  # its head is made with gelu all the same, which ours would not be
-    if family in ("bert", *ROBERTAS) and causal:
+    if family in GPTS or (family in ("bert", *ROBERTAS) and causal):
         return ("causal_lm",)
     return tuple(sorted({head for heads in _CLASSES[family] for head in heads} - {"causal_lm"}))
 

@@ -61,9 +61,12 @@ def summary(family: str, kind: str) -> Summary:
 
 
 def admit(
-    encoder: Encoder, family: str, heads: frozenset[str], *, task: TaskHead | None = None
+    encoder: Encoder, family: str, *, transforms: bool = False, task: TaskHead | None = None
 ) -> None:
-    """Refuse a family that is none, or not for this encoder or its head."""
+    """Refuse a family that is none, or not for this encoder or its head.
+
+    `transforms` is whether a causal head has more than a table.
+    """
     if isinstance(encoder, Lstm):
         raise UserError("encoder lstm: transformers has no such class; use `clozelab embed`")
     if family not in NAMES:
@@ -72,7 +75,7 @@ def admit(
         raise UserError(f"family {family!r}: not for this encoder; leave it out")
     if task is not None:
         _admit_head(encoder, family, task)
-    elif family in GPTS and "causal_lm" in heads:
+    elif family in GPTS and transforms:
         raise UserError(
             f'objectives.causal_lm.head = "transform": a {family} model of transformers has'
             f' "plain"; train it so, {_ONNX}'

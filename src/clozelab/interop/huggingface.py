@@ -39,7 +39,7 @@ def write(
     folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
 ) -> None:
     """A directory that transformers opens; it appears whole or not at all."""
-    family = model.config["model_type"]
+    family = model.family
     ready = dressed(tokenizer, family, vocabulary, tuned=model.task is not None)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = described(ready, vocabulary, family=family, types=types, length=model.length)
@@ -111,7 +111,11 @@ def _shards(index: Path) -> list[str]:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file: a pickle is read for its tensors, and nothing in it is called."""
+    """The tensors of one file.
+
+    A pickle is read by torch's weights-only reader, which builds tensors and plain containers and
+    runs nothing from the file.
+    """
     if not path.is_file():
         raise UserError(f"{path}: named by the index but not there; fetch the whole checkpoint")
     if path.suffix == ".safetensors":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,21 +16,27 @@ from clozelab.interop.heads import head_names
 Table = Mapping[str, str | tuple[str, ...]]
 QKV = ("query", "key", "value")
 GPTS = ("openai-gpt", "gpt2")
+PAIRS = ("next_sentence", "sentence_order")  # heads that have no table over the vocabulary
 
 
 @dataclass(frozen=True)
 class Names:
     """One family's names: our module, or tensor, and theirs; {} is the number of a layer.
 
-    Three names of theirs are one of ours in three stretches. `twins` are second names of a tensor,
-    which old files may hold; `form` is how matrices lie: as ours, turned (GPT), or cut into heads
-    (XLNet).
+    Three names of theirs are one of ours in three stretches. `form` is how matrices lie: as ours,
+    turned (GPT), or cut into heads (XLNet).
     """
 
     prefix: str  # before the names of the encoder, where a head stands beside it
     table: Table
-    twins: Mapping[str, str] = field(default_factory=dict)
+    decoder: str  # whose matrix is the table of words, unless the head has one of its own
+    bias: str = ""  # of the head, where it is another than the decoder's
     form: Literal["same", "turned", "heads"] = "same"
+
+    @property
+    def words(self) -> str:
+        """The table of words."""
+        return self.theirs("encoder.embeddings.words.weight")[0]
 
     def theirs(self, name: str) -> tuple[str, ...]:
         """Their names for a tensor of ours; none where they have no such thing."""
@@ -126,13 +132,16 @@ def _prelayernorm(prefix: str) -> dict[str, str | tuple[str, ...]]:
     }
 
 
-def _head(dense: str, norm: str, bias: str) -> dict[str, str]:
+def _head(dense: str, norm: str, decoder: str, bias: str = "") -> dict[str, str]:
     """BERT's head over the vocabulary, which serves masked and causal language modelling."""
-    return {
+    parts = {"dense": dense, "norm": norm, "bias": bias or f"{decoder}.bias"}
+    parts["table"] = f"{decoder}.weight"
+    heads = {
         f"heads.{objective}.{ours}": theirs
         for objective in ("masked_lm", "causal_lm")
-        for ours, theirs in (("dense", dense), ("norm", norm), ("bias", bias))
+        for ours, theirs in parts.items()
     }
+    return heads | ({"idle_bias": f"{decoder}.bias"} if bias else {})
 
 
 def _albert() -> dict[str, str | tuple[str, ...]]:
@@ -149,7 +158,9 @@ def _albert() -> dict[str, str | tuple[str, ...]]:
         "pooler": "albert.pooler",
         "heads.sentence_order.pooler": "albert.pooler",
         "heads.sentence_order.classifier": "sop_classifier.classifier",
-        **_head("predictions.dense", "predictions.LayerNorm", "predictions.bias"),
+        **_head(
+            "predictions.dense", "predictions.LayerNorm", "predictions.decoder", "predictions.bias"
+        ),
     }
 
 
@@ -163,7 +174,7 @@ def _distilbert() -> dict[str, str | tuple[str, ...]]:
         "encoder.ffn.{}.inner": f"{layer}ffn.lin1",
         "encoder.ffn.{}.output": f"{layer}ffn.lin2",
         "encoder.ffn.{}.norm": f"{layer}output_layer_norm",
-        **_head("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
+        **_head("vocab_transform", "vocab_layer_norm", "vocab_projector"),
     }
 
 
@@ -183,6 +194,7 @@ def _xlnet() -> dict[str, str]:
         "encoder.ffn.{}.output": f"{layer}ff.layer_2",
         "encoder.ffn.{}.norm": f"{layer}ff.layer_norm",
         "heads.permutation_lm.bias": "lm_loss.bias",
+        "heads.permutation_lm.table": "lm_loss.weight",
     }
 
 
@@ -198,12 +210,8 @@ def _gpt(words: str, positions: str) -> dict[str, str]:
         "encoder.ffn.{}.output": f"{layer}mlp.c_proj",
         "encoder.ffn.{}.norm": f"{layer}ln_2",
         "encoder.norm": "transformer.ln_f",
+        "heads.causal_lm.table": "lm_head.weight",
     }
-
-
-def _twins(words: str, decoder: str, bias: str = "") -> dict[str, str]:
-    """The decoder's matrix is the table of words, and its bias the head's."""
-    return {f"{decoder}.weight": f"{words}.weight"} | ({f"{decoder}.bias": bias} if bias else {})
 
 
 NAMES = {
@@ -214,6 +222,7 @@ NAMES = {
             **_head(
                 "cls.predictions.transform.dense",
                 "cls.predictions.transform.LayerNorm",
+                "cls.predictions.decoder",
                 "cls.predictions.bias",
             ),
             "pooler": "bert.pooler.dense",
@@ -221,60 +230,58 @@ NAMES = {
             "heads.next_sentence.classifier": "cls.seq_relationship",
             **head_names("bert"),
         },
-        twins=_twins(
-            "bert.embeddings.word_embeddings", "cls.predictions.decoder", "cls.predictions.bias"
-        ),
+        decoder="cls.predictions.decoder",
+        bias="cls.predictions.bias",
     ),
     "roberta": Names(
         prefix="roberta.",
         table={
             **_bert("roberta."),
             "pooler": "roberta.pooler.dense",
-            **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+            **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
             **head_names("roberta"),
         },
-        twins=_twins("roberta.embeddings.word_embeddings", "lm_head.decoder", "lm_head.bias"),
+        decoder="lm_head.decoder",
+        bias="lm_head.bias",
     ),
     "roberta-prelayernorm": Names(
         prefix="roberta_prelayernorm.",
         table={
             **_prelayernorm("roberta_prelayernorm."),
             "pooler": "roberta_prelayernorm.pooler.dense",
-            **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
+            **_head("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder", "lm_head.bias"),
             **head_names("roberta-prelayernorm"),
         },
-        twins=_twins(
-            "roberta_prelayernorm.embeddings.word_embeddings", "lm_head.decoder", "lm_head.bias"
-        ),
+        decoder="lm_head.decoder",
+        bias="lm_head.bias",
     ),
     "albert": Names(
         prefix="albert.",
         table={**_albert(), **head_names("albert")},
-        twins=_twins(
-            "albert.embeddings.word_embeddings", "predictions.decoder", "predictions.bias"
-        ),
+        decoder="predictions.decoder",
+        bias="predictions.bias",
     ),
     "distilbert": Names(
         prefix="distilbert.",
         table={**_distilbert(), **head_names("distilbert")},
-        twins=_twins("distilbert.embeddings.word_embeddings", "vocab_projector"),
+        decoder="vocab_projector",
     ),
     "xlnet": Names(
         prefix="transformer.",
         table={**_xlnet(), **head_names("xlnet")},
-        twins=_twins("transformer.word_embedding", "lm_loss"),
+        decoder="lm_loss",
         form="heads",
     ),
     "openai-gpt": Names(
         prefix="transformer.",
         table={**_gpt("tokens_embed", "positions_embed"), **head_names("openai-gpt")},
-        twins=_twins("transformer.tokens_embed", "lm_head"),
+        decoder="lm_head",
         form="turned",
     ),
     "gpt2": Names(
         prefix="transformer.",
         table={**_gpt("wte", "wpe"), **head_names("gpt2")},
-        twins=_twins("transformer.wte", "lm_head"),
+        decoder="lm_head",
         form="turned",
     ),
 }
@@ -285,8 +292,18 @@ def pooler_shapes(width: int) -> dict[str, torch.Size]:
     return {"pooler.weight": torch.Size((width, width)), "pooler.bias": torch.Size((width,))}
 
 
-def shapes(encoder: Encoder, vocabulary: int, heads: tuple[str, ...]) -> dict[str, torch.Size]:
-    """Every tensor of ours, by name, for that encoder and those heads."""
+def shapes(
+    encoder: Encoder,
+    vocabulary: int,
+    heads: tuple[str, ...],
+    *,
+    family: str = "bert",
+    tied: bool = True,
+) -> dict[str, torch.Size]:
+    """Every tensor of ours, by name, for that encoder and those heads.
+
+    Heads over the vocabulary are tied to the table of words, or have one of their own.
+    """
     with torch.device("meta"):
         module = encoder.build(vocabulary)
     found = {f"encoder.{name}": tensor.shape for name, tensor in module.state_dict().items()}
@@ -306,11 +323,12 @@ def shapes(encoder: Encoder, vocabulary: int, heads: tuple[str, ...]) -> dict[st
     }
     parts: dict[str, dict[str, tuple[int, ...]]] = {
         "masked_lm": transform,
-        "causal_lm": transform,
+        "causal_lm": {} if family in GPTS else transform,
         "next_sentence": pair,
         "sentence_order": pair,
         "permutation_lm": {"bias": (vocabulary,)},
     }
     for head in heads:
-        found |= {f"heads.{head}.{name}": torch.Size(s) for name, s in parts[head].items()}
+        own = {} if tied or head in PAIRS else {"table": (vocabulary, narrow)}
+        found |= {f"heads.{head}.{name}": torch.Size(s) for name, s in (parts[head] | own).items()}
     return found

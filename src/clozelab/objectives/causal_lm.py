@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.objectives.targets import following
-from clozelab.objectives.widths import Course, Tied, Widths, check_weight, transform
+from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CausalLm:
-    """Cross-entropy at every position through the tied table.
+    """Cross-entropy at every position through the embedding table.
 
-    `head = "plain"` is GPT's, without parameters; "transform" is BERT's dense, norm and bias, so
+    `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
     that a left-to-right ablation differs from BERT in nothing else.
     """
 
@@ -27,13 +27,16 @@ class CausalLm:
     weight: float = 1.0
     course: Course = ()
     head: Literal["plain", "transform"] = "plain"
+    # To the embedding table; false: the head has a table of its own.
+    tied: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
-        return transform(encoder, vocabulary) if self.head == "transform" else {}
+        counts = transform(encoder, vocabulary) if self.head == "transform" else {}
+        return counts | table(encoder, vocabulary, tied=self.tied)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks."""
@@ -43,4 +46,5 @@ class CausalLm:
         """The head with fresh weights."""
         from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
 
-        return PlainHead() if self.head == "plain" else VocabularyHead(encoder, vocabulary)
+        kind = PlainHead if self.head == "plain" else VocabularyHead
+        return kind(encoder, vocabulary, tied=self.tied)

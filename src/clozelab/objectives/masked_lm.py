@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.objectives.targets import chosen
-from clozelab.objectives.widths import Course, Tied, Widths, check_weight, transform
+from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import VocabularyHead
@@ -15,20 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MaskedLm:
-    """Cross-entropy at the chosen positions, through BERT's head and the tied embedding table."""
+    """Cross-entropy at the chosen positions, through BERT's head and the embedding table."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
 
     weight: float = 1.0
     course: Course = ()
+    # To the embedding table; false: the head has a table of its own.
+    tied: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
-        return transform(encoder, vocabulary)
+        return transform(encoder, vocabulary) | table(encoder, vocabulary, tied=self.tied)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks."""
@@ -38,4 +40,4 @@ class MaskedLm:
         """The head with fresh weights."""
         from clozelab.objectives.heads.vocabulary import VocabularyHead
 
-        return VocabularyHead(encoder, vocabulary)
+        return VocabularyHead(encoder, vocabulary, tied=self.tied)

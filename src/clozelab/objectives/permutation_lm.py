@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
-from clozelab.objectives.widths import Course, Widths, check_weight
+from clozelab.objectives.widths import LATER, Course, Widths, check_weight, table
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.queries import QueryHead
@@ -18,20 +18,22 @@ _MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a devi
 
 @dataclass(frozen=True)
 class PermutationLm:
-    """Cross-entropy of the query stream at the targets, through the tied table and a bias."""
+    """Cross-entropy of the query stream at the targets, through the embedding table and a bias."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
 
     weight: float = 1.0
     course: Course = ()
+    # To the embedding table; false: the head has a table of its own.
+    tied: bool = field(default=True, metadata=LATER)
 
     def __post_init__(self) -> None:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
-        return {"bias": vocabulary}
+        return {"bias": vocabulary} | table(encoder, vocabulary, tied=self.tied)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks, the same number of slots T in each.
@@ -56,4 +58,4 @@ class PermutationLm:
         """The head with fresh weights."""
         from clozelab.objectives.heads.queries import QueryHead
 
-        return QueryHead(vocabulary)
+        return QueryHead(encoder, vocabulary, tied=self.tied)

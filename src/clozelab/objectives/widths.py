@@ -36,8 +36,18 @@ class Tied(Widths, Protocol):
         ...
 
 
+# A field's metadata: recipes name it only where it is not the default, so that what was recorded
+# before there was such a field is still the same recipe.
+LATER = {"later": True}
+
+
+def table(encoder: Widths, vocabulary: int, *, tied: bool) -> dict[str, int]:
+    """The table over the vocabulary, where a head has one of its own."""
+    return {} if tied else {"table": vocabulary * encoder.embedding}
+
+
 def transform(encoder: Widths, vocabulary: int) -> dict[str, int]:
-    """The head of BERT (§3.1): dense to the table's width, norm, and a bias; the table is tied."""
+    """The head of BERT (§3.1): dense to the table's width, norm, and a bias."""
     return {
         "dense": encoder.width * encoder.embedding + encoder.embedding,
         "norm": 2 * encoder.embedding,

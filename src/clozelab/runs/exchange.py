@@ -43,7 +43,9 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
     given = load(place)
     task, origin = _head(given), given.origin
     vocabulary, weights = given.vocabulary, _weights(given)
+    model_type: str | None = None
     if origin is not None:  # it goes out as it came
+        model_type = None if family else origin.model_type
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
     if origin is not None and family == origin.family and family in ROBERTAS:
@@ -56,11 +58,12 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
         vocabulary=vocabulary,
         length=_length(given),
         family=family,
+        model_type=model_type,
         task=task,
         bare=origin is not None and origin.bare,
     )
     kind = found.config["model_type"]
-    if _doubled(given) and kind not in ROBERTAS:
+    if _doubled(given) and found.family not in ROBERTAS:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"

@@ -5,7 +5,7 @@ Of a folder with several fine-tunings it is the one that did best on the dev set
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozelab import recipe as recipes
 from clozelab.contracts import UserError, Vocabulary
@@ -177,6 +177,8 @@ def _shell(
     pooler = weights.get("pooler.weight")
     if pooler is not None:
         model.pooler = Linear(*pooler.shape)
+    if "idle_bias" in weights and isinstance(model, Model):
+        model.idle_bias = nn.Parameter(torch.empty_like(weights["idle_bias"]))
     return model
 
 
@@ -198,7 +200,7 @@ def _foreign(place: str) -> Loaded:
             " resize the model's embeddings to the tokenizer, and save both"
         )
     dtype = str(_dtype(files.tensors)).removeprefix("torch.")
-    origin = Origin(found.family, found.heads, found.bare, dtype)
+    origin = Origin(found.family, found.heads, found.bare, dtype, found.model_type)
     task: Assignment | None = None
     if found.task is not None:
         most = found.encoder.positions if isinstance(found.encoder, Transformer) else _LENGTH
@@ -223,11 +225,12 @@ def _taken_for(found: Imported) -> Recipe:
     parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
     if "heads.causal_lm.dense.weight" in found.weights:
         parts = [CausalLm(head="transform")]
+    own = [name.split(".")[1] for name in found.weights if name.endswith(".table")]
     # Without a head over the vocabulary it has the objectives that it would be trained on with.
     predicts = any("targets" in part.needs for part in parts) or found.heads == ("causal_lm",)
     return replace(
         within(known, found.encoder),
-        objectives=tuple(parts) if predicts else known.objectives,
+        objectives=tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives,
     )
 
 
@@ -252,6 +255,14 @@ def _recipe(found: Imported) -> str:
     if found.family == "bert" and encoder.types < 2 and "next_sentence" not in found.heads:
         return "roberta"  # it never saw a second segment
     return _RECIPES.get(found.family, found.family)
+
+
+def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]:
+    """The objectives, those that are named tied to the embedding table or not."""
+    named = {slots.use("objectives", part): part for part in objectives}
+    return tuple(
+        replace(part, tied=ties[name]) if name in ties else part for name, part in named.items()
+    )
 
 
 def within(recipe: Recipe, encoder: Any) -> Recipe:

@@ -21,6 +21,8 @@ class Model(nn.Module):
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
+        # Of an imported model: the head's bias where the decoder has another, which is added.
+        self.idle_bias: nn.Parameter | None = None
         # In a tuple, so that the teacher's weights are none of the student's.
         self.teacher: tuple[Model, ...] = ()
 

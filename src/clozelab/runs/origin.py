@@ -21,6 +21,7 @@ class Origin:
     heads: tuple[str, ...]  # of its pretraining; an encoder alone has none
     bare: bool  # it came as an encoder alone
     dtype: str  # of its weights, as torch calls it
+    model_type: str  # the family's, or that of a relative: the same under another name
 
 
 def to_json(origin: Origin) -> str:
@@ -32,7 +33,8 @@ def parse(text: str, place: str) -> Origin:
     """The origin that a text holds; `place` is what errors call it."""
     try:
         fields = json.loads(text)
-        heads = tuple(map(str, fields["heads"]))
-        return Origin(str(fields["family"]), heads, bool(fields["bare"]), str(fields["dtype"]))
-    except (ValueError, KeyError, TypeError):
+        heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
+        model_type = str(fields.get("model_type", family))  # which files of old do not tell
+        return Origin(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type)
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{place}: cannot be read; import the model again") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from clozelab import recipe as recipes
 from clozelab.contracts import UserError
 from clozelab.objectives import Distillation
 from clozelab.objectives.heads.teacher import start_from
-from clozelab.recipe import Recipe
+from clozelab.recipe import Recipe, slots
 from clozelab.recipe.tables import written
 from clozelab.records import Run
 from clozelab.runs.fitting import Store, fitted, notes, open_stores
-from clozelab.runs.load import Loaded, load, pretrained, within
+from clozelab.runs.load import Loaded, load, pretrained, tied, within
 from clozelab.runs.model import build
 from clozelab.runs.setup import Task
 from clozelab.text.extension import pieces
@@ -29,7 +29,9 @@ from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest
 
 # What has a row for each id; ELMo's head counts words.
-_TABLED = re.compile(r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.bias")
+_TABLED = re.compile(
+    r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.(bias|table)"
+)
 
 _POOLED = ("next_sentence", "sentence_order")
 
@@ -64,16 +66,20 @@ def continued(
     task = fresh(recipe, data=data, seed=seed, budget=budget)
     given = load(place)
     encoder: Any = given.recipe.encoder
-    recipe = within(task.recipe, encoder)
+    recipe = _tied_as(within(task.recipe, encoder), given.recipe, given.model.heads)
     if not shaped:
         recipe = _as_short(recipe, given.recipe)
     corpus = task.stores[0][0]
     old = given.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
     for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
-        for part in ("weight", "bias"):
-            if f"pooler.{part}" in weights:
-                weights[f"heads.{owner}.pooler.{part}"] = weights[f"pooler.{part}"]
+        for name in ("weight", "bias"):
+            if f"pooler.{name}" in weights:
+                weights[f"heads.{owner}.pooler.{name}"] = weights[f"pooler.{name}"]
+    for part in recipe.objectives:  # a head that is untied now begins with the table it had
+        if not getattr(part, "tied", True):
+            table = f"heads.{slots.use('objectives', part)}.table"
+            weights.setdefault(table, weights["encoder.embeddings.words.weight"])
     if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         weights = _extended(weights, given, corpus.tokenizer, str(corpus.path))
     kind: Any = recipe.tokenizer
@@ -154,6 +160,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
             kind: Any = kept.tokenizer
             given = replace(within(given, kept.encoder), tokenizer=kind)
+        if facts.get("from"):
+            given = _tied_as(given, kept, slots.SLOTS["objectives"])
         # The run's own length was its budget's.
         fit = replace(given.schedule.fitted(kept.schedule.steps), refits=kept.schedule.refits)
         same = replace(given, schedule=fit)
@@ -217,6 +225,14 @@ def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
     taken = {name: value for name, value in taken.items() if name not in own}
     encoder = replace(student, **taken)
     return _as_short(within(recipe, encoder), teacher)
+
+
+def _tied_as(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> Recipe:
+    """The recipe with the heads untied that are so in a model already."""
+    named = {slots.use("objectives", part): part for part in other.objectives}
+    untied = [name for name, part in named.items() if not getattr(part, "tied", True)]
+    ties = {name: False for name in {*untied} & {*heads}}
+    return replace(recipe, objectives=tied(recipe.objectives, ties))
 
 
 def _as_short(recipe: Recipe, other: Recipe) -> Recipe:

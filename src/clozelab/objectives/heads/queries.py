@@ -1,4 +1,4 @@
-"""Predicting a token from the query stream: the embedding table it is tied to, and a bias."""
+"""Predicting a token from the query stream: a table, and a bias."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Sums
-from clozelab.objectives.heads.vocabulary import scored, told
+from clozelab.layers import initialise
+from clozelab.objectives.heads.vocabulary import own_table, scored, told
+from clozelab.objectives.widths import Widths
 
 
 class QueryHead(nn.Module):
@@ -14,16 +16,18 @@ class QueryHead(nn.Module):
 
     fused: bool = False
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, encoder: Widths, vocabulary: int, *, tied: bool = True) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.table = own_table(encoder, vocabulary, tied=tied)
+        initialise(self, encoder.width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
         assert encoded.queries is not None, "this head needs an encoder with a query stream"
-        labels = targets["labels"]
-        return told(encoded.queries, encoded.table, self.bias, labels, fused=self.fused)
+        labels, table = targets["labels"], encoded.table if self.table is None else self.table
+        return told(encoded.queries, table, self.bias, labels, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(states, table, self.bias)
+        return scored(states, table if self.table is None else self.table, self.bias)

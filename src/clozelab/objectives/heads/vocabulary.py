@@ -1,4 +1,4 @@
-"""Predicting a token: BERT's dense layer and norm, then the embedding table it is tied to."""
+"""Predicting a token: BERT's dense layer and norm, then the embedding table or one of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Corrupted, Encoded, Sums, Targets
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.widths import Tied
+from clozelab.objectives.widths import Tied, Widths
 
 _ROUND = 64  # scores of a row: a multiple of this
 _DECISIONS = {"mask": Corrupted.MASK, "random": Corrupted.RANDOM, "same": Corrupted.SAME}
@@ -19,11 +19,12 @@ class VocabularyHead(nn.Module):
 
     fused: bool = False  # takes the kernel of a GPU
 
-    def __init__(self, encoder: Tied, vocabulary: int) -> None:
+    def __init__(self, encoder: Tied, vocabulary: int, *, tied: bool = True) -> None:
         super().__init__()
         self.dense = Linear(encoder.width, encoder.embedding)
         self.norm = Norm(encoder.embedding, eps=encoder.epsilon)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
+        self.table = own_table(encoder, vocabulary, tied=tied)
         self.activation = encoder.activation
         initialise(self, encoder.width)
 
@@ -31,11 +32,12 @@ class VocabularyHead(nn.Module):
         """The loss at the targets, how many there are, and how many were right."""
         x = self._turned(encoded.states.index_select(0, targets["at"]))
         decisions = targets.get("decisions")
-        return told(x, encoded.table, self.bias, targets["labels"], decisions, fused=self.fused)
+        table = encoded.table if self.table is None else self.table
+        return told(x, table, self.bias, targets["labels"], decisions, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(self._turned(states), table, self.bias)
+        return scored(self._turned(states), table if self.table is None else self.table, self.bias)
 
     def _turned(self, states: Tensor) -> Tensor:
         """[K, W] → [K, E], where the table is."""
@@ -48,14 +50,25 @@ class PlainHead(nn.Module):
 
     fused: bool = False
 
+    def __init__(self, encoder: Widths, vocabulary: int, *, tied: bool = True) -> None:
+        super().__init__()
+        self.table = own_table(encoder, vocabulary, tied=tied)
+        initialise(self, encoder.width)
+
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """As `VocabularyHead`."""
         states = encoded.states.index_select(0, targets["at"])
-        return told(states, encoded.table, None, targets["labels"], fused=self.fused)
+        table = encoded.table if self.table is None else self.table
+        return told(states, table, None, targets["labels"], fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(states, table)
+        return scored(states, table if self.table is None else self.table)
+
+
+def own_table(encoder: Widths, vocabulary: int, *, tied: bool) -> nn.Parameter | None:
+    """[V, E], which a head that is tied to the embeddings has none of."""
+    return None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding))
 
 
 def scored(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
@@ -100,7 +113,7 @@ def _rounded(x: Tensor, table: Tensor | None, bias: Tensor | None) -> tuple[Tens
     A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
     there the table is made longer, by rows that mean nothing.
     """
-    assert table is not None, "this head is tied to an embedding table"
+    assert table is not None, "the encoder has no embedding table to be tied to"
     size = len(table)
     more = -size % _ROUND if _wants_round(x.device) else 0
     table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
