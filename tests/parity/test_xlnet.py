@@ -81,7 +81,7 @@ def copied(model: XLNetLMHeadModel) -> tuple[Streams, QueryHead]:
         for mine, name in {"inner": "layer_1", "output": "layer_2", "norm": "layer_norm"}.items():
             part = getattr(layer.ff, name)
             weights |= {f"ffn.{i}.{mine}.weight": part.weight, f"ffn.{i}.{mine}.bias": part.bias}
-    ours, head = shape(memory=M).build(V).double().eval(), QueryHead(V).double()
+    ours, head = shape(memory=M).build(V).double().eval(), QueryHead(shape(memory=M), V).double()
     ours.load_state_dict(weights)
     head.load_state_dict({"bias": model.lm_loss.bias})
     return ours, head

@@ -192,7 +192,7 @@ def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
     plain_head: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = stack()
-    head = (PlainHead() if plain_head else VocabularyHead(model.shape, 50)).to(DEVICE)
+    head = (PlainHead if plain_head else VocabularyHead)(model.shape, 50).to(DEVICE)
     targets = {
         "at": torch.tensor([0, 3, 7, 12], device=DEVICE),
         "labels": torch.tensor([4, Targets.IGNORED, 49, 0], device=DEVICE),
