@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 # The permutation objective asks the encoder's query stream and has its tests beside that.
 APART = {"permutation_lm"}
 EXAMPLES: dict[str, list[Objective]] = {
-    "masked_lm": [MaskedLm()],
+    "masked_lm": [MaskedLm(), MaskedLm(tied=False)],
     "next_sentence": [NextSentence()],
     "sentence_order": [SentenceOrder()],
     "span_boundary": [
@@ -39,7 +39,7 @@ EXAMPLES: dict[str, list[Objective]] = {
         SpanJoint(positions=20, dimension=6, boundary="any"),
         SpanJoint(positions=4, dimension=3, longest=3),
     ],
-    "causal_lm": [CausalLm(), CausalLm(head="transform")],
+    "causal_lm": [CausalLm(), CausalLm(head="transform"), CausalLm(tied=False)],
     "bidirectional_lm": [
         BidirectionalLm(words=30, samples=30),
         BidirectionalLm(words=50, samples=7),
