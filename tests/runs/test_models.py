@@ -23,7 +23,7 @@ from clozelab.contracts import UserError
 from clozelab.records import Run
 from clozelab.runs.embed import embed
 from clozelab.runs.fill import _put, fill
-from clozelab.runs.load import load
+from clozelab.runs.load import load, tied
 from clozelab.runs.model import build as build_model
 from clozelab.runs.reading import packed, read
 from clozelab.runs.saving import set_weights
@@ -522,6 +522,10 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     ids = [n for n in old.tokenizer.encode("the plasmation", add_special_tokens=False).ids]
     ids = ids[len(old.tokenizer.encode("the", add_special_tokens=False).ids) :]
     torch.testing.assert_close(task.start[table][number], before[ids].mean(0))
+    head = "causal_lm" if recipe == "gpt" else "masked_lm"
+    apart = replace(old.recipe, objectives=tied(old.recipe.objectives, {head: False}))
+    start = continued(apart, run, data=[corpus], seed=0).start
+    assert start is not None and torch.equal(start[f"heads.{head}.table"], start[table])
     words = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
     words += ["--budget", "2steps", "--set", "schedule.sequences=8", "--device", "cpu"]
     said(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
