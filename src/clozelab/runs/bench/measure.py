@@ -159,6 +159,7 @@ class _Trial:
             "peers": told,
             "notes": self.notes,
             "recipe": recipes.to_toml(recipe),
+            "kernels": self.order.machine.kernels is not False,
         }
 
     def _begin(self, name: str, make: Callable[[], Any], ours: Ours | None = None) -> Any:
