@@ -1,7 +1,7 @@
 """Record the numbers that no change of the code's shape may change: tests/golden/golden.json.
 
-Run it only when a change is meant to change what is trained, and say so in CHANGELOG.md; the test
-in tests/golden compares. Cases named on the command line are recorded anew, or else all.
+Record a section anew only where a change is meant to change its numbers, and say so in
+CHANGELOG.md; tests/golden compares. What lies in tests/golden/old.tar.xz is never made again.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 
 def main() -> int:
     """Record."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("cases", nargs="*", help="those to record (all)")
-    arguments = parser.parse_args()
     sys.path[:0] = [str(TESTS)]
     import torch
-    from recording import CASES, DROPPING, FILE, measured, recorded
+    from recording import FILE, SECTIONS, recorded
 
     from clozelab.files import write_text
 
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    choices = [*SECTIONS]
+    parser.add_argument("sections", nargs="*", help=f"{', '.join(choices)} (all)")
+    arguments = parser.parse_args()
+    if unknown := {*arguments.sections} - {*choices}:
+        parser.error(f"no section {', '.join(sorted(unknown))}; choose from {', '.join(choices)}")
     torch.set_num_threads(1)
-    known = [*CASES, *DROPPING]
-    unknown = {*arguments.cases} - {*known}
-    if unknown:
-        parser.error(f"no case {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    before = recorded() if arguments.cases else {}
+    before = recorded() if arguments.sections else {}
     numbers = {
-        name: measured(name) if name in (arguments.cases or known) else before[name]
-        for name in known
+        section: {name: measure(name) for name in names}
+        if section in (arguments.sections or choices)
+        else before[section]
+        for section, (measure, names) in SECTIONS.items()
     }
     write_text(FILE, json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
-    print(f"{FILE}: {len(numbers)} cases")
+    for section, cases in numbers.items():
+        print(f"{section}: {len(cases)} cases")
     return 0
 
 
