@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from finetuning import STILL, lesson_of, order, sample
 from labelled import jsonl, write
-from learning import RECIPES, doubled, shrunk, steps_of, task
+from learning import RECIPES, doubled, shrunk, steps_of, store, task
 from referring import stories
 from torch import Tensor, nn
 
@@ -50,8 +50,16 @@ _WARM = "schedule.warmup=5"
 RUNS: dict[str, tuple[str, tuple[str, ...], int]] = {
     **{name: (name, (_WARM,), 20) for name in RECIPES},
     "bert, two lengths": ("bert", (_WARM, "schedule.phases=[[16, 0.6], [32, 0.4]]"), 20),
-    "roberta, Muon": ("roberta", (_WARM, "optimiser.use=muon"), 20),
+    "bert, two corpora": ("bert", (_WARM,), 20),
+    "bert, more blocks by and by": ("bert", (_WARM, "schedule.ramp=[[2, 0.5]]"), 20),
+    "bert, its own Adam": ("bert", (_WARM, "optimiser.use=bert_adam"), 20),
+    "roberta, steps of tokens": (
+        "roberta",
+        (_WARM, "blocks.use=doc_sentences", "schedule.fill=tokens"),
+        20,
+    ),
     "roberta, untied": ("roberta", (_WARM, "objectives.0.tied=false"), 20),
+    "spanbert, joint": ("spanbert", (_WARM, "objectives.1.use=span_joint"), 20),
 }
 # A generator of random bits is not the same on every processor, so these are apart.
 DROPOUT: dict[str, tuple[str, tuple[str, ...], int]] = {
@@ -101,13 +109,24 @@ def unpack_old(folder: Path) -> None:
 
 def pretraining(name: str) -> dict[str, Any]:
     """Losses and batches of a recipe."""
-    setup = _setup(*RUNS[name])
+    recipe, overrides, steps = RUNS[name]
+    if name == "distilbert":
+        teacher, text = str(old() / "run"), [str(old() / "corpus")]
+        student = shrunk(recipe, *overrides, steps=steps)
+        setup = doubled(starting.taught(student, teacher, data=text, seed=0))
+    elif name == "bert, two corpora":
+        text = [store("wordpiece"), f"{store('wordpiece', documents=20, skip=60)}:0.5"]
+        given = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
+        setup = doubled(given)
+    else:
+        setup = doubled(task(recipe, *overrides, steps=steps))
     return {**_numbers(steps_of(setup), setup.model), "digests": _batches(setup)}
 
 
 def dropout(name: str) -> dict[str, Any]:
     """Losses of a recipe with dropout."""
-    setup = _setup(*DROPOUT[name])
+    recipe, overrides, steps = DROPOUT[name]
+    setup = doubled(task(recipe, *overrides, steps=steps))
     return _numbers(steps_of(setup), setup.model)
 
 
@@ -138,6 +157,9 @@ def result(name: str) -> dict[str, Any]:
             costs += outcome.cost.values()
     else:
         runs = gather([folder])[0]
+    for run in runs:
+        costs += [run.steps, run.tokens, run.seconds]
+        scores += [value for measured in run.last.values() for value in measured.values()]
     points = [value for run in runs for value in _curves(run)]
     values = {"scores": scores, "costs": costs, "points": points}
     return {
@@ -166,13 +188,6 @@ def digests(value: Any) -> dict[str, str]:
     return {place: _digest(array) for place, array in _arrays(value, "")}
 
 
-def _setup(recipe: str, overrides: tuple[str, ...], steps: int) -> Setup:
-    if recipe != "distilbert":
-        return doubled(task(recipe, *overrides, steps=steps))
-    student, teacher = shrunk(recipe, *overrides, steps=steps), str(old() / "run")
-    return doubled(starting.taught(student, teacher, data=[str(old() / "corpus")], seed=0))
-
-
 def _numbers(steps: Sequence[Step], model: nn.Module) -> dict[str, Any]:
     """Every objective's loss at every step, and norms on the way and at the end."""
     objectives = [means(step.sums) for step in steps]
@@ -191,15 +206,15 @@ def _batches(setup: Setup) -> dict[str, dict[str, str]]:
     made: dict[str, Any] = {}
     for number, job in enumerate(islice(steps.jobs(0, steps.start()), PREPARED)):
         made[f"step {number}"] = job().batches
-    (source,) = steps.sources(0, steps.recipe.blocks.length)
-    for epoch in EPOCHS:
-        visited = source.order(epoch)
-        made[f"epoch {epoch}"] = {
-            "order": visited,
-            "blocks": source.plan(epoch).blocks(visited[:BLOCKS]),
-            "hidden": source.share(epoch, visited[:BLOCKS], progress=0.5),
-        }
-    made["corpus"] = source.documents
+    for number, source in enumerate(steps.sources(0, steps.recipe.blocks.length)):
+        for epoch in EPOCHS:
+            visited = source.order(epoch)
+            made[f"corpus {number}, epoch {epoch}"] = {
+                "order": visited,
+                "blocks": source.plan(epoch).blocks(visited[:BLOCKS]),
+                "hidden": source.share(epoch, visited[:BLOCKS], progress=0.5),
+            }
+        made[f"corpus {number}"] = source.documents
     return {name: digests(value) for name, value in made.items()}
 
 
