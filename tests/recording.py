@@ -21,6 +21,7 @@ from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import finetuning
 import numpy as np
@@ -36,6 +37,7 @@ from clozelab.report.gathering import Pretraining, gather
 from clozelab.runs import starting
 from clozelab.runs.events import means
 from clozelab.runs.setup import Setup
+from clozelab.training import muon
 from clozelab.training.loop import Step
 
 HERE = Path(__file__).resolve().parent / "golden"
@@ -120,7 +122,10 @@ def pretraining(name: str) -> dict[str, Any]:
         setup = doubled(given)
     else:
         setup = doubled(task(recipe, *overrides, steps=steps))
-    return {**_numbers(steps_of(setup), setup.model), "digests": _batches(setup)}
+    # Muon multiplies in the precision that is fast on a processor.
+    with patch.object(muon, "product_dtype", return_value=torch.float64):
+        numbers = _numbers(steps_of(setup), setup.model)
+    return {**numbers, "digests": _batches(setup)}
 
 
 def dropout(name: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ SCORES = {"reviews.accuracy": 50.0, "held_out.masked_lm": 5.7957013104413}
 
 def close(values: Any) -> Any:
     """The same numbers but for rounding in single precision."""
-    return pytest.approx(values, rel=1e-5)
+    return pytest.approx(values, rel=1e-5, abs=1e-5)
 
 
 def losses(steps: list[Step]) -> dict[str, list[float]]:
