@@ -26,12 +26,12 @@ import torch
 from tokenizers import Tokenizer
 
 from clozelab.files import sha256, write_text
-from clozelab.records import machine_facts
+from clozelab.finetuning.inputs import lesson
+from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.trial import Trial
 from clozelab.runs import machine as machines
+from clozelab.runs.directory import machine_facts
 from clozelab.runs.machine import Machine
-from clozelab.runs.tasks.lessons import lesson
-from clozelab.runs.tasks.orders import Data, Order
-from clozelab.runs.tasks.trial import Trial
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.training.feed import ahead
 from clozelab.training.loop import train

@@ -23,12 +23,12 @@ from typing import Any
 import torch
 
 import clozelab
-from clozelab.records import machine_facts
-from clozelab.runs import starting
-from clozelab.runs.embed import embed
-from clozelab.runs.exchange import export
+from clozelab.models.embed import embed
+from clozelab.models.exchange import export
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import pretrain
+from clozelab.runs.directory import machine_facts
 from clozelab.runs.machine import Machine
-from clozelab.runs.pretrain import pretrain
 from clozelab.runs.session import Habits
 
 WARM = 5  # texts that are not counted

@@ -24,8 +24,8 @@ from triton.testing import do_bench
 from clozelab.encoder.attention import Layout, attend
 from clozelab.kernels import activation, attention, entropy, sums
 from clozelab.layers import drop
-from clozelab.records import machine_facts
 from clozelab.runs import machine as machines
+from clozelab.runs.directory import machine_facts
 
 TOKENS, WIDTH, HEADS, VOCABULARY = 65_536, 768, 12, 50_265
 MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as sentence pairs are

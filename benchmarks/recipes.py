@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from clozelab import recipe as recipes
+from clozelab.config import recipe as recipes
 
 CHINESE = ("roberta_wwm", "ernie")
 WAVES = (

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clozelab.contracts import Array, Batch, Encoded, Input
+from clozelab.contracts import Array, Batch, Encoded, Input, Pieces, Row
+from clozelab.finetuning.examples import Answer as Gold
+from clozelab.finetuning.examples import Question
+from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.tasks.examples import Answer as Gold
-from clozelab.tasks.examples import Question
-from clozelab.tasks.laying import Laid, Pieces, Row
 from clozelab.training.packing import Room, Share
 
 CLS, SEP = 1, 2

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from clozelab import data, files
 from clozelab.contracts import Counts
-from clozelab.runs.corpus import make
+from clozelab.text.building import make
 from clozelab.text.store import Corpus
 from clozelab.text.store.manifest import render
 from clozelab.text.store.options import Options

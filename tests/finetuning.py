@@ -19,12 +19,12 @@ import torch
 from learning import HERE, MACHINE, of, task, went
 
 from clozelab import data
+from clozelab.finetuning.finetune import Happened, Plan, follow, planned
+from clozelab.finetuning.inputs import Lesson, lesson
+from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.trial import Trial
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
-from clozelab.runs.tasks.finetune import Happened, Plan, follow, planned
-from clozelab.runs.tasks.lessons import Lesson, lesson
-from clozelab.runs.tasks.orders import Data, Order
-from clozelab.runs.tasks.trial import Trial
 from clozelab.training.loop import Step, train
 
 STILL = ("dropout=0", "attention_dropout=0", "head_dropout=0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 
 def write(path: Path, content: str | bytes) -> Path:

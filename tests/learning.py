@@ -16,13 +16,13 @@ from texts import corpus, tokenizer
 from torch import Tensor
 
 from clozelab import data
-from clozelab.recipe import Recipe, names, read
-from clozelab.runs import starting
+from clozelab.config.recipe import Recipe, names, read
+from clozelab.pretraining import starting
+from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.events import Event
 from clozelab.runs.machine import Machine
-from clozelab.runs.pretrain import pretrain
 from clozelab.runs.session import Habits
-from clozelab.runs.setup import Setup, Task
 from clozelab.training.checkpoint import Checkpoint, at
 from clozelab.training.loop import Step, train
 from clozelab.training.world import World

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clozelab import recipe as recipes
-from clozelab.recipe import studies
-from clozelab.records import PLAN, STUDY, Run
+from clozelab.config import recipe as recipes
+from clozelab.runs.directory import PLAN, STUDY, Run
+from clozelab.studies import spec as studies
 
 TEXT = """
 title = "Static against dynamic masking"

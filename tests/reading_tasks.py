@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from clozelab.contracts import Array, Batch, Encoded
+from clozelab.contracts import Array, Batch, Encoded, Pieces, Row
 from clozelab.encoder import Transformer
+from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.tasks.laying import Laid, Pieces, Row
 from clozelab.training.packing import Room, Share
 
 PAD, CLS, SEP, SIZE = 0, 1, 2, 997

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from torch import Tensor
 
-from clozelab.contracts import Array, Input
+from clozelab.contracts import Array, Input, Pieces, Row
+from clozelab.finetuning.examples import Document, Mention
+from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.tasks.examples import Document, Mention
-from clozelab.tasks.laying import Laid, Pieces, Row
 from clozelab.training.packing import Room, Share
 
 STORIES = (

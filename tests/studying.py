@@ -11,13 +11,13 @@ from typing import Any
 from finetuning import folder, sample
 from learning import MACHINE, store
 
-from clozelab.recipe import studies
-from clozelab.recipe.studies import Study
 from clozelab.runs.events import drained
 from clozelab.runs.session import Habits
-from clozelab.runs.study.plan import Plan, planned
-from clozelab.runs.study.request import asked
-from clozelab.runs.study.running import Told, follow
+from clozelab.studies import spec as studies
+from clozelab.studies.plan import Plan, planned
+from clozelab.studies.request import asked
+from clozelab.studies.running import Told, follow
+from clozelab.studies.spec import Study
 
 HABITS = Habits(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
 SMALL = (
@@ -54,7 +54,7 @@ def reviews() -> str:
 
 def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
     """A study in a file."""
-    from clozelab.recipe.tables import written as toml
+    from clozelab.config.tables import written as toml
 
     common = {
         **{"recipe": "bert", "set": list(SMALL), "tasks": [], "seeds": 1},

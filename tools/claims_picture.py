@@ -15,9 +15,9 @@ matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 8})
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
-from clozelab.records import STUDY  # noqa: E402
-from clozelab.report.study.cells import gathered  # noqa: E402
-from clozelab.report.study.claims import Finding, Judged, judge  # noqa: E402
+from clozelab.reporting.study.cells import gathered  # noqa: E402
+from clozelab.reporting.study.claims import Finding, Judged, judge  # noqa: E402
+from clozelab.runs.directory import STUDY  # noqa: E402
 
 ROOT = Path(__file__).parents[1] / "results"
 LOOKS = {  # colour, marker: they differ without colour

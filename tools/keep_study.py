@@ -19,8 +19,8 @@ from pathlib import Path
 from keep_results import thin
 
 from clozelab.cli import main as clozelab
-from clozelab.report.study.cells import gathered
-from clozelab.report.study.curves import banded
+from clozelab.reporting.study.cells import gathered
+from clozelab.reporting.study.curves import banded
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STEPS = 40  # lines of a cell's log, beside its evaluations

@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clozelab.contracts import UserError
-    from clozelab.recipe import Recipe, read
-    from clozelab.runs.load import load
-    from clozelab.runs.pretrain import pretrain
-    from clozelab.runs.study.running import study
-    from clozelab.runs.tasks.finetune import finetune
+    from clozelab.config.recipe import Recipe, read
+    from clozelab.errors import UserError
+    from clozelab.finetuning.finetune import finetune
+    from clozelab.models.load import load
+    from clozelab.pretraining.pretrain import pretrain
+    from clozelab.studies.running import study
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
@@ -25,13 +25,13 @@ __all__ = ["Corpus", "Recipe", "UserError", "finetune", "load", "pretrain", "rea
 
 _HOMES = {
     "Corpus": "clozelab.text.store",
-    "Recipe": "clozelab.recipe",
-    "UserError": "clozelab.contracts",
-    "finetune": "clozelab.runs.tasks.finetune",
-    "load": "clozelab.runs.load",
-    "pretrain": "clozelab.runs.pretrain",
-    "read": "clozelab.recipe",
-    "study": "clozelab.runs.study.running",
+    "Recipe": "clozelab.config.recipe",
+    "UserError": "clozelab.errors",
+    "finetune": "clozelab.finetuning.finetune",
+    "load": "clozelab.models.load",
+    "pretrain": "clozelab.pretraining.pretrain",
+    "read": "clozelab.config.recipe",
+    "study": "clozelab.studies.running",
 }
 
 

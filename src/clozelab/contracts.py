@@ -1,4 +1,5 @@
-"""The values that travel through clozelab, and what each part promises; imports nothing of ours.
+"""The values that travel through clozelab, and what each part promises; imports nothing of ours
+but the error that a mistake raises.
 
 Everything is batched and packed: many documents, or many blocks, lie one after another in flat
 arrays, and an array of offsets says where each begins. Shape letters used throughout:
@@ -8,13 +9,15 @@ H heads, E the embedding's width, W the width of a vector, L the longest block, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,10 +28,6 @@ Bytes = NDArray[np.uint8]
 Keys = NDArray[np.uint64]
 Ids = NDArray[np.int32]
 Array = NDArray[np.generic]
-
-
-class UserError(ValueError):
-    """Something the user can fix: the message says where, what is wrong, and how to fix it."""
 
 
 class Mark:
@@ -294,3 +293,63 @@ class Counts:
         """Add what another job counted."""
         for what, number in other.numbers.items():
             self.add(what, other.places[what], number)
+
+
+class Pieces(NamedTuple):
+    """Some texts as tokens, packed; for an encoder that reads words, a token is a word."""
+
+    columns: Mapping[str, Array]  # "ids" and what else the encoder reads, a row a token
+    starts: Ints  # [T + 1] first token of each text
+    spans: Ints  # [N, 2] the characters of its text that each stands for
+    begins: Bools  # [N] which begin a word
+    words: Ints  # [N] the word of its text that each belongs to
+
+    def text(self, number: int) -> slice:
+        """The tokens of one text."""
+        return slice(int(self.starts[number]), int(self.starts[number + 1]))
+
+    def part(self, where: slice) -> dict[str, Array]:
+        """The columns of some tokens, to be laid."""
+        return {name: values[where] for name, values in self.columns.items()}
+
+
+class Row(NamedTuple):
+    """One block: one text or two with the marks of the encoder's kind around them."""
+
+    columns: dict[str, Array]  # a row a token, marks included
+    first: slice  # where the first text lies
+    second: slice  # where the second does; empty if there is none
+    mark: int  # the position whose vector stands for the whole block
+
+
+class Reader(Protocol):
+    """Texts as one encoder reads them."""
+
+    @property
+    def length(self) -> int:
+        """The most tokens a block may have, marks included."""
+        ...
+
+    @property
+    def passage_first(self) -> bool:
+        """Whether a passage comes before its question (XLNet) or after it."""
+        ...
+
+    def pieces(self, texts: Sequence[str]) -> Pieces:
+        """Texts as tokens."""
+        ...
+
+    def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
+        """Sentences in words as tokens: `begins` and `words` go by the words given.
+
+        A word that the tokenizer makes nothing of has no token.
+        """
+        ...
+
+    def marks(self, texts: int) -> int:
+        """How many tokens of a block of one text, or two, are not theirs."""
+        ...
+
+    def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
+        """Texts, cut to fit, with the marks around them."""
+        ...

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from filelock import FileLock, Timeout
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
 from typing import TypeVar
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 _HOLDS = hasattr(signal, "pthread_sigmask")
 _LOOK = 0.2  # seconds that a signal waits at most while others work

@@ -12,9 +12,9 @@ import pytest
 from browser.chromium import PROGRAM, Chromium
 from made_study import SCORES, study
 
-from clozelab.report.gathering import gather
-from clozelab.report.page import page as page_of_runs
-from clozelab.report.study import gathered, page
+from clozelab.reporting.gathering import gather
+from clozelab.reporting.page import page as page_of_runs
+from clozelab.reporting.study import gathered, page
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from reading import cut_out, document_of, everything, neighbours, same
 
 from clozelab.blocks import PARTS
-from clozelab.contracts import Blocks, Documents, Format, Mark, UserError
+from clozelab.contracts import Blocks, Documents, Format, Mark
+from clozelab.errors import UserError
 
 # A new part: its layout and a few settings, short blocks among them.
 EXAMPLES: dict[str, tuple[str, list[dict[str, Any]]]] = {

@@ -20,7 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made import SPECIAL, vocabulary
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Masking, UserError
+from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
+from clozelab.errors import UserError
 from clozelab.masking import Corruption
 from clozelab.masking.ngram import Ngram
 from clozelab.masking.rarity import Rarity

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from clozelab import recipe as recipes
-from clozelab.recipe import protocols, studies
-from clozelab.recipe.scores import metrics_of
-from clozelab.recipe.studies import Study, Variant
-from clozelab.tasks.files.named import NAMED
+from clozelab.config import recipe as recipes
+from clozelab.finetuning import protocols
+from clozelab.finetuning.files.named import NAMED
+from clozelab.studies import spec as studies
+from clozelab.studies.scores import metrics_of
+from clozelab.studies.spec import Study, Variant
 
 ASKED = {
     *("bert-tasks", "bert-masking", "bert-size", "bert-features", "bert-corpus"),

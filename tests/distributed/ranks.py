@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from learning import doubled, shrunk
 
-from clozelab.runs import starting
-from clozelab.runs.heldout import held_out
+from clozelab.pretraining import starting
+from clozelab.pretraining.held_out import held_out
+from clozelab.pretraining.job import Setup, Task
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, restore, save
-from clozelab.runs.setup import Setup, Task
 from clozelab.training.budget import parse
 from clozelab.training.checkpoint import at
 from clozelab.training.loop import train

@@ -11,7 +11,7 @@ from learning import assert_close
 from referring import stories
 from test_ranks import torchrun
 
-from clozelab.records import Run
+from clozelab.runs.directory import Run
 
 
 def words(kind: str, file: str, model: str, out: Path) -> list[str]:

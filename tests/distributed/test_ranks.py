@@ -16,10 +16,10 @@ from learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
 
 from clozelab.cli import main
-from clozelab.recipe import to_toml
-from clozelab.records import Run
-from clozelab.runs import starting
-from clozelab.runs.pretrain import resume
+from clozelab.config.recipe import to_toml
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import resume
+from clozelab.runs.directory import Run
 from clozelab.training.checkpoint import at
 from clozelab.training.loop import Step
 

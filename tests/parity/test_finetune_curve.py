@@ -16,12 +16,12 @@ from torch import Tensor
 
 from clozelab import data
 from clozelab.contracts import Batch, Targets
-from clozelab.interop.families import export
-from clozelab.interop.fitting import summary
-from clozelab.interop.heads import TaskHead
-from clozelab.runs.tasks.lessons import lesson
-from clozelab.runs.tasks.orders import Data, Order
-from clozelab.runs.tasks.trial import Trial
+from clozelab.finetuning.inputs import lesson
+from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.trial import Trial
+from clozelab.models.interop.families import export
+from clozelab.models.interop.fitting import summary
+from clozelab.models.interop.heads import TaskHead
 from clozelab.text.vocabulary import describe
 from clozelab.training.loop import train
 

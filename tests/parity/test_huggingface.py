@@ -9,28 +9,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from peers import (
-    SHAPE,
-    VOCABULARY,
-    Model,
-    agree,
-    loaded,
-    made,
-    ours,
-    padded,
-    shaken,
-    sized,
-    theirs,
-)
+from peers import SHAPE, VOCABULARY, Model, agree, loaded, made, ours, padded, shaken, sized, theirs
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
 from clozelab import data
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.interop.families import Exported, bring, export
-from clozelab.interop.huggingface import read, write
-from clozelab.interop.tokenizer import dressed
+from clozelab.models.interop.families import Exported, bring, export
+from clozelab.models.interop.huggingface import read, write
+from clozelab.models.interop.tokenizer import dressed
 from clozelab.text.vocabulary import describe
 
 torch.set_num_threads(1)

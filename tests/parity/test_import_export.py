@@ -15,12 +15,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
 from clozelab import cli
-from clozelab.interop.rows import Rows
-from clozelab.recipe import read
-from clozelab.runs import origin
-from clozelab.runs.exchange import bring, export
-from clozelab.runs.load import load
-from clozelab.runs.starting import continued
+from clozelab.config.recipe import read
+from clozelab.models import origin
+from clozelab.models.exchange import bring, export
+from clozelab.models.interop.rows import Rows
+from clozelab.models.load import load
+from clozelab.pretraining.starting import continued
 
 torch.set_num_threads(1)
 

@@ -14,10 +14,10 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from clozelab import data
-from clozelab.contracts import UserError
-from clozelab.runs.exchange import bring, export
-from clozelab.runs.fill import fill
-from clozelab.runs.load import load as open_model
+from clozelab.errors import UserError
+from clozelab.models.exchange import bring, export
+from clozelab.models.fill import fill
+from clozelab.models.load import load as open_model
 from clozelab.text.vocabulary import describe, load
 
 sentencepiece = pytest.importorskip("sentencepiece")

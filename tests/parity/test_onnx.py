@@ -12,7 +12,7 @@ from peers import SHAPE as SHAPES
 from peers import Model, ours, padded, shaken
 
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.interop.onnx import export_onnx
+from clozelab.models.interop.onnx import export_onnx
 
 torch.set_num_threads(1)
 

@@ -16,19 +16,19 @@ from torch import Tensor
 
 from clozelab import data
 from clozelab.contracts import Batch
-from clozelab.runs.tasks.judging import Judge, batched, laid_out
-from clozelab.runs.tasks.reader import TaskReader
-from clozelab.runs.tasks.tuned import Tuned, build
-from clozelab.tasks.answer import Answer
-from clozelab.tasks.choose import Choose
-from clozelab.tasks.classify import Classify
-from clozelab.tasks.coreference import Coreference
-from clozelab.tasks.examples import Sentences
-from clozelab.tasks.files.own import own
-from clozelab.tasks.regress import Regress
-from clozelab.tasks.tag import Tag
+from clozelab.finetuning.evaluator import Judge, batched, laid_out
+from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.files.own import own
+from clozelab.finetuning.kinds.answer import Answer
+from clozelab.finetuning.kinds.choose import Choose
+from clozelab.finetuning.kinds.classify import Classify
+from clozelab.finetuning.kinds.coreference import Coreference
+from clozelab.finetuning.kinds.regress import Regress
+from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.tuned import Tuned, build
+from clozelab.finetuning.tuning import Tuning
+from clozelab.models.reader import TaskReader
 from clozelab.training.packing import Share, room_for
-from clozelab.training.tuning import Tuning
 
 torch.set_num_threads(1)
 

@@ -20,22 +20,22 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from clozelab import data
-from clozelab import recipe as recipes
+from clozelab.config import recipe as recipes
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.interop.families import Exported, Imported, bring, export
-from clozelab.interop.fitting import summary
-from clozelab.interop.heads import ROBERTAS, Summary, TaskHead
-from clozelab.interop.huggingface import read, write
-from clozelab.interop.onnx import export_onnx
-from clozelab.interop.rows import Judged, marked_last
-from clozelab.runs.load import within
-from clozelab.runs.tasks.reader import TaskReader
-from clozelab.tasks.answer import Answer
-from clozelab.tasks.choose import Choose
-from clozelab.tasks.classify import Classify
-from clozelab.tasks.regress import Regress
-from clozelab.tasks.tag import Tag
+from clozelab.finetuning.kinds.answer import Answer
+from clozelab.finetuning.kinds.choose import Choose
+from clozelab.finetuning.kinds.classify import Classify
+from clozelab.finetuning.kinds.regress import Regress
+from clozelab.finetuning.kinds.tag import Tag
+from clozelab.models.interop.families import Exported, Imported, bring, export
+from clozelab.models.interop.fitting import summary
+from clozelab.models.interop.heads import ROBERTAS, Summary, TaskHead
+from clozelab.models.interop.huggingface import read, write
+from clozelab.models.interop.onnx import export_onnx
+from clozelab.models.interop.rows import Judged, marked_last
+from clozelab.models.load import within
+from clozelab.models.reader import TaskReader
 from clozelab.text.vocabulary import describe
 
 torch.set_num_threads(1)

@@ -15,16 +15,18 @@ import torch
 from corpora import build, texts, write
 from rich.console import Console
 
-from clozelab import cli, recipe
-from clozelab.contracts import Targets, UserError
-from clozelab.report.bench import table
-from clozelab.runs.bench import measure, theirs
-from clozelab.runs.bench.measure import Finished, Turn, bench
-from clozelab.runs.bench.padding import padded, whole_rows
-from clozelab.runs.bench.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab import cli
+from clozelab.bench import measure, theirs
+from clozelab.bench.measure import Finished, Turn, bench
+from clozelab.bench.padding import padded, whole_rows
+from clozelab.bench.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab.cli.views.bench import table
+from clozelab.config import recipe
+from clozelab.contracts import Targets
+from clozelab.errors import UserError
+from clozelab.pretraining.job import Setup, Task
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
-from clozelab.runs.setup import Setup, Task
 from clozelab.text.store import Corpus
 from clozelab.training.packing import Room, room_for
 from clozelab.training.world import World

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from corpora import ENVIRONMENT, build, refused, run, texts, write
 
-from clozelab import cli, data, recipe
+from clozelab import cli, data
+from clozelab.config import recipe
 from clozelab.data import chinese, chinese_entities, tokenizer
 from clozelab.text.reading.sources import RawDocument
 from clozelab.text.store import Corpus
@@ -353,7 +354,7 @@ def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
 
 def test_help_starts_without_anything_heavy() -> None:
     script = (
-        "import sys; from clozelab.arguments import parser; parser();"
+        "import sys; from clozelab.cli.arguments import parser; parser();"
         "print([n for n in ('torch', 'pyarrow', 'tokenizers', 'nupunkt') if n in sys.modules])"
     )
     result = subprocess.run(

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from corpora import alter, build, digests, refused, run, texts, write
 
-from clozelab.contracts import UserError
+from clozelab.cli.views.corpora import show
+from clozelab.errors import UserError
 from clozelab.files import mark
-from clozelab.report.corpora import show
 from clozelab.text.store import Corpus
 from clozelab.text.store.manifest import ARRAYS, SPLITS
 from clozelab.text.tokenizers import Wordpiece

@@ -16,7 +16,7 @@ import pytest
 from corpora import ENVIRONMENT, digests, start, texts, write
 
 from clozelab import data
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.store import Corpus
 
 SHARD = 4000
@@ -270,7 +270,7 @@ def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\n"
         "from clozelab.contracts import Counts\n"
-        "from clozelab.runs.corpus import make\n"
+        "from clozelab.text.building import make\n"
         "from clozelab.text.store.options import Options\n"
         "from clozelab.text.tokenizers import Wordpiece\n"
         # Large enough for a pipe to fill up, were it handed over at the start.

@@ -15,7 +15,8 @@ import pytest
 from corpora import build, decoded, refused, run, texts, write
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.reading.sources import Reading
 from clozelab.text.store import Corpus
 from clozelab.text.store import build as building

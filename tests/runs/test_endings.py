@@ -17,7 +17,7 @@ from corpora import ENVIRONMENT, refused, run
 
 import clozelab
 from clozelab import cli
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 MASK = ("mask", "bert", "A small résumé → of it.", "--epoch", "0")
 # Words, and how they end; some that read, some that are mistakes. None of them needs torch.

@@ -9,8 +9,8 @@ import torch
 from learning import store, task, went
 
 from clozelab import cli
-from clozelab.contracts import UserError
-from clozelab.runs.evaluate import evaluate
+from clozelab.errors import UserError
+from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured
 

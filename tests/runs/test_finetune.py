@@ -31,25 +31,25 @@ from referring import stories
 
 from clozelab import data
 from clozelab.cli import main
-from clozelab.contracts import UserError
-from clozelab.records import Run
+from clozelab.errors import UserError
+from clozelab.finetuning import trial as trials
+from clozelab.finetuning.evaluator import scored
+from clozelab.finetuning.examples import Answer as Gold
+from clozelab.finetuning.examples import Choice, Question, Sentences, Tagged
+from clozelab.finetuning.files.gap import gap as read_gap
+from clozelab.finetuning.finetune import finetune, planned
+from clozelab.finetuning.inputs import lesson, opened, protocol_task
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
+from clozelab.finetuning.predict import follow, predict, score
+from clozelab.finetuning.predictions import Class, Clusters, Number, Picked, Span, Tags
+from clozelab.finetuning.request import Data
+from clozelab.finetuning.summary import summary
+from clozelab.finetuning.trial import Trial
+from clozelab.models.load import load
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Said, Scored, drained
-from clozelab.runs.load import load
 from clozelab.runs.session import Habits, Session
-from clozelab.runs.tasks import trial as trials
-from clozelab.runs.tasks.finetune import finetune, planned
-from clozelab.runs.tasks.judging import scored
-from clozelab.runs.tasks.lessons import lesson, opened, protocol_task
-from clozelab.runs.tasks.orders import Data
-from clozelab.runs.tasks.predict import follow, predict, score
-from clozelab.runs.tasks.summary import summary
-from clozelab.runs.tasks.trial import Trial
 from clozelab.statistics import spread
-from clozelab.tasks import Answer, Choose, Classify, Coreference, Regress, Tag
-from clozelab.tasks.examples import Answer as Gold
-from clozelab.tasks.examples import Choice, Question, Sentences, Tagged
-from clozelab.tasks.files.gap import gap as read_gap
-from clozelab.tasks.predictions import Class, Clusters, Number, Picked, Span, Tags
 from clozelab.training.loop import Step, train
 
 torch.set_num_threads(1)

@@ -18,16 +18,16 @@ from labelled import jsonl, write
 from learning import MACHINE
 
 from clozelab.cli import main
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.files import sha256
-from clozelab.records import Run, read_json
+from clozelab.finetuning.files import hub
+from clozelab.finetuning.finetune import follow, planned
+from clozelab.finetuning.inputs import forget, lesson
+from clozelab.finetuning.request import Data, refuse_changed
+from clozelab.models.load import load
+from clozelab.runs.directory import Run, read_json
 from clozelab.runs.events import Said
-from clozelab.runs.load import load
 from clozelab.runs.session import Habits
-from clozelab.runs.tasks.finetune import follow, planned
-from clozelab.runs.tasks.lessons import forget, lesson
-from clozelab.runs.tasks.orders import Data, refuse_changed
-from clozelab.tasks.files import hub
 
 torch.set_num_threads(1)
 

@@ -19,12 +19,12 @@ from finetuning import SHORT, base, equal, events, order, sample, tuned, weights
 from interrupting import started
 from learning import MACHINE
 
-from clozelab.contracts import UserError
-from clozelab.records import Run
+from clozelab.errors import UserError
+from clozelab.finetuning.finetune import follow, planned
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Said, Saved, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
-from clozelab.runs.tasks.finetune import follow, planned
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import Step
 

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab import cli
-from clozelab.contracts import UserError
-from clozelab.runs import exchange
-from clozelab.runs.load import load
+from clozelab.errors import UserError
+from clozelab.models import exchange
+from clozelab.models.load import load
 
 torch.set_num_threads(1)
 
@@ -429,7 +429,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
 def test_the_missing_onnx_extra_names_the_place_that_was_given(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.interop.onnx.find_spec", lambda name: None)
+    monkeypatch.setattr("clozelab.models.interop.onnx.find_spec", lambda name: None)
     told = refused(capsys, "export", str(made / "bert"), str(tmp_path / "graph"), "--onnx")
     assert f"{tmp_path / 'graph'}: ONNX needs onnx" in told
     assert not [*tmp_path.iterdir()]

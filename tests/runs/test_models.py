@@ -19,16 +19,16 @@ from tokenizers import Tokenizer
 
 import clozelab
 from clozelab import cli
-from clozelab.contracts import UserError
-from clozelab.records import Run
-from clozelab.runs.embed import embed
-from clozelab.runs.fill import _put, fill
-from clozelab.runs.load import load, tied
-from clozelab.runs.model import build as build_model
-from clozelab.runs.reading import packed, read
+from clozelab.errors import UserError
+from clozelab.models import reader
+from clozelab.models.build import build as build_model
+from clozelab.models.embed import embed
+from clozelab.models.fill import _put, fill
+from clozelab.models.load import load, tied
+from clozelab.models.texts import packed, read
+from clozelab.pretraining.starting import continued
+from clozelab.runs.directory import Run
 from clozelab.runs.saving import set_weights
-from clozelab.runs.starting import continued
-from clozelab.runs.tasks import reader
 from clozelab.text import encoding
 from clozelab.text.store import Corpus
 
@@ -490,7 +490,7 @@ def test_a_mistake_is_answered_in_one_sentence(
 
 def test_public_names_open_a_model(made: Path) -> None:
     assert clozelab.load(str(made / "bert")).step == 40
-    assert clozelab.pretrain.__module__ == "clozelab.runs.pretrain"
+    assert clozelab.pretrain.__module__ == "clozelab.pretraining.pretrain"
     with pytest.raises(UserError, match="no such directory"):
         clozelab.load("nothing-here")
 

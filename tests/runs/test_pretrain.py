@@ -18,30 +18,19 @@ import pytest
 import torch
 from corpora import ENVIRONMENT, build, run, write
 from interrupting import started
-from learning import (
-    MACHINE,
-    QUIET,
-    assert_same,
-    checkpoint,
-    of,
-    shrunk,
-    store,
-    task,
-    teacher,
-    went,
-)
+from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
 from texts import corpus, tokenizer
 
-from clozelab import recipe as recipes
-from clozelab.contracts import UserError
-from clozelab.recipe import to_toml
-from clozelab.records import Run
-from clozelab.runs import starting
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import to_toml
+from clozelab.errors import UserError
+from clozelab.models.build import Model
+from clozelab.models.load import load
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
-from clozelab.runs.load import load
 from clozelab.runs.machine import Machine
-from clozelab.runs.model import Model
-from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
@@ -323,9 +312,9 @@ def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
 
     machine = Machine(device="cpu", workers=0, micro_batch=1)
     places = {
-        "the model": "clozelab.runs.setup.build",
+        "the model": "clozelab.pretraining.job.build",
         "the moments of the optimiser": "clozelab.training.loop.clip",
-        "held-out blocks": "clozelab.runs.heldout.measure",
+        "held-out blocks": "clozelab.pretraining.held_out.measure",
         "micro-batches of 1 sequences": "clozelab.training.packing.Room.batches",
     }
     for number, (what, name) in enumerate(places.items()):
@@ -419,7 +408,7 @@ def test_a_student_of_another_width_learns_through_a_projection_and_loads(tmp_pa
 
 def test_a_run_goes_on_from_a_directory_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    exchange = pytest.importorskip("clozelab.runs.exchange")
+    exchange = pytest.importorskip("clozelab.models.exchange")
     exchange.export(teacher(), tmp_path / "hf")
     given = starting.continued(
         shrunk("bert"), str(tmp_path / "hf"), data=[store("wordpiece")], seed=1, budget="2steps"

@@ -10,12 +10,12 @@ import pytest
 import torch
 from learning import MACHINE, QUIET, RECIPES, assert_same, checkpoint, of, task, went
 
-from clozelab.records import Run
-from clozelab.runs import starting
+from clozelab.models.load import load
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Evaluated, Event, Said, means
-from clozelab.runs.load import load
 from clozelab.runs.machine import Machine
-from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits
 from clozelab.training.loop import Step
 

@@ -11,19 +11,19 @@ import torch
 from learning import QUIET, of, shrunk, store, went
 from texts import tokenizer
 
-from clozelab import recipe as recipes
 from clozelab.cli import main
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import to_toml
 from clozelab.data import TOKENIZERS
-from clozelab.recipe import to_toml
-from clozelab.records import Run
-from clozelab.report.gathering import gather
-from clozelab.report.page import sections
-from clozelab.runs import starting
+from clozelab.models.exchange import export
+from clozelab.models.load import load
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import resume
+from clozelab.reporting.gathering import gather
+from clozelab.reporting.page import sections
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Said
-from clozelab.runs.exchange import export
-from clozelab.runs.load import load
 from clozelab.runs.machine import Machine
-from clozelab.runs.pretrain import resume
 from clozelab.text.tokenizers import TOKENIZERS as PARTS
 from clozelab.text.tokenizers import Wordpiece, part_of
 from clozelab.text.vocabulary import BERT

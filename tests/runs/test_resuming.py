@@ -15,22 +15,23 @@ import pytest
 import torch
 from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
 
-from clozelab import recipe as recipes
 from clozelab.cli import main
-from clozelab.contracts import UserError
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import to_toml
+from clozelab.errors import UserError
 from clozelab.files import MARKER, kind_of
-from clozelab.recipe import to_toml
-from clozelab.records import Run
-from clozelab.report.gathering import gather
-from clozelab.report.page import sections
-from clozelab.runs import exchange, starting
+from clozelab.models import exchange
+from clozelab.models.build import Model
+from clozelab.pretraining import starting
+from clozelab.pretraining.job import Setup
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.reporting.gathering import gather
+from clozelab.reporting.page import sections
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
-from clozelab.runs.model import Model
 from clozelab.runs.pacing import Pacer
-from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits, Session
-from clozelab.runs.setup import Setup
 from clozelab.training import muon
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
@@ -370,7 +371,7 @@ def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_pat
 def test_a_folder_that_holds_something_else_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.runs.pretrain.Setup", None)  # it is refused before
+    monkeypatch.setattr("clozelab.pretraining.pretrain.Setup", None)  # it is refused before
     (tmp_path / MARKER).write_text("corpus\n")
     with pytest.raises(UserError, match="holds a corpus, not a run"):
         went(task("bert", steps=1), tmp_path, habits=QUIET)

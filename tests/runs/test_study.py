@@ -14,32 +14,22 @@ import pytest
 import torch
 from finetuning import equal, weights
 from learning import MACHINE, of, store
-from studying import (
-    BROKEN,
-    DYNAMIC,
-    SMALL,
-    STATIC,
-    STUDENT,
-    made,
-    plan_of,
-    ran,
-    reviews,
-)
+from studying import BROKEN, DYNAMIC, SMALL, STATIC, STUDENT, made, plan_of, ran, reviews
 
 import clozelab
-from clozelab import recipe as recipes
-from clozelab.contracts import UserError
-from clozelab.records import Run
-from clozelab.report.study import page_of
-from clozelab.runs import starting
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
+from clozelab.pretraining import starting
+from clozelab.reporting.study import page_of
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, drained
 from clozelab.runs.machine import Machine
-from clozelab.runs.study import cell, pace
-from clozelab.runs.study import plan as plans
-from clozelab.runs.study.cell import Happened
-from clozelab.runs.study.plan import planned
-from clozelab.runs.study.request import Request, asked
-from clozelab.runs.study.running import Begun, Finished, follow
+from clozelab.studies import cell, pace
+from clozelab.studies import plan as plans
+from clozelab.studies.cell import Happened
+from clozelab.studies.plan import planned
+from clozelab.studies.request import Request, asked
+from clozelab.studies.running import Begun, Finished, follow
 from clozelab.training.loop import Step
 
 

@@ -11,10 +11,10 @@ import pytest
 from learning import MACHINE
 from studying import BROKEN, HABITS, STATIC, STUDENT, made, plan_of, ran
 
-from clozelab.contracts import UserError
-from clozelab.records import Run
-from clozelab.runs.study import cluster
-from clozelab.runs.study.running import Finished, follow
+from clozelab.errors import UserError
+from clozelab.runs.directory import Run
+from clozelab.studies import cluster
+from clozelab.studies.running import Finished, follow
 
 
 def test_without_ray_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:

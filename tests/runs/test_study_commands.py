@@ -14,7 +14,7 @@ from studying import BROKEN, DYNAMIC, STATIC, reviews, written
 
 from clozelab.cli import main
 from clozelab.cli.console import err, out
-from clozelab.recipe import studies
+from clozelab.studies import spec as studies
 
 WORDS = ("--device", "cpu", "--workers", "0")
 

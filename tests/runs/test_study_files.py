@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from studying import DYNAMIC, STATIC, STUDENT, made, reviews, written
 
-from clozelab.contracts import UserError
-from clozelab.recipe import studies
-from clozelab.recipe.scores import metrics_of
+from clozelab.errors import UserError
+from clozelab.studies import spec as studies
+from clozelab.studies.scores import metrics_of
 
 
 def test_what_is_written_reads_back_equal(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ from learning import MACHINE, store
 from studying import DYNAMIC, HABITS, SMALL, STATIC, made, plan_of, ran, reviews, written
 
 from clozelab.cli import main
-from clozelab.contracts import UserError
-from clozelab.recipe import studies
-from clozelab.records import PLAN, STUDY, Run, read_json
-from clozelab.report.studies import scores
+from clozelab.cli.views.studies import scores
+from clozelab.errors import UserError
+from clozelab.runs.directory import PLAN, STUDY, Run, read_json
 from clozelab.runs.events import drained
-from clozelab.runs.study.plan import planned
-from clozelab.runs.study.request import asked
-from clozelab.runs.study.running import Begun, follow
+from clozelab.studies import spec as studies
+from clozelab.studies.plan import planned
+from clozelab.studies.request import asked
+from clozelab.studies.running import Begun, follow
 
 
 @pytest.fixture(autouse=True)

@@ -19,11 +19,11 @@ from rich.text import Text
 
 from clozelab import cli
 from clozelab.cli.console import out
+from clozelab.cli.views.predictions import answered, shown
 from clozelab.files import sha256
-from clozelab.report.predictions import answered, shown
-from clozelab.tasks.examples import Choice, Document, Mention, Sentences, Tagged
-from clozelab.tasks.files.named import NAMED
-from clozelab.tasks.predictions import Candidate, Class, Clusters, Number, Picked, Span, Tags
+from clozelab.finetuning.examples import Choice, Document, Mention, Sentences, Tagged
+from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.predictions import Candidate, Class, Clusters, Number, Picked, Span, Tags
 
 HEART = ("sequences=8", "rate=2e-3", "length=64", "epochs=50")
 NLI = ("contradiction", "entailment", "neutral")

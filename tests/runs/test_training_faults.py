@@ -10,10 +10,11 @@ import torch
 from learning import MACHINE, QUIET, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
-from clozelab.contracts import UserError
-from clozelab.runs import setup, starting
-from clozelab.runs.evaluate import evaluate
-from clozelab.runs.pretrain import pretrain
+from clozelab.errors import UserError
+from clozelab.pretraining import job as setup
+from clozelab.pretraining import starting
+from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.pretrain import pretrain
 
 torch.set_num_threads(1)
 

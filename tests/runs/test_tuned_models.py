@@ -17,19 +17,19 @@ from tokenizers import Tokenizer
 
 import clozelab
 from clozelab import cli, data
-from clozelab import recipe as recipes
-from clozelab.contracts import UserError
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.records import Run, machine_facts
-from clozelab.runs.load import load
-from clozelab.runs.model import build as build_model
-from clozelab.runs.tasks import taskfile
-from clozelab.runs.tasks.taskfile import Assignment
-from clozelab.runs.tasks.tuned import build as build_tuned
-from clozelab.tasks import Answer, Choose, Classify, Coreference, Kind, Regress, Tag
+from clozelab.finetuning import taskfile
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Kind, Regress, Tag
+from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.tuned import build as build_tuned
+from clozelab.finetuning.tuning import Tuning
+from clozelab.models.build import build as build_model
+from clozelab.models.load import load
+from clozelab.runs.directory import TASK, Run, machine_facts
 from clozelab.text.vocabulary import describe
 from clozelab.training import checkpoint
-from clozelab.training.tuning import Tuning
 
 torch.set_num_threads(1)
 
@@ -135,7 +135,7 @@ def save(folder: Path, recipe: recipes.Recipe, model: torch.nn.Module, tokenizer
     facts: dict[str, Any] = {**machine_facts(), "data": ["books"], "from": origin, "seed": 0}
     run = Run.create(folder, recipe_toml=text, machine=facts)
     if task is not None:
-        texts[taskfile.FILE] = taskfile.to_toml(task)
+        texts[TASK] = taskfile.to_toml(task)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     checkpoint.save(run.checkpoints, 7, weights=weights, tensors={}, state={}, texts=texts, keep=0)
 
@@ -383,7 +383,7 @@ def test_an_exported_model_comes_back_with_its_task(
     alike(mine, predicted(capsys, there, file), 1e-6)
     done("import", str(there), str(tmp_path / "run"))
     alike(mine, predicted(capsys, tmp_path / "run", file), 1e-6)
-    assert (tmp_path / "run" / taskfile.FILE).is_file()
+    assert (tmp_path / "run" / TASK).is_file()
     assert load(str(tmp_path / "run")).task == after
     told = [said(capsys, "evaluate", str(place), file, "--device", "cpu")
             for place in (run, there)]  # fmt: skip

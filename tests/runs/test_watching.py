@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 
 from clozelab.cli.training import View
-from clozelab.records import Run
-from clozelab.runs import plateau, starting
+from clozelab.pretraining import starting
+from clozelab.pretraining.job import Setup
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs import plateau
+from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Said
-from clozelab.runs.pretrain import pretrain, resume
 from clozelab.runs.session import Habits
-from clozelab.runs.setup import Setup
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
 from clozelab.training.timing import Work

@@ -17,8 +17,8 @@ import pytest
 from interrupting import started
 
 from clozelab import interrupts
-from clozelab.contracts import UserError
-from clozelab.runs.apart import workers
+from clozelab.errors import UserError
+from clozelab.runs.processes import workers
 
 SCRIPT = """
 import os, sys, time

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.training.budget import Budget, parse, steps
 
 

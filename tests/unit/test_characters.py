@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from clozelab.config.recipe import read
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder.characters import BothWays, Characters, Reader
 from clozelab.encoder.lstm import Lstm
 from clozelab.encoder.recurrence import recur
-from clozelab.recipe import read
 
 torch.set_num_threads(1)
 SMALL = Lstm(

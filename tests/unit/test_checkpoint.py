@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.training import PARTS, checkpoint
 from clozelab.training.checkpoint import at, moments, newest, restore, save
 

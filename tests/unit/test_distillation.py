@@ -10,8 +10,9 @@ from hiding import lay
 from predicting import Shape, complete
 from torch import Tensor, nn
 
-from clozelab.contracts import Encoded, Input, Sums, Targets, UserError
+from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.encoder.transformer import Transformer
+from clozelab.errors import UserError
 from clozelab.masking.span import Span
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.heads import chunks

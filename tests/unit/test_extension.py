@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from texts import ATOMS, KINDS, copy, encoder, hard, literal, real, tokenizer, whole
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from clozelab.contracts import Mark, UserError
+from clozelab.contracts import Mark
+from clozelab.errors import UserError
 from clozelab.text.extension import Extension, extended, pieces
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import after_space, begins

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.files import (
     MARKER,
     check_output,

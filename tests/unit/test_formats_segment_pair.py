@@ -11,7 +11,8 @@ from reading import document_of, everything, pairs, sentence_of
 
 from clozelab.blocks.pairs import fronts, trim
 from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.contracts import Blocks, Documents, Ints, UserError
+from clozelab.contracts import Blocks, Documents, Ints
+from clozelab.errors import UserError
 
 
 def prose(count: int, sentences: int, *, seed: int = 0) -> Documents:

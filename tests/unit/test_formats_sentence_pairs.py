@@ -9,7 +9,8 @@ from reading import document_of, everything, pairs, sentence_of, whole
 
 from clozelab.blocks.sentence_order import SentenceOrder
 from clozelab.blocks.sentence_pair import SentencePair
-from clozelab.contracts import Blocks, Documents, Ints, UserError
+from clozelab.contracts import Blocks, Documents, Ints
+from clozelab.errors import UserError
 
 
 def prose(count: int = 300, *, least: int = 1) -> Documents:

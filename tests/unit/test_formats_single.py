@@ -9,7 +9,8 @@ from reading import document_of, everything, runs, whole
 
 from clozelab.blocks.doc_sentences import DocSentences
 from clozelab.blocks.full_sentences import FullSentences
-from clozelab.contracts import Documents, UserError
+from clozelab.contracts import Documents
+from clozelab.errors import UserError
 
 
 def prose(count: int = 200, *, most: int = 40) -> Documents:

@@ -12,7 +12,8 @@ from reading import everything
 from clozelab.blocks.causal import Causal
 from clozelab.blocks.stream import Stream
 from clozelab.blocks.stream_pair import StreamPair
-from clozelab.contracts import Blocks, Documents, Ids, Mark, UserError
+from clozelab.contracts import Blocks, Documents, Ids, Mark
+from clozelab.errors import UserError
 from clozelab.keys import mix
 
 SEP, CLS, EOD = made.SPECIAL["sep"], made.SPECIAL["cls"], made.SPECIAL["eod"]

@@ -12,14 +12,15 @@ import torch
 from interpreted import DEVICE, attention
 from torch import Tensor
 
-from clozelab.contracts import Input, Sums, Targets, UserError
+from clozelab.config.recipe import read
+from clozelab.contracts import Input, Sums, Targets
 from clozelab.encoder.stack import Stack
 from clozelab.encoder.transformer import Transformer
+from clozelab.errors import UserError
+from clozelab.models.build import build
 from clozelab.objectives.heads import vocabulary
 from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
-from clozelab.recipe import read
 from clozelab.runs.machine import Machine
-from clozelab.runs.model import build
 
 torch.set_num_threads(1)
 CASES: dict[str, dict[str, Any]] = {

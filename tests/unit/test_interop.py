@@ -18,17 +18,18 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from clozelab import data
-from clozelab import recipe as recipes
-from clozelab.contracts import UserError, Vocabulary
+from clozelab.config import recipe as recipes
+from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Lstm, Relative, Transformer
-from clozelab.interop import onnx
-from clozelab.interop.card import card
-from clozelab.interop.families import Exported, bring, export
-from clozelab.interop.fitting import fitting, summary
-from clozelab.interop.heads import Summary, TaskHead, head_shapes
-from clozelab.interop.huggingface import read, write
-from clozelab.interop.names import shapes
-from clozelab.runs.model import build
+from clozelab.errors import UserError
+from clozelab.models.build import build
+from clozelab.models.interop import onnx
+from clozelab.models.interop.card import card
+from clozelab.models.interop.families import Exported, bring, export
+from clozelab.models.interop.fitting import fitting, summary
+from clozelab.models.interop.heads import Summary, TaskHead, head_shapes
+from clozelab.models.interop.huggingface import read, write
+from clozelab.models.interop.names import shapes
 from clozelab.text.vocabulary import ROLES as SPELLINGS
 
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}

@@ -14,7 +14,7 @@ from interrupting import started
 
 from clozelab import cli
 from clozelab.cli.training import watch
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, first_done, held, signal_of, stopping, terminable
 from clozelab.runs.events import Ended
 

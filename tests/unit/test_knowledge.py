@@ -11,7 +11,8 @@ from texts import tokenizer
 
 from clozelab import data
 from clozelab.blocks.doc_sentences import DocSentences
-from clozelab.contracts import Blocks, Mark, UserError
+from clozelab.contracts import Blocks, Mark
+from clozelab.errors import UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
 from clozelab.masking.token import Token

@@ -13,8 +13,10 @@ from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, length
 from torch import Tensor
 from torch.nn import functional
 
-from clozelab.contracts import Encoded, Input, Targets, UserError
+from clozelab.config.recipe import read
+from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder.lstm import Lstm
+from clozelab.errors import UserError
 from clozelab.masking.span import Span
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
@@ -23,7 +25,6 @@ from clozelab.objectives.heads.words import WordHead, draw
 from clozelab.objectives.masked_lm import MaskedLm
 from clozelab.objectives.span_boundary import SpanBoundary
 from clozelab.objectives.span_joint import SpanJoint
-from clozelab.recipe import read
 
 torch.set_num_threads(1)
 

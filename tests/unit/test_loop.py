@@ -10,8 +10,8 @@ import torch
 from learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
 from torch import Tensor
 
+from clozelab.pretraining.job import Setup
 from clozelab.runs.events import means
-from clozelab.runs.setup import Setup
 from clozelab.training.loop import DivergedError, Prepared, measure, train
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.answers import (
+from clozelab.finetuning.metrics.answers import (
     best_threshold,
     exact,
     normalise,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.chinese import cmrc, exact, normalise, overlap, segments
+from clozelab.finetuning.metrics.chinese import cmrc, exact, normalise, overlap, segments
 
 TEXT = st.text(alphabet="北京大学，。a1 .", max_size=12)
 

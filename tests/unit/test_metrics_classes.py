@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.classes import accuracy, f1, macro_f1, matthews
+from clozelab.finetuning.metrics.classes import accuracy, f1, macro_f1, matthews
 
 LABELS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.assignment import assign
-from clozelab.tasks.metrics.clusters import b_cubed, ceaf, distinct, mentions, muc, scored
-from clozelab.tasks.metrics.tally import Tally
+from clozelab.finetuning.metrics.assignment import assign
+from clozelab.finetuning.metrics.clusters import b_cubed, ceaf, distinct, mentions, muc, scored
+from clozelab.finetuning.metrics.tally import Tally
 
 METRICS = (muc, b_cubed, ceaf, mentions)
 

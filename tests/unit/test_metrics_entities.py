@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.contracts import UserError
-from clozelab.tasks.metrics.entities import by_type, scores, spans
-from clozelab.tasks.metrics.schemes import Scheme
+from clozelab.errors import UserError
+from clozelab.finetuning.metrics.entities import by_type, scores, spans
+from clozelab.finetuning.metrics.schemes import Scheme
 
 TAGS = st.lists(st.sampled_from([f"{r}-{t}" for r in "BIES" for t in "XY"] + ["O", "B", "I"]))
 

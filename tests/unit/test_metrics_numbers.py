@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.numbers import pearson, spearman
+from clozelab.finetuning.metrics.numbers import pearson, spearman
 
 VALUES = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=2, max_size=20)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clozelab.contracts import UserError
-from clozelab.tasks.metrics.pronouns import Row, gap
+from clozelab.errors import UserError
+from clozelab.finetuning.metrics.pronouns import Row, gap
 
 ROWS = [
     Row("He", (True, False), (True, False)),  # hit

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.tasks.metrics.entities import spans
-from clozelab.tasks.metrics.schemes import Scheme, illegal
+from clozelab.finetuning.metrics.entities import spans
+from clozelab.finetuning.metrics.schemes import Scheme, illegal
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 # Entities as (words outside before it, type, words in it): any text has such a list.

@@ -5,7 +5,8 @@ import pytest
 from hiding import assert_shares, flags, groups, hide, lay, per_block, repeat
 from numpy.typing import NDArray
 
-from clozelab.contracts import Blocks, Bools, Hidden, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Hidden, Mark
+from clozelab.errors import UserError
 from clozelab.keys import mix, weighted
 from clozelab.masking.ngram import Ngram
 from clozelab.masking.units import draws

@@ -14,11 +14,11 @@ from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from clozelab.contracts import UserError
 from clozelab.encoder import Transformer
+from clozelab.errors import UserError
+from clozelab.finetuning.tuning import Tuning
 from clozelab.training import PARTS, Optimiser, muon
 from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
-from clozelab.training.tuning import Tuning
 from clozelab.training.updates import clip
 
 torch.set_num_threads(1)

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from clozelab import recipe as recipes
-from clozelab.arguments import parser
 from clozelab.cli import main
-from clozelab.contracts import UserError
-from clozelab.recipe import protocols
-from clozelab.records import PLAN, Run
-from clozelab.report import commands
-from clozelab.report.document import Cell, Page, Section, Table
-from clozelab.report.figures import Line, Row, curves, dots
-from clozelab.report.gathering import Pretraining, Trials, gather
-from clozelab.report.page import page
+from clozelab.cli.arguments import parser
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
+from clozelab.finetuning import protocols
+from clozelab.reporting import commands
+from clozelab.reporting.document import Cell, Page, Section, Table
+from clozelab.reporting.figures import Line, Row, curves, dots
+from clozelab.reporting.gathering import Pretraining, Trials, gather
+from clozelab.reporting.page import page
+from clozelab.runs.directory import PLAN, Run
 
 EMPTY = {"meta", "br", "hr", "img", "input", "link"}
 

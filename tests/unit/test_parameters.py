@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clozelab.recipe import Recipe, names, read, sizes
-from clozelab.recipe.sizes import DIAL
-from clozelab.runs.model import build
+from clozelab.config import sizes
+from clozelab.config.recipe import Recipe, names, read
+from clozelab.config.sizes import DIAL
+from clozelab.models.build import build
 
 
 def total(recipe: Recipe) -> int:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hiding import assert_even, assert_shares, flags, hide, lay, pieces, repeat
 
-from clozelab.contracts import Blocks, Bools, Ints, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Ints, Mark
+from clozelab.errors import UserError
 from clozelab.masking.partial import Partial, _Halves
 
 PROSE = lay([pieces(512, seed) for seed in range(200)], bare=True)

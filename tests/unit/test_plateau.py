@@ -11,9 +11,9 @@ from corpora import build, write
 from learning import RECIPES, store, task
 from texts import corpus
 
-from clozelab import recipe as recipes
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import Recipe
 from clozelab.masking import Corruption
-from clozelab.recipe import Recipe
 from clozelab.runs.plateau import Plateau, cause, copying, entropy, repeats, watched
 from clozelab.text.store import Corpus
 from clozelab.training import Schedule

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from clozelab import recipe as recipes
-from clozelab.contracts import UserError
-from clozelab.recipe.protocols import (
+from clozelab.config import recipe as recipes
+from clozelab.config.tables import build, plain
+from clozelab.errors import UserError
+from clozelab.finetuning.kinds import KINDS, OWN, Answer, Coreference, Tag
+from clozelab.finetuning.protocols import (
     TASKS,
     cells,
     changes,
@@ -24,11 +26,9 @@ from clozelab.recipe.protocols import (
     protocol_for,
     read,
 )
-from clozelab.recipe.tables import build, plain
-from clozelab.recipe.task_settings import over
-from clozelab.tasks import KINDS, OWN, Answer, Coreference, Tag
+from clozelab.finetuning.task_settings import over
+from clozelab.finetuning.tuning import Tuning
 from clozelab.training.optimiser import Adamw, BertAdam
-from clozelab.training.tuning import Tuning
 
 SYSTEMS = {
     *("bert", "roberta", "spanbert", "albert", "xlnet", "distilbert", "wwm", "ernie"),
@@ -526,7 +526,7 @@ def test_one_of_two_ways_to_say_a_thing_is_given() -> None:
 
 def test_protocols_are_read_without_torch() -> None:
     code = (
-        "import sys; from clozelab.recipe import protocols as p;"
+        "import sys; from clozelab.config.recipe import protocols as p;"
         "p.read('bert', 'cola', 'classify').optimiser_part(); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

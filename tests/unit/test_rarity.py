@@ -8,7 +8,7 @@ import pytest
 from hiding import WORDS, assert_even, assert_shares, flags, hide, lay, per_block, repeat
 from made import vocabulary
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.masking.rarity import Rarity
 
 

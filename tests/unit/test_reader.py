@@ -16,11 +16,10 @@ from texts import ATOMS, KINDS, real, tokenizer
 
 from clozelab import data
 from clozelab.blocks.words import spell
-from clozelab.contracts import Blocks, Mark, Spelling
-from clozelab.interop.tokenizer import dressed
-from clozelab.runs.tasks.reader import TaskReader
-from clozelab.tasks.files.own import own
-from clozelab.tasks.laying import Pieces
+from clozelab.contracts import Blocks, Mark, Pieces, Spelling
+from clozelab.finetuning.files.own import own
+from clozelab.models.interop.tokenizer import dressed
+from clozelab.models.reader import TaskReader
 from clozelab.text.spelling import letters
 
 FAMILIES = {

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from clozelab.contracts import UserError
-from clozelab.recipe import Recipe, difference, names, parse, read, sizes, slots, to_toml
-from clozelab.recipe.sizes import DIAL
-from clozelab.recipe.tables import written
-from clozelab.report import recipes as report
+from clozelab.cli.views import recipes as report
+from clozelab.config import sizes, slots
+from clozelab.config.recipe import Recipe, difference, names, parse, read, to_toml
+from clozelab.config.sizes import DIAL
+from clozelab.config.tables import written
+from clozelab.errors import UserError
 
 BERT_FAMILY = {
     *("bert", "bert_cased", "bert_chinese", "bert_multilingual", "bert_whole_word", "roberta"),
@@ -381,7 +382,7 @@ def test_difference_is_shown_as_a_table() -> None:
 
 
 def test_a_recipe_is_read_and_shown_without_torch() -> None:
-    code = "import sys, clozelab.report.recipes; sys.exit('torch' in sys.modules)"
+    code = "import sys, clozelab.cli.views.recipes; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clozelab import records
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.records import Board, Run, machine_facts
+from clozelab.runs import directory as records
+from clozelab.runs.directory import Board, Run, machine_facts
 
 
 def create(path: Path, recipe: str = 'name = "bert"\n') -> Run:
@@ -197,7 +197,7 @@ def test_facts_name_the_versions() -> None:
 
 def test_records_need_no_torch() -> None:
     code = (
-        "import sys; from clozelab.records import Run, machine_facts; machine_facts();"
+        "import sys; from clozelab.runs.directory import Run, machine_facts; machine_facts();"
         "sys.exit('torch' in sys.modules)"
     )
     source = Path(records.__file__).parents[1]

@@ -12,13 +12,13 @@ import torch
 from learning import HERE, MACHINE, QUIET, shrunk, task
 
 from clozelab.cli.training import watch
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
+from clozelab.models.build import Model
+from clozelab.pretraining.job import Setup
+from clozelab.pretraining.pretrain import pretrain
+from clozelab.pretraining.steps import Steps
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
-from clozelab.runs.model import Model
-from clozelab.runs.pretrain import pretrain
-from clozelab.runs.setup import Setup
-from clozelab.runs.steps import Steps
 from clozelab.training import loop
 from clozelab.training.loop import Prepared
 from clozelab.training.optimiser import Muon

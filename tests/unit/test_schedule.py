@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.contracts import UserError
-from clozelab.recipe import read
+from clozelab.config.recipe import read
+from clozelab.errors import UserError
 from clozelab.training.schedule import Phase, Schedule
 
 DECAYS = ["linear", "google_linear", "cosine", "polynomial", "constant"]

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.reading import sentences
 from clozelab.text.reading.sentences import LONGEST, Splitter, lines, splitter
 

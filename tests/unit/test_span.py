@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hiding import STRAY, assert_shares, flags, groups, hide, lay, per_block, pieces, repeat
 
-from clozelab.contracts import Blocks, Bools, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Mark
+from clozelab.errors import UserError
 from clozelab.keys import below, mix
 from clozelab.masking.span import Span
 from clozelab.masking.units import block_draws

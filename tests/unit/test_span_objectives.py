@@ -11,12 +11,13 @@ from hiding import lay
 from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, states
 from torch import Tensor
 
-from clozelab.contracts import Corrupted, Encoded, Hidden, Targets, UserError
+from clozelab.config.recipe import read
+from clozelab.contracts import Corrupted, Encoded, Hidden, Targets
+from clozelab.errors import UserError
 from clozelab.masking.span import Span
 from clozelab.masking.whole_word import WholeWord
 from clozelab.objectives.span_boundary import SpanBoundary
 from clozelab.objectives.span_joint import SpanJoint
-from clozelab.recipe import read
 
 torch.set_num_threads(1)
 SHAPE = Shape(width=8, embedding=6)

@@ -12,12 +12,14 @@ import torch
 from learning import HERE, shrunk, store
 
 from clozelab.blocks import PARTS
+from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Targets
-from clozelab.recipe import Recipe
-from clozelab.runs.fitting import fitted, open_stores
-from clozelab.runs.heldout import HeldOut
-from clozelab.runs.source import Source
-from clozelab.runs.steps import Cursor, Picked, Steps
+from clozelab.pretraining.fitting import fitted
+from clozelab.pretraining.held_out import HeldOut
+from clozelab.pretraining.source import Source
+from clozelab.pretraining.steps import Picked, Steps
+from clozelab.text.store.mixture import open_stores
+from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
 
 torch.set_num_threads(1)

@@ -15,7 +15,8 @@ from corpora import build, decoded, digests, texts, write
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab import files
-from clozelab.contracts import Counts, Mark, UserError
+from clozelab.contracts import Counts, Mark
+from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.text.encoding import Encoder
 from clozelab.text.reading.sentences import splitter

@@ -14,12 +14,12 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from clozelab.blocks.stream_pair import StreamPair
+from clozelab.config.recipe import read
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden, Input, Targets
 from clozelab.encoder.relative import Relative
 from clozelab.encoder.streams import Streams
 from clozelab.masking.partial import Partial
 from clozelab.objectives.permutation_lm import PermutationLm
-from clozelab.recipe import read
 
 V = 50
 

@@ -15,16 +15,16 @@ import pytest
 from made_study import SCORES, TEXT, Scores, study
 
 from clozelab.cli import looking, main
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.markdown import plain
-from clozelab.records import Run
-from clozelab.report import document
-from clozelab.report.gathering import gather
-from clozelab.report.study import gathered, page, page_of
-from clozelab.report.study.again import command
-from clozelab.report.study.claims import decide, judge
-from clozelab.report.study.curves import banded
-from clozelab.report.study.verdicts import LOOKS
+from clozelab.reporting import document
+from clozelab.reporting.gathering import gather
+from clozelab.reporting.study import gathered, page, page_of
+from clozelab.reporting.study.again import command
+from clozelab.reporting.study.claims import decide, judge
+from clozelab.reporting.study.curves import banded
+from clozelab.reporting.study.verdicts import LOOKS
+from clozelab.runs.directory import Run
 from clozelab.statistics import Estimate
 
 ACCURACY = "sst2.accuracy"

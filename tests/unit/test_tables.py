@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import ENVIRONMENT
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.reading.sources import RawDocument, Reading, documents
 
 

@@ -15,12 +15,12 @@ import pytest
 from labelled import jsonl, refusal, write
 
 from clozelab.contracts import Counts
-from clozelab.tasks.examples import Sentences, Tagged
-from clozelab.tasks.files.columns import Asked
-from clozelab.tasks.files.lines import elements, lines, located
-from clozelab.tasks.files.sentences import UNDECIDED, sentences
-from clozelab.tasks.files.tables import CUT_SHORT, table
-from clozelab.tasks.files.tagged import tagged
+from clozelab.finetuning.examples import Sentences, Tagged
+from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.lines import elements, lines, located
+from clozelab.finetuning.files.sentences import UNDECIDED, sentences
+from clozelab.finetuning.files.tables import CUT_SHORT, table
+from clozelab.finetuning.files.tagged import tagged
 
 # --- opening -----------------------------------------------------------------------------------
 

@@ -10,12 +10,12 @@ import pytest
 from labelled import jsonl, refusal, write
 
 from clozelab.contracts import Counts
-from clozelab.tasks.examples import Answer, Choice, Document, Mention, Question
-from clozelab.tasks.files.choices import choices, joined
-from clozelab.tasks.files.columns import Asked
-from clozelab.tasks.files.documents import documents
-from clozelab.tasks.files.gap import gap
-from clozelab.tasks.files.questions import NOT_FOUND, RELOCATED, SKIPPED, questions
+from clozelab.finetuning.examples import Answer, Choice, Document, Mention, Question
+from clozelab.finetuning.files.choices import choices, joined
+from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.documents import documents
+from clozelab.finetuning.files.gap import gap
+from clozelab.finetuning.files.questions import NOT_FOUND, RELOCATED, SKIPPED, questions
 
 # --- questions ---------------------------------------------------------------------------------
 

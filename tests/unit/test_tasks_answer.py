@@ -8,11 +8,12 @@ from answering import CLS, FakeReader, ask
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozelab.contracts import Targets, UserError
-from clozelab.tasks.answer import Answer
-from clozelab.tasks.examples import Answer as Gold
-from clozelab.tasks.examples import Question
-from clozelab.tasks.windows import located, most_context, windows_over
+from clozelab.contracts import Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Answer as Gold
+from clozelab.finetuning.examples import Question
+from clozelab.finetuning.kinds.answer import Answer
+from clozelab.finetuning.kinds.windows import located, most_context, windows_over
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -11,12 +11,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clozelab.contracts import UserError
-from clozelab.tasks.answer import Answer
-from clozelab.tasks.examples import Answer as Gold
-from clozelab.tasks.examples import Question
-from clozelab.tasks.laying import Laid
-from clozelab.tasks.predictions import Span
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Answer as Gold
+from clozelab.finetuning.examples import Question
+from clozelab.finetuning.kinds.answer import Answer
+from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.predictions import Span
 
 WORDS = st.text(alphabet="abcdefg北京é🦜.,", min_size=1, max_size=6)
 GAPS = st.sampled_from([" ", "  ", "\n", "\u00a0", " \t"])

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Targets
-from clozelab.tasks.answer import Answer
-from clozelab.tasks.examples import Question
-from clozelab.tasks.laying import Laid
+from clozelab.finetuning.examples import Question
+from clozelab.finetuning.kinds.answer import Answer
+from clozelab.finetuning.laying import Laid
 
 torch.set_num_threads(1)
 WIDTH = 6

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from reading_tasks import CLS, SEP, FakeReader, Small, batch, rows
 
 from clozelab.contracts import Targets
-from clozelab.tasks.choose import Choose
-from clozelab.tasks.examples import Choice
-from clozelab.tasks.predictions import Picked
+from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.kinds.choose import Choose
+from clozelab.finetuning.predictions import Picked
 
 torch.set_num_threads(1)
 READER = FakeReader()

@@ -17,14 +17,15 @@ from referring import Letters, batch, marked, stories
 from torch import Tensor
 from torch.nn import functional
 
-from clozelab.contracts import Encoded, Input, Targets, UserError
+from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder import Transformer
-from clozelab.tasks.coreference import DISTANCES, Coreference, judged, linked
-from clozelab.tasks.examples import Document, Mention
-from clozelab.tasks.heads.clusters import ClustersHead, _bucket
-from clozelab.tasks.heads.mentions import Spans, averaged, gathered, placed, uncrossed
-from clozelab.tasks.predictions import Clusters
-from clozelab.tasks.segments import AGAIN, MENTION, WORD, shifted, spelled, stretches
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Document, Mention
+from clozelab.finetuning.heads.clusters import ClustersHead, _bucket
+from clozelab.finetuning.heads.mentions import Spans, averaged, gathered, placed, uncrossed
+from clozelab.finetuning.kinds.coreference import DISTANCES, Coreference, judged, linked
+from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD, shifted, spelled, stretches
+from clozelab.finetuning.predictions import Clusters
 
 torch.set_num_threads(1)
 WIDTH = 12

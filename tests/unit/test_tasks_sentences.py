@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_tasks import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
 
-from clozelab.contracts import Encoded, Targets, UserError
-from clozelab.tasks.choose import Choose
-from clozelab.tasks.classify import Classify
-from clozelab.tasks.examples import Choice, Sentences, Tagged
-from clozelab.tasks.predictions import Class, Number
-from clozelab.tasks.regress import Regress
-from clozelab.tasks.tag import Tag
+from clozelab.contracts import Encoded, Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Choice, Sentences, Tagged
+from clozelab.finetuning.kinds.choose import Choose
+from clozelab.finetuning.kinds.classify import Classify
+from clozelab.finetuning.kinds.regress import Regress
+from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.predictions import Class, Number
 from clozelab.training.packing import Room
 
 torch.set_num_threads(1)

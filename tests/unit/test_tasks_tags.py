@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_tasks import NOTHING, FakeReader, Small, batch, number_of, rows
 
-from clozelab.contracts import Targets, UserError
-from clozelab.tasks.examples import Tagged
-from clozelab.tasks.predictions import Tags
-from clozelab.tasks.tag import Tag
+from clozelab.contracts import Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Tagged
+from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.predictions import Tags
 
 torch.set_num_threads(1)
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hiding import assert_even, flags, hide, lay, per_block, repeat
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.masking.token import Token
 
 COUNTS = [(10, 2), (30, 4), (50, 8), (128, 19), (512, 77)]

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from texts import KINDS, chinese, corpus, hard, tokenizer
 from tokenizers import Tokenizer, models, trainers
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.tokenizers import TOKENIZERS, ByteBpe, Chars, Unigram, Wordpiece
 from clozelab.text.vocabulary import ALBERT, BERT, GPT, ROBERTA, bert_like
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from texts import KINDS, encoder, tokenizer
 
-from clozelab.contracts import Counts, Ints, Keys, Mark, UserError
+from clozelab.contracts import Counts, Ints, Keys, Mark
+from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import offsets
 from clozelab.text.encoding import Encoded

@@ -10,7 +10,7 @@ import pytest
 from texts import copy, tokenizer
 from tokenizers import AddedToken, Tokenizer, models
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.vocabulary import BERT, describe, load
 
 PIECES = [*BERT, "caf", "##e", "##é", "the", "中", "x"]

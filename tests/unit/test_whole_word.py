@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hiding import STRAY, assert_even, flags, groups, hide, lay, per_block, repeat, with_units
 
-from clozelab.contracts import Blocks, Bools, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Mark
+from clozelab.errors import UserError
 from clozelab.masking.token import Token
 from clozelab.masking.units import draws
 from clozelab.masking.whole_word import WholeWord

@@ -11,7 +11,8 @@ from reading import document_of, everything, runs, sentence_of
 
 from clozelab.blocks.walk import word_counts
 from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, Words
-from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling, UserError
+from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling
+from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 
 BOS, EOS, BOW, EOW, PAD = 256, 257, 258, 259, 260

@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from campaign.children import (
-    Child,
-    Ended,
-    at_write,
-    file_size,
-    kill,
-    pause,
-    run,
-    spawned,
-    start,
-)
+from campaign.children import Child, Ended, at_write, file_size, kill, pause, run, spawned, start
 from campaign.works import OUT, Work, snapshot
 from clozelab.files import MARKER
 

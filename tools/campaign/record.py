@@ -17,7 +17,7 @@ def record(
     planned: Iterable[str], outcomes: list[dict[str, Any]], *, seed: int, seconds: float
 ) -> dict[str, Any]:
     """Counts by kind, and every failure; `planned` has the kind of each case."""
-    from clozelab.records import machine_facts
+    from clozelab.runs.directory import machine_facts
 
     counts, ran = Counter(planned), Counter(one["kind"] for one in outcomes)
     failures = [one for one in outcomes if one["fault"]]

@@ -12,7 +12,7 @@ from typing import Any
 
 from campaign.children import Ended, counting, run
 from clozelab import data
-from clozelab.records import Run
+from clozelab.runs.directory import Run
 
 OUT = "out"  # the folder that every command makes, in a folder of its own
 _SHAPE = ("layers=1", "width=32", "heads=2", "inner=64", "embedding=32")

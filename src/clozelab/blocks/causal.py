@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from clozelab.blocks.stream import Stream
-from clozelab.contracts import Blocks, Documents, Ints, UserError
+from clozelab.contracts import Blocks, Documents, Ints
+from clozelab.errors import UserError
 from clozelab.packed import offsets, ranges
 
 

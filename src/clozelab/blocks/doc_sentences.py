@@ -9,7 +9,8 @@ import numpy as np
 
 from clozelab.blocks.table import Table, singles, tabulate
 from clozelab.blocks.walk import Order, Walk, chain, entries, walk
-from clozelab.contracts import Bools, Documents, Ints, UserError
+from clozelab.contracts import Bools, Documents, Ints
+from clozelab.errors import UserError
 
 _SPECIALS = 2
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from clozelab.blocks.table import Table, singles, tabulate
 from clozelab.blocks.walk import Order, chain, walk
-from clozelab.contracts import Documents, UserError
+from clozelab.contracts import Documents
+from clozelab.errors import UserError
 from clozelab.packed import offsets
 
 _SPECIALS = 2

@@ -9,7 +9,8 @@ import numpy as np
 
 from clozelab.blocks.table import Parts
 from clozelab.blocks.walk import Walk
-from clozelab.contracts import Bools, Ints, UserError
+from clozelab.contracts import Bools, Ints
+from clozelab.errors import UserError
 from clozelab.keys import below, mix, root, unit
 
 Negatives = Literal["other_document", "same_document"]

@@ -19,7 +19,8 @@ from clozelab.blocks.pairs import (
 )
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, chain, walk
-from clozelab.contracts import Bools, Documents, Ints, UserError
+from clozelab.contracts import Bools, Documents, Ints
+from clozelab.errors import UserError
 from clozelab.keys import below, heads, mix
 
 _SPECIALS = 3

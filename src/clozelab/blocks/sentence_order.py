@@ -7,17 +7,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.pairs import (
-    chunks,
-    draw,
-    other_document,
-    run_from,
-    swapped,
-    trimmed,
-)
+from clozelab.blocks.pairs import chunks, draw, other_document, run_from, swapped, trimmed
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, chain, walk
-from clozelab.contracts import Documents, UserError
+from clozelab.contracts import Documents
+from clozelab.errors import UserError
 from clozelab.keys import below, heads, mix
 
 _SPECIALS = 3

@@ -10,7 +10,8 @@ import numpy as np
 from clozelab.blocks.pairs import Negatives, check_documents, draw, other_document, trimmed
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, walk
-from clozelab.contracts import Documents, Ints, UserError
+from clozelab.contracts import Documents, Ints
+from clozelab.errors import UserError
 from clozelab.keys import below, heads, mix
 
 _SPECIALS = 3

@@ -11,7 +11,8 @@ from functools import cached_property
 
 import numpy as np
 
-from clozelab.contracts import Bools, Bytes, Documents, Ids, Ints, Mark, UserError
+from clozelab.contracts import Bools, Bytes, Documents, Ids, Ints, Mark
+from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.packed import offsets, ranges
 

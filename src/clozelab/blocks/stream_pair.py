@@ -10,7 +10,8 @@ import numpy as np
 
 from clozelab.blocks.pairs import draw
 from clozelab.blocks.stream import Stream
-from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ids, Ints, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ids, Ints, Mark
+from clozelab.errors import UserError
 from clozelab.keys import below, heads, mix
 
 _SPECIALS = 3

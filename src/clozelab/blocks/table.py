@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clozelab.blocks.walk import Walk
-from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark
+from clozelab.errors import UserError
 from clozelab.packed import ranges
 
 

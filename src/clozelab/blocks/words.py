@@ -10,7 +10,8 @@ import numpy as np
 
 from clozelab.blocks.table import Table, singles, tabulate
 from clozelab.blocks.walk import Walk, chain, entries, walk, word_counts
-from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling, UserError
+from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling
+from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 from rich.markup import escape
 
-from clozelab.arguments import parser
 from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
+from clozelab.cli.arguments import parser
 from clozelab.cli.console import err
 from clozelab.cli.endings import debugging, ending
 from clozelab.cli.streams import flush, open_streams
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import terminable
 
 

@@ -15,10 +15,10 @@ from clozelab.cli.training import machine_of, progress
 
 def bench(arguments: argparse.Namespace) -> None:
     """Measure training on this machine."""
-    from clozelab import recipe as recipes
+    from clozelab.cli.views.bench import table
+    from clozelab.config import recipe as recipes
     from clozelab.files import check_output, write_text
-    from clozelab.report.bench import table
-    from clozelab.runs.fitting import open_stores
+    from clozelab.text.store.mixture import open_stores
 
     place = Path(arguments.out) if arguments.out else None
     if place is not None:
@@ -28,7 +28,7 @@ def bench(arguments: argparse.Namespace) -> None:
     if arguments.data:
         open_stores(arguments.data)
 
-    from clozelab.runs.bench.rows import Order
+    from clozelab.bench.rows import Order
 
     order = Order(
         recipes=tuple(arguments.recipes),
@@ -50,7 +50,7 @@ def bench(arguments: argparse.Namespace) -> None:
 
 def _follow(order: Any) -> dict[str, Any]:
     """Draw the turns until all are done; the record of them."""
-    from clozelab.runs.bench.measure import Finished, Turn, bench
+    from clozelab.bench.measure import Finished, Turn, bench
 
     record: dict[str, Any] = {}
     with progress() as bars:

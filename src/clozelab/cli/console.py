@@ -11,7 +11,7 @@ from rich.markup import escape
 from clozelab.cli.streams import STDOUT, discard_output
 
 if TYPE_CHECKING:
-    from clozelab.recipe import Recipe
+    from clozelab.config.recipe import Recipe
 
 
 class _Out(Console):
@@ -45,7 +45,7 @@ def warn(line: str) -> None:
 
 def read_recipe(arguments: argparse.Namespace) -> Recipe:
     """The recipe a command names, its warnings said."""
-    from clozelab import recipe as recipes
+    from clozelab.config import recipe as recipes
 
     size = getattr(arguments, "size", None)
     recipe = recipes.read(arguments.recipe, size=size, overrides=arguments.set)

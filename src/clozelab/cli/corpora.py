@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 def build(arguments: argparse.Namespace) -> None:
     """Build a store from text."""
-    from clozelab.report.corpora import show
-    from clozelab.runs.corpus import choose_tokenizer, cores, make, missing
+    from clozelab.cli.views.corpora import show
+    from clozelab.config import recipe as recipes
+    from clozelab.text.building import choose_tokenizer, cores, make, missing
     from clozelab.text.reading.sources import Reading
     from clozelab.text.store.options import Options
 
@@ -47,7 +48,7 @@ def build(arguments: argparse.Namespace) -> None:
         vocabulary=arguments.vocabulary,
         cased=arguments.cased,
         source=arguments.tokenizer_from,
-        recipe=arguments.recipe,
+        recipe=recipes.read(arguments.recipe).tokenizer if arguments.recipe else None,
         extend=arguments.extend,
     )
     for line in missing(options):
@@ -107,7 +108,7 @@ def _follow(building: Generator[Progress, None, Corpus]) -> Corpus:
 
 def show(arguments: argparse.Namespace) -> None:
     """What is in a store."""
-    from clozelab.report.corpora import show
+    from clozelab.cli.views.corpora import show
     from clozelab.text.store import Corpus
 
     out.print(show(Corpus.open(arguments.corpus)))

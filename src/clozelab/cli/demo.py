@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from clozelab.arguments import parser
+from clozelab.cli.arguments import parser
 from clozelab.cli.books import set_aside
 from clozelab.cli.console import out, warn
 
@@ -66,8 +66,8 @@ def _pretrain(place: Path, corpus: Path, budget: str) -> None:
 
 def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     """Held-out losses beside what guessing by frequency costs."""
-    from clozelab.records import Run
-    from clozelab.report.corpora import entropy
+    from clozelab.cli.views.corpora import entropy
+    from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 
     floor = entropy(Corpus.open(corpus))
@@ -104,7 +104,7 @@ def _finetune(model: Path, place: Path, *more: str) -> None:
 
 def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
-    from clozelab.records import Run
+    from clozelab.runs.directory import Run
 
     scores = [(Run(one).result() or {})["cells"][0]["selected"] for one in (tuned, fresh)]
     out.print(f"{_shown(scores[0])}  of 100 right, pretrained")

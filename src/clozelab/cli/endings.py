@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from signal import SIGTERM
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 
 DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks

@@ -12,18 +12,18 @@ from rich.markup import escape
 
 from clozelab.cli.console import err, out, read_recipe
 from clozelab.cli.streams import read_text
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
-    from clozelab.report.document import Page
+    from clozelab.reporting.document import Page
 
 PAUSE = 5  # seconds between two writings of a page that is followed
 
 
 def show(arguments: argparse.Namespace) -> None:
     """A recipe, resolved."""
-    from clozelab import recipe as recipes
-    from clozelab.report import recipes as views
+    from clozelab.cli.views import recipes as views
+    from clozelab.config import recipe as recipes
 
     if arguments.recipe is None:
         for name in recipes.names():
@@ -53,16 +53,16 @@ def version(arguments: argparse.Namespace) -> None:
 
 def diff(arguments: argparse.Namespace) -> None:
     """What two recipes do differently."""
-    from clozelab import recipe as recipes
-    from clozelab.report import recipes as views
+    from clozelab.cli.views import recipes as views
+    from clozelab.config import recipe as recipes
 
     out.print(views.difference(recipes.read(arguments.a), recipes.read(arguments.b)))
 
 
 def mask(arguments: argparse.Namespace) -> None:
     """What a recipe hides in a text."""
-    from clozelab.report import masks as views
-    from clozelab.runs import masks
+    from clozelab.cli.views import masks as views
+    from clozelab.pretraining import masks
     from clozelab.text.store import Corpus
 
     recipe = read_recipe(arguments)
@@ -90,8 +90,8 @@ def blocks(arguments: argparse.Namespace) -> None:
     """What a recipe's blocks look like."""
     import numpy as np
 
-    from clozelab.report import blocks as views
-    from clozelab.runs import masks
+    from clozelab.cli.views import blocks as views
+    from clozelab.pretraining import masks
     from clozelab.text.store import Corpus
 
     recipe = read_recipe(arguments)
@@ -111,7 +111,7 @@ def blocks(arguments: argparse.Namespace) -> None:
 def report(arguments: argparse.Namespace) -> None:
     """Write a page about some runs or a study; to follow them, again while they go on."""
     from clozelab.files import check_output, write_text
-    from clozelab.report.document import check
+    from clozelab.reporting.document import check
 
     place = Path(arguments.out)
     check(place)
@@ -146,9 +146,9 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
 
 
 def _gathered(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
-    from clozelab.records import STUDY
-    from clozelab.report import page, study
-    from clozelab.report.gathering import gather
+    from clozelab.reporting import page, study
+    from clozelab.reporting.gathering import gather
+    from clozelab.runs.directory import STUDY
 
     if len(runs) == 1 and (runs[0] / STUDY).is_file():
         found = study.gathered(runs[0])

@@ -11,17 +11,17 @@ from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
 from clozelab.cli.streams import read_stdin, read_text, sound
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
-    from clozelab.runs.embed import Layer, Vectors
-    from clozelab.runs.exchange import Handed
-    from clozelab.runs.load import Loaded
+    from clozelab.models.embed import Layer, Vectors
+    from clozelab.models.exchange import Handed
+    from clozelab.models.load import Loaded
 
 
 def export(arguments: argparse.Namespace) -> None:
     """Write a model for transformers, or as an ONNX graph."""
-    from clozelab.runs.exchange import export, export_graph
+    from clozelab.models.exchange import export, export_graph
 
     place = Path(arguments.out)
     if not arguments.onnx:
@@ -34,15 +34,15 @@ def export(arguments: argparse.Namespace) -> None:
 
 def bring(arguments: argparse.Namespace) -> None:
     """Make a run of a model of transformers."""
-    from clozelab.runs.exchange import bring
+    from clozelab.models.exchange import bring
 
     _said(Path(arguments.out), bring(arguments.model, Path(arguments.out)))
 
 
 def fill(arguments: argparse.Namespace) -> None:
     """Fill the blanks of a text."""
-    from clozelab.report.models import filled
-    from clozelab.runs.fill import fill
+    from clozelab.cli.views.models import filled
+    from clozelab.models.fill import fill
 
     text = read_text(arguments.text, "the text")
     text = text.rstrip("\n") if arguments.text == "-" else text
@@ -65,7 +65,7 @@ def embed(arguments: argparse.Namespace) -> None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     layer, texts = _layer(arguments.layer), _texts(arguments)
 
-    from clozelab.runs.embed import follow, save
+    from clozelab.models.embed import follow, save
 
     given = loaded(arguments.model)
     embedding = follow(
@@ -131,7 +131,7 @@ def _layer(word: str) -> Layer:
 
 def loaded(place: str) -> Loaded:
     """The model at a place, its notes said."""
-    from clozelab.runs.load import load
+    from clozelab.models.load import load
 
     given = load(place)
     for line in given.notes:

@@ -11,7 +11,7 @@ import os
 import sys
 from io import TextIOWrapper
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 STDIN, STDOUT = "standard input", "standard output"
 _PLAIN = "clozelab.plain"  # the handler's name

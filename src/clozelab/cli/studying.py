@@ -11,23 +11,23 @@ from rich.markup import escape
 
 from clozelab.cli.console import err, out, warn
 from clozelab.cli.training import View, machine_of, progress, resumable
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from clozelab.recipe.studies import Study
     from clozelab.runs.events import Event
-    from clozelab.runs.study.plan import Plan
-    from clozelab.runs.study.request import Request
-    from clozelab.runs.study.running import Told
+    from clozelab.studies.plan import Plan
+    from clozelab.studies.request import Request
+    from clozelab.studies.running import Told
+    from clozelab.studies.spec import Study
 
 
 def study(arguments: argparse.Namespace) -> None:
     """List the studies, show a plan, or run it."""
-    from clozelab.recipe import studies
-    from clozelab.report import studies as views
+    from clozelab.cli.views import studies as views
+    from clozelab.studies import spec as studies
 
     if arguments.name is None:
         out.print(views.table(studies.read(name) for name in studies.names()))
@@ -48,7 +48,7 @@ def study(arguments: argparse.Namespace) -> None:
 
 def _chosen(arguments: argparse.Namespace) -> Study:
     """The study, with the tasks, variants and seeds that the words ask for."""
-    from clozelab.recipe import studies
+    from clozelab.studies import spec as studies
 
     tasks = None if arguments.tasks is None else studies.tasks_of(arguments.tasks)
     variants = None if arguments.variants is None else arguments.variants.split(",")
@@ -62,7 +62,7 @@ def _chosen(arguments: argparse.Namespace) -> Study:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    from clozelab.runs.study.request import asked
+    from clozelab.studies.request import asked
 
     return asked(
         _chosen(arguments),
@@ -74,7 +74,7 @@ def _request(arguments: argparse.Namespace) -> Request:
 
 
 def _planned(arguments: argparse.Namespace, request: Request) -> Plan:
-    from clozelab.runs.study.plan import planned
+    from clozelab.studies.plan import planned
 
     place = Path(arguments.out) if arguments.out else None
     planning = planned(request, machine_of(arguments), out=place, at_once=arguments.at_once)
@@ -88,7 +88,7 @@ def _planned(arguments: argparse.Namespace, request: Request) -> Plan:
 
 
 def _running(arguments: argparse.Namespace, plan: Plan, place: Path) -> Iterator[Told]:
-    from clozelab.runs.study.running import follow
+    from clozelab.studies.running import follow
 
     machine = machine_of(arguments)
     return follow(plan, place, machine=machine, on=arguments.on, keep_models=arguments.keep_models)
@@ -96,10 +96,10 @@ def _running(arguments: argparse.Namespace, plan: Plan, place: Path) -> Iterator
 
 def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
     """Draw what the cells tell, and write the page whenever a seed is done."""
-    from clozelab.records import Run
-    from clozelab.report import studies as views
-    from clozelab.report.study import page_of
-    from clozelab.runs.study.running import Begun, Finished
+    from clozelab.cli.views import studies as views
+    from clozelab.reporting.study import page_of
+    from clozelab.runs.directory import Run
+    from clozelab.studies.running import Begun, Finished
 
     study, failed = plan.request.study, list[str]()
     cells = plan.request.cells()
@@ -134,7 +134,7 @@ def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
 
 def _done(place: Path) -> int:
     """The cells that have come to their end, whichever."""
-    from clozelab.records import Run
+    from clozelab.runs.directory import Run
 
     return len((Run(place).result() or {"cells": []})["cells"])
 

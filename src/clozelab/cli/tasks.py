@@ -18,20 +18,20 @@ from clozelab.cli.console import err, out
 from clozelab.cli.models import loaded
 from clozelab.cli.streams import read_text, sound
 from clozelab.cli.training import View, machine_of, progress, resumable, speaks, stop_after
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
-    from clozelab.runs.load import Loaded
-    from clozelab.runs.tasks.finetune import Happened, Plan
-    from clozelab.runs.tasks.orders import Order
-    from clozelab.tasks.files.found import Found
+    from clozelab.finetuning.files.found import Found
+    from clozelab.finetuning.finetune import Happened, Plan
+    from clozelab.finetuning.request import Order
+    from clozelab.models.load import Loaded
 
 
 def listing(arguments: argparse.Namespace) -> None:
     """Show the tasks that go by name."""
-    from clozelab.report.tasks import described, table
-    from clozelab.tasks.files.named import NAMED
+    from clozelab.cli.views.tasks import described, table
+    from clozelab.finetuning.files.named import NAMED
 
     if arguments.name is None:
         out.print(table(NAMED))
@@ -45,8 +45,8 @@ def finetune(arguments: argparse.Namespace) -> None:
     order = _order(arguments, arguments.model)
     order.data.check()  # before torch, which takes seconds to load
 
+    from clozelab.finetuning.finetune import follow, planned
     from clozelab.runs.session import Habits
-    from clozelab.runs.tasks.finetune import follow, planned
 
     if arguments.after is not None:  # which random weights, if asked for, came before
         order = replace(order, model=_first(arguments, place), fresh=False)
@@ -58,9 +58,9 @@ def finetune(arguments: argparse.Namespace) -> None:
 
 def _first(arguments: argparse.Namespace, place: Path) -> str:
     """Fit the model to an earlier task, once; where it then is."""
+    from clozelab.finetuning.finetune import follow, planned
+    from clozelab.finetuning.request import Data
     from clozelab.runs.session import Habits
-    from clozelab.runs.tasks.finetune import follow, planned
-    from clozelab.runs.tasks.orders import Data
     from clozelab.training.world import several
 
     if several():
@@ -78,7 +78,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
 
 
 def _order(arguments: argparse.Namespace, model: str) -> Order:
-    from clozelab.runs.tasks.orders import Data, Order
+    from clozelab.finetuning.request import Data, Order
 
     data = Data(
         arguments.task,
@@ -100,8 +100,8 @@ def _order(arguments: argparse.Namespace, model: str) -> Order:
 
 def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     """Draw the trials' events until all are done, then the table of their scores."""
-    from clozelab.records import Run
-    from clozelab.report.scores import table
+    from clozelab.reporting.scores import table
+    from clozelab.runs.directory import Run
     from clozelab.runs.events import Began, Ended, Said
 
     many, heard, sign = len(plan.orders()), set[str](), 0
@@ -150,12 +150,12 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def _scores(arguments: argparse.Namespace) -> None:
     from clozelab.files import check_output, write_text
-    from clozelab.records import machine_facts
-    from clozelab.report.scores import scores
-    from clozelab.runs.tasks.orders import Data
-    from clozelab.tasks.files.hub import is_hub
-    from clozelab.tasks.files.lines import found as found_file
-    from clozelab.tasks.files.named import NAMED
+    from clozelab.finetuning.files.hub import is_hub
+    from clozelab.finetuning.files.lines import found as found_file
+    from clozelab.finetuning.files.named import NAMED
+    from clozelab.finetuning.request import Data
+    from clozelab.reporting.scores import scores
+    from clozelab.runs.directory import machine_facts
 
     what = arguments.task
     if what in NAMED:
@@ -168,7 +168,7 @@ def _scores(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         check_output(Path(arguments.out), overwrite=arguments.overwrite)
 
-    from clozelab.runs.tasks.predict import data_of, score
+    from clozelab.finetuning.predict import data_of, score
 
     given, part = loaded(arguments.model), arguments.split
     where = {"root": arguments.task_data, "columns": arguments.columns, "part": part}
@@ -188,16 +188,16 @@ def _scores(arguments: argparse.Namespace) -> None:
 
 
 def _losses(arguments: argparse.Namespace) -> None:
+    from clozelab.cli.views.losses import table
     from clozelab.files import check_output, write_text
-    from clozelab.records import machine_facts
-    from clozelab.report.losses import table
-    from clozelab.runs.fitting import open_stores
+    from clozelab.runs.directory import machine_facts
+    from clozelab.text.store.mixture import open_stores
 
     ((corpus, _),) = open_stores([arguments.data])  # before torch, which takes seconds to load
     if arguments.out is not None:
         check_output(Path(arguments.out), overwrite=arguments.overwrite)
 
-    from clozelab.runs.evaluate import evaluate
+    from clozelab.pretraining.evaluate import evaluate
     from clozelab.runs.events import means
 
     sums = evaluate(
@@ -223,8 +223,8 @@ def predict(arguments: argparse.Namespace) -> None:
     """Say what a fine-tuned model says of texts."""
     from clozelab.cli.texts import check_file
     from clozelab.cli.texts import examples as examples_of
+    from clozelab.cli.views.predictions import lines, shown
     from clozelab.files import check_output
-    from clozelab.report.predictions import lines, shown
 
     if arguments.task is not None:
         _submit(arguments)
@@ -247,8 +247,8 @@ def predict(arguments: argparse.Namespace) -> None:
 
 def _submit(arguments: argparse.Namespace) -> None:
     """Write the file that a benchmark takes."""
-    from clozelab.runs.tasks.orders import Data
-    from clozelab.tasks.files.submission import check_submission, write_submission
+    from clozelab.finetuning.files.submission import check_submission, write_submission
+    from clozelab.finetuning.request import Data
 
     if arguments.out is None:
         raise UserError("--task writes a submission: name its folder by --out DIR")
@@ -258,7 +258,7 @@ def _submit(arguments: argparse.Namespace) -> None:
     split, folder = arguments.split or "test", Path(arguments.out)
     check_submission(found, split, folder=folder, overwrite=arguments.overwrite)
 
-    from clozelab.runs.tasks.predict import fine_tuned
+    from clozelab.finetuning.predict import fine_tuned
 
     given = loaded(arguments.model)
     task, _ = fine_tuned(given)
@@ -288,7 +288,7 @@ def _followed(arguments: argparse.Namespace, given: Loaded, examples: list[Any])
     """The predictions, a bar drawn meanwhile."""
     from rich.progress import Progress
 
-    from clozelab.runs.tasks.predict import follow
+    from clozelab.finetuning.predict import follow
 
     following: Generator[tuple[int, int], None, list[Any]]
     following = follow(given, examples, device=arguments.device)
@@ -320,8 +320,8 @@ def _written(place: str | None) -> Iterator[TextIO]:
 
 def answer(arguments: argparse.Namespace) -> None:
     """Answer a question from a passage."""
-    from clozelab.report.predictions import answered
-    from clozelab.runs.tasks.predict import fine_tuned, predict
+    from clozelab.cli.views.predictions import answered
+    from clozelab.finetuning.predict import fine_tuned, predict
 
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: at least 1")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.cli.console import err
 from clozelab.cli.streams import STDIN, read_stdin, sound
-from clozelab.contracts import UserError
-from clozelab.tasks.examples import GOLD
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import GOLD
 
 if TYPE_CHECKING:
-    from clozelab.runs.load import Loaded
-    from clozelab.runs.tasks.taskfile import Assignment
+    from clozelab.finetuning.taskfile import Assignment
+    from clozelab.models.load import Loaded
 
 # How many texts make an example of a kind, at least and at most, and what they are.
 _ONE, _TWO, _EITHER = (1, 1, "one text"), (2, 2, "two texts"), (1, 2, "one text or two")
@@ -27,7 +27,7 @@ _ASKED = {
 
 def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
     """The texts of the command, of a table, or one a line of a file or of standard input."""
-    from clozelab.runs.tasks.predict import fine_tuned, tabled
+    from clozelab.finetuning.predict import fine_tuned, tabled
 
     task, _ = fine_tuned(given)
     file: str | None = arguments.file
@@ -46,7 +46,7 @@ def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
 
 def check_file(arguments: argparse.Namespace) -> None:
     """Refuse a file that is not there, before a model is opened."""
-    from clozelab.runs.tasks.orders import Data
+    from clozelab.finetuning.request import Data
 
     if arguments.file not in (None, "-"):
         Data("", test=arguments.file).check()
@@ -107,7 +107,7 @@ def _checked(
 
 
 def _asked(task: Assignment) -> tuple[int, int, str]:
-    from clozelab.runs.tasks.taskhead import IMPORTED
+    from clozelab.finetuning.taskhead import IMPORTED
 
     kind: Any = task.kind
     if kind.name in _ASKED:
@@ -118,7 +118,7 @@ def _asked(task: Assignment) -> tuple[int, int, str]:
 
 
 def _example(task: Assignment, texts: Any, number: int) -> Any:
-    from clozelab.runs.tasks.predict import example
+    from clozelab.finetuning.predict import example
 
     return example(task.kind, texts, number)
 

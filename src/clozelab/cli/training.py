@@ -21,7 +21,7 @@ from rich.progress import (
 )
 
 from clozelab.cli.console import err, read_recipe, warn
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 def pretrain(arguments: argparse.Namespace) -> None:
     """Train an encoder, or go on with a run."""
-    from clozelab.runs import starting
-    from clozelab.runs.pretrain import pretrain
+    from clozelab.pretraining import starting
+    from clozelab.pretraining.pretrain import pretrain
 
     if arguments.resume is not None:
         _resume(arguments)
@@ -59,9 +59,9 @@ def pretrain(arguments: argparse.Namespace) -> None:
 
 def _resume(arguments: argparse.Namespace) -> None:
     """Go on with a run; a recipe may be named beside it, to be sure that it is the run's."""
-    from clozelab.records import Run
-    from clozelab.runs import starting
-    from clozelab.runs.pretrain import resume
+    from clozelab.pretraining import starting
+    from clozelab.pretraining.pretrain import resume
+    from clozelab.runs.directory import Run
 
     place, machine = Path(arguments.resume), machine_of(arguments)
     if arguments.out is not None or arguments.start is not None:
@@ -80,8 +80,8 @@ def _resume(arguments: argparse.Namespace) -> None:
 
 def distil(arguments: argparse.Namespace) -> None:
     """Train a student under a teacher."""
-    from clozelab.runs import starting
-    from clozelab.runs.pretrain import pretrain
+    from clozelab.pretraining import starting
+    from clozelab.pretraining.pretrain import pretrain
 
     task = starting.taught(
         read_recipe(arguments),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.encoder.characters import Reader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.encoder.streams import Streams

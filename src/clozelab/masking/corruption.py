@@ -10,8 +10,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Ids, Ints, Keys, Mark, UserError
+from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Ids, Ints, Keys, Mark
 from clozelab.contracts import Vocabulary as Vocab
+from clozelab.errors import UserError
 from clozelab.keys import below, unit, weighted
 from clozelab.masking.units import divide, draws
 

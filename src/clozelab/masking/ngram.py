@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Hidden, Mark, UserError, Vocabulary
+from clozelab.contracts import Blocks, Hidden, Mark, Vocabulary
+from clozelab.errors import UserError
 from clozelab.keys import weighted
 from clozelab.masking.units import Over, budget, check_cap, check_rate, divide, draws, take, whole
 

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Hidden, Ints, UserError, Vocabulary
+from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
+from clozelab.errors import UserError
 from clozelab.keys import unit
 from clozelab.masking.units import check_rate, draws, grid
 

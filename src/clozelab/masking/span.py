@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, UserError, Vocabulary
+from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
+from clozelab.errors import UserError
 from clozelab.keys import below, mix, unit
 from clozelab.masking.units import Units, block_draws, check_rate, content, divide, spans, whole
 

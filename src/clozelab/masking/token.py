@@ -9,15 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.keys import unit
-from clozelab.masking.units import (
-    Over,
-    block_draws,
-    budget,
-    check_cap,
-    check_rate,
-    draws,
-    smallest,
-)
+from clozelab.masking.units import Over, block_draws, budget, check_cap, check_rate, draws, smallest
 
 
 @dataclass(frozen=True)

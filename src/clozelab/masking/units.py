@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clozelab.contracts import Blocks, Bools, Ints, Keys, UserError
+from clozelab.contracts import Blocks, Bools, Ints, Keys
+from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.packed import sums
 

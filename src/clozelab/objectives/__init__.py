@@ -34,7 +34,11 @@ PARTS: dict[str, type[Objective]] = {
     "distillation": Distillation,
 }
 
+# Those that classify a pair of texts.
+PAIRS = tuple(name for name, part in PARTS.items() if part.needs & {"next", "order"})
+
 __all__ = [
+    "PAIRS",
     "PARTS",
     "BidirectionalLm",
     "CausalLm",

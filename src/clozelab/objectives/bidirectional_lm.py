@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets, UserError
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.errors import UserError
 from clozelab.objectives.targets import around_words
 from clozelab.objectives.widths import Course, Widths, check_weight
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets, UserError
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.errors import UserError
 from clozelab.objectives.targets import inside_spans
 from clozelab.objectives.widths import Course, Tied, Widths, check_weight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal, Protocol
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 
 class Widths(Protocol):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clozelab.recipe import Recipe
+from clozelab.config.recipe import Recipe
 from clozelab.training.loop import Measured, Step
 
 

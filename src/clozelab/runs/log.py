@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clozelab.records import Board, Run
+from clozelab.runs.directory import Board, Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured, Step
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from clozelab.contracts import UserError
+from clozelab.config.recipe import Recipe
 from clozelab.encoder import Lstm, Relative
 from clozelab.encoder.streams import Streams
-from clozelab.recipe import Recipe
+from clozelab.errors import UserError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state

@@ -12,13 +12,14 @@ from math import log
 import numpy as np
 from numpy.typing import NDArray
 
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
 from clozelab.encoder import Transformer
 from clozelab.keys import fold
 from clozelab.masking import Corruption
 from clozelab.objectives import NextSentence
-from clozelab.recipe import Recipe, slots
-from clozelab.runs.fitting import Store
 from clozelab.text.store import Corpus
+from clozelab.text.store.mixture import Store
 from clozelab.training import Schedule
 from clozelab.training.optimiser import Adamw, BertAdam
 

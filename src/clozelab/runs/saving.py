@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clozelab.contracts import UserError
-from clozelab.runs.steps import Cursor
+from clozelab.errors import UserError
 from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint
+from clozelab.training.feed import Cursor
 from clozelab.training.loop import Step, Trainee
 from clozelab.training.world import World, like, whole
 

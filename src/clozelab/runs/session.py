@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.interrupts import stopping
-from clozelab.records import SETTINGS, Run
+from clozelab.runs.directory import SETTINGS, Run
 from clozelab.runs.events import (
     Began,
     Ended,
@@ -33,9 +33,8 @@ from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.plateau import Plateau
-from clozelab.runs.steps import Cursor
 from clozelab.training.checkpoint import newest
-from clozelab.training.feed import ahead
+from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import DivergedError, Prepared, Step, Trainee, train
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from tokenizers import Tokenizer
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import IDEOGRAPH_CLASS
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.words import kind
 
 _FIRST_SIGN = 0xF0000  # the private planes: no text uses them for letters

@@ -14,7 +14,7 @@ from typing import Literal
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 Family = Literal["albert", "xlnet", "xlm-roberta", "camembert"]
 

@@ -12,17 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from tokenizers import (
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    trainers,
-)
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.text.pieces import Letters, Merges, learn, settled, too_small
 from clozelab.text.vocabulary import (
     ALBERT,

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark, UserError
+from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
+from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.text.encoding import Encoded, Encoder
 

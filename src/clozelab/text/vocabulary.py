@@ -17,7 +17,8 @@ from tokenizers import (
     processors,
 )
 
-from clozelab.contracts import UserError, Vocabulary
+from clozelab.contracts import Vocabulary
+from clozelab.errors import UserError
 from clozelab.text import sentencepiece
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

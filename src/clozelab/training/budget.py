@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 _UNITS: dict[str, tuple[Literal["seconds", "tokens", "steps"], float]] = {
     "s": ("seconds", 1),

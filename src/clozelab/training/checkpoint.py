@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from clozelab import files
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 from clozelab.files import write_tensors
 from clozelab.training.world import like, whole
 

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event, Thread
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a feed stands: the phase, and in each store the epoch and the blocks taken from it."""
+
+    phase: int
+    places: tuple[tuple[int, int], ...]
 
 
 def ahead(

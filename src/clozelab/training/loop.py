@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from clozelab.contracts import Batch, UserError
+from clozelab.contracts import Batch
+from clozelab.errors import UserError
 from clozelab.keys import key, mix
 from clozelab.training.memory import raising_one, room_for
 from clozelab.training.timing import Coming, Work

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 # What torch says on a CPU, where it has no error of its own: on Linux and macOS, and on Windows.
 _SAID = ("can't allocate memory", "not enough memory")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from torch.nn import Parameter

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from math import ceil, cos, isclose, pi
 from typing import ClassVar, Literal, NamedTuple
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 
 class Phase(NamedTuple):

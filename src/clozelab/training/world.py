@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozelab.contracts import Encoded, Sums, Targets, UserError
+from clozelab.contracts import Encoded, Sums, Targets
+from clozelab.errors import UserError
 from clozelab.layers import Linear, initialise
 from clozelab.objectives.heads.chunks import add_up
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.layouts import LIMIT, RawDocument, count_cut, cut
 from clozelab.text.reading.lines import Lines

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.reading.fields import no_field, read_record, whole_lines
 from clozelab.text.reading.layouts import RawDocument, Reading, read_text
 from clozelab.text.reading.lines import PACKINGS, Lines, opened, shown

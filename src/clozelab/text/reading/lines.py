@@ -17,7 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, cast
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 
 PACKINGS = (".gz", ".xz", ".bz2", ".zst")
 HEAD = 1 << 16  # characters looked at before anything is decided about a text

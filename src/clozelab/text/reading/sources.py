@@ -17,7 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from clozelab import files
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.fields import no_field, read_record
 from clozelab.text.reading.formats import Progress, kind_of, read_file, read_stream

@@ -12,7 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.reading.fields import LONGEST, no_field, read_record, short, whole_lines
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import PACKINGS, Lines, shown

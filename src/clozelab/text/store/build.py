@@ -20,7 +20,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from clozelab import files
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.keys import root
 from clozelab.text.encoding import Encoder
 from clozelab.text.reading.lines import shown

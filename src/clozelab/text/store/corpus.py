@@ -20,7 +20,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from clozelab import files
-from clozelab.contracts import Documents, Ints, Mark, Spelling, UserError, Vocabulary
+from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
+from clozelab.errors import UserError
 from clozelab.text.encoding import Encoded
 from clozelab.text.spelling import letters
 from clozelab.text.store import manifest as manifests

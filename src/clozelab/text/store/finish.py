@@ -16,7 +16,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from clozelab import files
-from clozelab.contracts import Bools, Counts, Ints, Keys, Mark, UserError
+from clozelab.contracts import Bools, Counts, Ints, Keys, Mark
+from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.spelling import lettered

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from clozelab.contracts import UserError
+from clozelab.errors import UserError
 
 NAME = "manifest.json"
 VERSION = 2

@@ -13,7 +13,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from clozelab import interrupts
-from clozelab.contracts import Counts, UserError
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.text.encoding import Encoder
 from clozelab.text.reading.sources import Progress as Read
 from clozelab.text.reading.sources import documents, total_bytes

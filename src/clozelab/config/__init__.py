@@ -1,0 +1,1 @@
+"""Recipes: read, check, extend, size, override, compare, write."""

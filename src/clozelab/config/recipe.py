@@ -1,0 +1,272 @@
+"""A recipe: the parts that make a pretraining run, and everything that changes its result.
+
+Recipes are TOML. One may extend one complete recipe, and then a table replaces its counterpart
+whole, so that the file is the paper's difference. All of it is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from clozelab.config import slots
+from clozelab.config.overrides import override
+from clozelab.config.sizes import DIAL, derived, unknown
+from clozelab.config.tables import Table, build, flat, plain, written
+from clozelab.contracts import Format, Masking
+from clozelab.encoder import Encoder
+from clozelab.errors import UserError
+from clozelab.masking import Corruption
+from clozelab.nearest import listed, remedy
+from clozelab.objectives import Objective
+from clozelab.text.tokenizers import Training, part_of
+from clozelab.training import Optimiser, Schedule
+
+_WORDS = ("name", "title", "extends")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A complete recipe, whose parts fit together."""
+
+    name: str
+    title: str  # the paper
+    tokenizer: Training  # its vocabulary is the one parameters are counted for
+    blocks: Format
+    masking: Masking
+    corruption: Corruption
+    encoder: Encoder
+    objectives: tuple[Objective, ...]
+    optimiser: Optimiser
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        slots.check(self)
+
+    def tables(self) -> dict[str, Any]:
+        """The recipe as TOML would hold it, nothing left to a default."""
+        found: dict[str, Any] = {}
+        for slot in slots.TABLES:
+            part = getattr(self, slot)
+            if slot == "objectives":
+                found[slot] = [{"use": slots.use(slot, one), **plain(one)} for one in part]
+            elif slot in slots.SINGLE:
+                found[slot] = plain(part)
+            else:
+                found[slot] = {"use": slots.use(slot, part), **plain(part)}
+        return found
+
+    def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
+        """The recipe as a run has it that reads text by a trained tokenizer.
+
+        The model may have more rows than the tokenizer ids: `vocabulary` says how many.
+        """
+        part: Any = part_of(tokenizer) or self.tokenizer
+        return replace(self, tokenizer=replace(part, vocabulary=vocabulary or part.vocabulary))
+
+    def warnings(self) -> list[str]:
+        """What is allowed and yet hardly meant, a sentence each."""
+        return slots.warnings(self)
+
+    def parameters(self) -> dict[str, int]:
+        """Trainable numbers by dotted part; a tied table is counted once, in the encoder."""
+        size = self.tokenizer.vocabulary
+        counts = {f"encoder.{key}": n for key, n in self.encoder.parameters(size).items()}
+        for part in self.objectives:
+            name = slots.use("objectives", part)
+            for key, n in part.parameters(self.encoder, size).items():
+                counts[f"{name}.{key}"] = n
+        return counts
+
+
+def names() -> list[str]:
+    """The recipes that come with the package."""
+    folder = resources.files("clozelab") / "config" / "recipes"
+    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def read(
+    name_or_path: str | Path, *, size: str | None = None, overrides: Iterable[str] = ()
+) -> Recipe:
+    """The recipe of that name or in that file, at a size, with `key=value` overrides; checked."""
+    text, place = _find(name_or_path)
+    tables = _load(text, place)
+    recipe = _complete(tables, place)
+    if size is not None:
+        recipe = _sized(recipe, size, tables.get("sizes", {}))
+    changes = list(overrides)
+    if changes:
+        found = recipe.tables()
+        # A part is changed before its keys, in whatever order they were given.
+        for change in sorted(changes, key=lambda one: not one.partition("=")[0].endswith(".use")):
+            override(found, change, place=recipe.name)
+        recipe = _build({"name": recipe.name, "title": recipe.title, **found}, recipe.name)
+    return recipe
+
+
+def parse(text: str, place: str) -> Recipe:
+    """The recipe that a text holds; `place` is what errors call it."""
+    return _complete(_load(text, place), place)
+
+
+def sizes(name_or_path: str | Path) -> list[str]:
+    """The words `size` may be for a recipe: the dial's, then those its authors released."""
+    text, place = _find(name_or_path)
+    return [*DIAL, *_load(text, place).get("sizes", {})]
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe written out whole: it extends nothing and reads back equal."""
+    lines = [f"name = {written(recipe.name)}", f"title = {written(recipe.title)}"]
+    for slot, found in recipe.tables().items():
+        heads = [(f"[[{slot}]]", one) for one in found] if slot == "objectives" else []
+        for head, table in heads or [(f"[{slot}]", found)]:
+            lines += ["", head, *(f"{key} = {written(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
+    """What differs, by dotted key and in a recipe's order; None where a side has no such key."""
+    left, right = dict(flat(a.tables())), dict(flat(b.tables()))
+    keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
+    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _find(name_or_path: str | Path) -> tuple[str, str]:
+    """The text of a recipe, and what to call it."""
+    word = str(name_or_path)
+    if isinstance(name_or_path, Path) or word.endswith(".toml") or "/" in word:
+        path = Path(name_or_path)
+        if not path.is_file():
+            raise UserError(f"{path} is no file; give a recipe's name or the path of a TOML file")
+        return path.read_text(encoding="utf-8", errors="replace"), str(path)
+    known = names()
+    if word not in known:
+        near = remedy(word, known)
+        more = f" (there are {', '.join(known)})" if near.startswith("did") else ""
+        raise UserError(f"recipe {word} is unknown; {near}{more}")
+    return (resources.files("clozelab") / "config" / "recipes" / f"{word}.toml").read_text(
+        "utf-8"
+    ), word
+
+
+def _decode(text: str, place: str) -> Table:
+    """What a text says, its words checked."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{place} is not TOML: {error}; mend it there") from None
+    for word in _WORDS:
+        if not isinstance(tables.get(word, ""), str):
+            raise UserError(f"{place}: {word} must be a word in quotes")
+    return tables
+
+
+def _load(text: str, place: str) -> Table:
+    """The tables of a text, over those of the recipe it extends."""
+    tables = _decode(text, place)
+    tables.setdefault("name", Path(place).stem)
+    tables.setdefault("title", tables["name"])
+    if "extends" not in tables:
+        return tables
+    try:
+        parent, where = _find(_beside(tables.pop("extends"), place))
+    except UserError as error:
+        raise UserError(f"{place}: extends: {error}") from None
+    below = _decode(parent, where)
+    if "extends" in below:
+        raise UserError(
+            f"{place}: extends {where}, which itself extends another;"
+            " extend a complete recipe, for instance bert"
+        )
+    return {**below, **tables}
+
+
+def _beside(word: str, place: str) -> str:
+    """A path in a file is seen from that file's folder."""
+    return str(Path(place).parent / word) if word.endswith(".toml") else word
+
+
+def _complete(tables: Table, place: str) -> Recipe:
+    """The recipe of loaded tables, having tried every size it offers."""
+    recipe = _build(tables, place)
+    released = tables.get("sizes", {})
+    if not isinstance(released, dict) or not all(
+        isinstance(one, dict) for one in released.values()
+    ):
+        raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
+    for size in released:
+        if size in DIAL:
+            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
+        _sized(recipe, size, released)
+    return recipe
+
+
+def _build(tables: Table, place: str) -> Recipe:
+    """A checked recipe from complete tables."""
+    known = (*_WORDS, *slots.TABLES, "sizes")
+    for word in tables:
+        if word not in known:
+            kind = "table" if isinstance(tables[word], dict | list) else "key"
+            raise UserError(f"{place}: {word} is no {kind} of a recipe; {remedy(word, known)}")
+    if not isinstance(tables["title"], str) or not isinstance(tables["name"], str):
+        raise UserError(f"{place}: name and title must be words in quotes")
+    parts: dict[str, Any] = {}
+    for slot in slots.TABLES:
+        if slot not in tables:
+            raise UserError(f'{place}: table {slot} is missing; give it, or set extends = "bert"')
+        if slot == "objectives":
+            parts[slot] = tuple(_objectives(tables[slot], place))
+        else:
+            parts[slot] = _part(slot, tables[slot], place=place, key=slot)
+    return Recipe(name=tables["name"], title=tables["title"], **parts)
+
+
+def _objectives(found: Any, place: str) -> Iterator[Objective]:
+    if not isinstance(found, list):
+        raise UserError(f"{place}: objectives must be a list; write each under [[objectives]]")
+    for number, table in enumerate(found):
+        yield _part("objectives", table, place=place, key=f"objectives.{number}")
+
+
+def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
+    if not isinstance(table, dict):
+        raise UserError(f"{place}: {key} must be a table; write its keys under [{slot}]")
+    if slot in slots.SINGLE:
+        return build(slots.SINGLE[slot], table, place=place, key=key)
+    parts = slots.SLOTS[slot]
+    word = table.get("use")
+    if word is None:
+        raise UserError(f"{place}: {key}.use is missing; use {listed(parts)}")
+    if not isinstance(word, str) or word not in parts:
+        fix = remedy(str(word), parts)
+        raise UserError(f"{place}: {key}.use = {written(word)} is unknown; {fix}")
+    rest = {name: value for name, value in table.items() if name != "use"}
+    return build(parts[word], rest, place=place, key=key)
+
+
+def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
+    """The recipe at a released size, or at one derived from it.
+
+    A released size lists encoder keys; a table inside it changes keys of another slot.
+    """
+    if size not in released:
+        found = derived(recipe, size)
+        if found is None:
+            raise unknown(recipe.name, size, released=list(released))
+        return found
+    tables = recipe.tables()
+    for key, value in released[size].items():
+        if isinstance(value, dict):
+            tables[key] = {**tables.get(key, {}), **value}
+        else:
+            tables["encoder"][key] = value
+    return _build(
+        {"name": recipe.name, "title": recipe.title, **tables}, f"{recipe.name} at {size}"
+    )

@@ -1,0 +1,99 @@
+"""The one dial: how any recipe becomes a run that fits a machine, by written-out rules.
+
+A size is a word of the dial below, one of the recipe's own released sizes, or layers x width, as
+in 2x128, which gives BERT's miniatures (Turc et al. 2019) and their like in every recipe.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from clozelab.errors import UserError
+from clozelab.nearest import remedy
+from clozelab.objectives import BidirectionalLm, Objective
+
+if TYPE_CHECKING:
+    from clozelab.config.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One setting: layers × width as in BERT's miniatures, and a schedule to go with them."""
+
+    layers: int
+    width: int
+    length: int
+    sequences: int
+    rate: float
+
+
+DIAL = {
+    "tiny": Dial(layers=2, width=128, length=64, sequences=32, rate=1e-3),
+    "mini": Dial(layers=4, width=256, length=128, sequences=128, rate=1e-3),
+    "small": Dial(layers=6, width=512, length=128, sequences=256, rate=7e-4),
+}
+
+
+def derived(recipe: Recipe, size: str) -> Recipe | None:
+    """The recipe at a size of the dial or at layers x width; None if `size` is neither."""
+    if size in DIAL:
+        return _turned(recipe, DIAL[size])
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
+    if match is None:
+        return None
+    layers, width = int(match[1]), int(match[2])
+    if width % 64:
+        near = max(64, round(width / 64) * 64)
+        raise UserError(
+            f"{recipe.name}: size {size} has a width that heads of 64 do not divide;"
+            f" did you mean {layers}x{near}?"
+        )
+    return replace(recipe, encoder=recipe.encoder.resized(layers, width))
+
+
+def unknown(recipe: str, size: str, *, released: list[str]) -> UserError:
+    """The refusal of a size that is none."""
+    words = [*DIAL, *released]
+    near = remedy(size, words)
+    also = "layers x width, as in 4x256"
+    fix = (
+        f"{near} ({', '.join(words)} or {also})" if near.startswith("did") else f"{near}, or {also}"
+    )
+    return UserError(f"{recipe}: size {size} is unknown; {fix}")
+
+
+def _turned(recipe: Recipe, dial: Dial) -> Recipe:
+    """Layers, width, length, sequences and rate from the dial; everything else is the recipe's."""
+    length = min(dial.length, recipe.blocks.length)
+    encoder = recipe.encoder.resized(dial.layers, dial.width)
+    # What else counts tokens keeps its share of the length; a stream's rows are its sequences.
+    tokens = {name: _scaled(recipe, name, length) for name in ("reuse", "memory")}
+    blocks = {"length": length, "reuse": tokens["reuse"], "rows": dial.sequences}
+    return replace(
+        recipe,
+        encoder=_with(encoder, {"memory": tokens["memory"]}),
+        blocks=_with(recipe.blocks, blocks),
+        objectives=tuple(_fewer_words(part, dial.width) for part in recipe.objectives),
+        optimiser=replace(recipe.optimiser, rate=dial.rate),
+        schedule=replace(recipe.schedule, sequences=dial.sequences, phases=(), ramp=()),
+    )
+
+
+def _scaled(recipe: Recipe, name: str, length: int) -> int:
+    found = getattr(recipe.blocks, name, getattr(recipe.encoder, name, 0))
+    return int(found * length // recipe.blocks.length)
+
+
+def _fewer_words(part: Objective, width: int) -> Objective:
+    """A softmax over whole words would dwarf a small encoder: at most 256 × width stay."""
+    if isinstance(part, BidirectionalLm):
+        return replace(part, words=min(part.words, 256 * width))
+    return part
+
+
+def _with(part: Any, values: dict[str, Any]) -> Any:
+    """The part with those of the values it has a field for."""
+    known = {field.name for field in fields(part)}
+    return replace(part, **{name: value for name, value in values.items() if name in known})

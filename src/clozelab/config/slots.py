@@ -1,0 +1,234 @@
+"""The slots of a recipe: which parts may fill each, and whether the parts chosen fit together.
+
+Parts say what they provide and need; what depends on a number rather than on a part is a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from clozelab import blocks, encoder, masking, objectives, training
+from clozelab.encoder import Lstm, Relative, Transformer
+from clozelab.errors import UserError
+from clozelab.nearest import listed
+from clozelab.objectives import CausalLm, Distillation, MaskedLm
+from clozelab.text.tokenizers import TOKENIZERS
+
+if TYPE_CHECKING:
+    from clozelab.config.recipe import Recipe
+
+SLOTS: dict[str, Mapping[str, type]] = {
+    "tokenizer": TOKENIZERS,
+    "blocks": blocks.PARTS,
+    "masking": masking.PARTS,
+    "encoder": encoder.PARTS,
+    "objectives": objectives.PARTS,
+    "optimiser": training.PARTS,
+}
+SINGLE: dict[str, type] = {"corruption": masking.Corruption, "schedule": training.Schedule}
+TABLES = (
+    *("tokenizer", "blocks", "masking", "corruption"),
+    *("encoder", "objectives", "optimiser", "schedule"),
+)
+_PROVIDERS = ("tokenizer", "blocks", "masking", "encoder")
+_ALPHABET = 261  # the character numbers of blocks words
+
+
+def use(slot: str, part: object) -> str:
+    """The name of a part in its slot."""
+    return next(name for name, kind in SLOTS[slot].items() if kind is type(part))
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse a recipe whose parts do not fit together."""
+    if not recipe.objectives:
+        names = listed(SLOTS["objectives"])
+        raise UserError(f"{recipe.name}: objectives are missing; list at least one of {names}")
+    kinds = [use("objectives", part) for part in recipe.objectives]
+    for number, kind in enumerate(kinds):
+        if kind in kinds[:number]:
+            raise UserError(f"{recipe.name}: objective {kind} is listed twice; list it once")
+    provided = frozenset[str]().union(*(getattr(recipe, slot).provides for slot in _PROVIDERS))
+    for slot, part in _parts(recipe):
+        for need in sorted(part.needs - provided):
+            raise UserError(_unmet(recipe, slot, use(slot, part), need=need))
+    for rule in _RULES:
+        problem = rule(recipe)
+        if problem is not None:
+            raise UserError(f"{recipe.name}: {problem}")
+
+
+def warnings(recipe: Recipe) -> list[str]:
+    """What is allowed and yet hardly meant: a cap left over from shorter blocks."""
+    cap, rate = getattr(recipe.masking, "cap", None), getattr(recipe.masking, "rate", 0.0)
+    length = recipe.blocks.length
+    if cap is None or cap >= 0.9 * rate * length:
+        return []
+    return [
+        f"{recipe.name}: masking.cap = {cap} hides only {cap / length:.1%} of a block of {length},"
+        f" not {rate:.0%}; raise it to {math.ceil(rate * length)} or leave it out"
+    ]
+
+
+def _parts(recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    yield from (("objectives", part) for part in recipe.objectives)
+    yield from ((slot, getattr(recipe, slot)) for slot in (*_PROVIDERS, "optimiser"))
+
+
+def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
+    """The sentence for a need that no part of the recipe meets: who needs it, who would meet it."""
+    who = "objective" if slot == "objectives" else slot
+    start = f"{recipe.name}: {who} {name} needs {need}"
+    for other in _PROVIDERS:
+        able = [kind for kind, part in SLOTS[other].items() if need in _provides(part)]
+        if able:
+            chosen = use(other, getattr(recipe, other))
+            return f"{start}, which {other} {chosen} does not provide; use {other} {listed(able)}"
+    return f"{start}, which no part provides; choose another {who}"
+
+
+def _provides(part: Any) -> frozenset[str]:
+    found: frozenset[str] = part.provides
+    return found
+
+
+def _vocabulary(recipe: Recipe) -> str | None:
+    """A vocabulary holds its specials and something to say."""
+    size, specials = recipe.tokenizer.vocabulary, len(recipe.tokenizer.specials)
+    if size <= specials:
+        return f"tokenizer.vocabulary = {size} must be more than its {specials} specials"
+    return None
+
+
+def _lengths(recipe: Recipe) -> str | None:
+    """Every block must fit the positions, and every phase the blocks."""
+    length, phases = recipe.blocks.length, recipe.schedule.phases
+    if isinstance(recipe.encoder, Transformer) and length > recipe.encoder.positions:
+        return (
+            f"blocks.length = {length} is more than encoder.positions = {recipe.encoder.positions};"
+            " shorten the blocks or give the encoder more positions"
+        )
+    longest = max((phase[0] for phase in phases), default=length)
+    if longest != length:
+        return (
+            f"schedule.phases end at length {longest} and blocks.length is {length};"
+            " make them equal, or set schedule.phases = []"
+        )
+    return None
+
+
+def _causal(recipe: Recipe) -> str | None:
+    """A causal encoder and the causal objective come together."""
+    causal = isinstance(recipe.encoder, Transformer) and recipe.encoder.causal
+    for part in recipe.objectives:
+        if isinstance(part, CausalLm):
+            if not causal:
+                return "objective causal_lm would see its targets; set encoder.causal = true"
+            if part.head == "plain" and recipe.encoder.embedding != recipe.encoder.width:
+                return (
+                    f"objective causal_lm has a plain head, which needs encoder.embedding ="
+                    f' {recipe.encoder.width}, the width; or set its head = "transform"'
+                )
+        elif causal:
+            name = use("objectives", part)
+            return f"objective {name} reads both sides; set encoder.causal = false or use causal_lm"
+    return None
+
+
+def _targets(recipe: Recipe) -> str | None:
+    """Nothing is hidden that nobody predicts."""
+    predicted = any("targets" in part.needs for part in recipe.objectives)
+    if "targets" in recipe.masking.provides and not predicted:
+        name = use("masking", recipe.masking)
+        return f"masking {name} hides tokens that no objective predicts; use masking nothing"
+    return None
+
+
+def _segments(recipe: Recipe) -> str | None:
+    """A type table has a row for each segment of a block, or there is none."""
+    provided = recipe.blocks.provides
+    segments = 3 if "stream" in provided else 2 if provided & {"next", "order"} else 1
+    if isinstance(recipe.encoder, Transformer) and 0 < recipe.encoder.types < segments:
+        return (
+            f"encoder.types = {recipe.encoder.types} is too few for the segments of blocks"
+            f" {use('blocks', recipe.blocks)}; use {segments}, or 0 for none"
+        )
+    return None
+
+
+def _memory(recipe: Recipe) -> str | None:
+    """A memory holds the block before, where a step's blocks follow the last step's row by row."""
+    if not isinstance(recipe.encoder, Relative) or not recipe.encoder.memory:
+        return None
+    if "stream" not in recipe.blocks.provides:
+        return (
+            f"encoder.memory = {recipe.encoder.memory} needs text in order, which blocks"
+            f" {use('blocks', recipe.blocks)} does not provide; use blocks stream_pair,"
+            " or set encoder.memory = 0"
+        )
+    rows = getattr(recipe.blocks, "rows", recipe.schedule.sequences)
+    if rows != recipe.schedule.sequences:
+        return (
+            f"schedule.sequences = {recipe.schedule.sequences} and blocks.rows = {rows} must be"
+            " equal for the memory to follow its row; set both, or set encoder.memory = 0"
+        )
+    if recipe.schedule.ramp:
+        return (
+            "schedule.ramp changes how many rows a step takes, and the memory follows each row;"
+            " set schedule.ramp = [], or set encoder.memory = 0"
+        )
+    length, reuse = recipe.blocks.length, getattr(recipe.blocks, "reuse", None)
+    if reuse != (length + 1) // 2:
+        # More would be a gap in the text; of less, the next block would be seen before it is read.
+        return (
+            f"blocks.reuse = {reuse} and the half of blocks.length = {length} must be equal, since"
+            f" the memory is of that half; use {(length + 1) // 2}, or set encoder.memory = 0"
+        )
+    return None
+
+
+def _layers(recipe: Recipe) -> str | None:
+    """A student that lists the teacher layers it starts from lists one for each of its own."""
+    for part in recipe.objectives:
+        given = len(part.layers) if isinstance(part, Distillation) else 0
+        if given and given != recipe.encoder.layers:
+            return (
+                f"objective distillation lists {given} layers for encoder.layers ="
+                f' {recipe.encoder.layers}; list as many, or use start = "spread"'
+            )
+    return None
+
+
+def _teacher(recipe: Recipe) -> str | None:
+    """A teacher's distributions are those of its masked_lm, and so are its student's."""
+    kinds = {type(part) for part in recipe.objectives}
+    if Distillation in kinds and MaskedLm not in kinds:
+        return "objective distillation compares what masked_lm predicts; list masked_lm beside it"
+    return None
+
+
+def _characters(recipe: Recipe) -> str | None:
+    """Every filter fits a word, and every character has a row."""
+    length = getattr(recipe.blocks, "characters", None)
+    if not isinstance(recipe.encoder, Lstm) or length is None:
+        return None
+    widest = max(wide for wide, _ in recipe.encoder.filters)
+    if widest > length:
+        return (
+            f"encoder.filters reach over {widest} characters and blocks.characters = {length};"
+            " give narrower filters or longer words"
+        )
+    if recipe.encoder.alphabet < _ALPHABET:
+        return (
+            f"encoder.alphabet = {recipe.encoder.alphabet} is too few for the characters of"
+            f" blocks words; use {_ALPHABET}"
+        )
+    return None
+
+
+_RULES = (
+    *(_vocabulary, _lengths, _causal, _targets, _segments, _memory, _layers),
+    *(_teacher, _characters),
+)

@@ -1,0 +1,159 @@
+"""TOML tables ↔ frozen dataclasses: every key checked against the fields' types when read.
+
+A part is described once, by its fields; nothing here knows any part by name. Errors are one
+sentence: the place as a dotted key, what is wrong, and the nearest right word.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from clozelab.errors import UserError
+from clozelab.nearest import listed, remedy
+
+Table = dict[str, Any]
+
+
+def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
+    """The part that `table` describes; `key` is the table's dotted name."""
+    fields = {field.name: field for field in dataclasses.fields(part)}
+    for name in table:
+        if name not in fields:
+            fix = remedy(name, fields)
+            raise UserError(f"{place}: {key}.{name} is no key of {key}; {fix}")
+    values: Table = {}
+    for name, field in fields.items():
+        if name in table:
+            values[name] = _convert(
+                table[name], hints(part)[name], place=place, key=f"{key}.{name}"
+            )
+        elif _required(field, hints(part)[name]):
+            raise UserError(
+                f"{place}: {key}.{name} is missing; give it {_described(hints(part)[name])}"
+            )
+    try:
+        return part(**values)
+    except UserError as error:
+        joint = "." if str(error).split()[0].rstrip(":,").split(".")[0] in fields else ": "
+        raise UserError(f"{place}: {key}{joint}{error}") from None
+
+
+def plain(part: Any) -> Table:
+    """A part's fields as TOML values; without what is None, or came later and is the default."""
+    found = {
+        field.name: getattr(part, field.name)
+        for field in dataclasses.fields(part)
+        if not ("later" in field.metadata and getattr(part, field.name) == field.default)
+    }
+    return {name: _bare(value) for name, value in found.items() if value is not None}
+
+
+@cache
+def hints(part: type) -> dict[str, Any]:
+    """The resolved types of a part's fields."""
+    return get_type_hints(part)
+
+
+def written(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(written(item) for item in value)}]"
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(name)} = {written(item)}" for name, item in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    return repr(value)
+
+
+def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves by dotted key; a list of tables is counted, any other list is a leaf."""
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        items = [(str(number), one) for number, one in enumerate(value)]
+    else:
+        yield key, value
+        return
+    for name, one in items:
+        yield from flat(one, f"{key}.{name}" if key else name)
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_bare(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _required(field: dataclasses.Field[Any], hint: Any) -> bool:
+    missing = dataclasses.MISSING
+    return field.default is missing and field.default_factory is missing and not _optional(hint)
+
+
+def _optional(hint: Any) -> bool:
+    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
+
+
+def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
+    """`value` as the type `hint` asks, or a refusal."""
+    if _optional(hint):
+        (inner,) = (choice for choice in get_args(hint) if choice is not NoneType)
+        # TOML has no null: on the command line, none leaves the key out.
+        return None if value == "none" else _convert(value, inner, place=place, key=key)
+    origin, choices = get_origin(hint), get_args(hint)
+    if origin is Literal and isinstance(value, str):
+        if value not in choices:
+            raise UserError(f'{place}: {key} = "{value}" is unknown; {remedy(value, choices)}')
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return _tuple(value, choices, place=place, key=key)
+    if origin is dict and isinstance(value, Mapping):
+        return {
+            name: _convert(item, choices[1], place=place, key=f"{key}.{name}")
+            for name, item in value.items()
+        }
+    if hint is float and type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    if origin is None and type(value) is hint and hint is not float:
+        return value
+    raise UserError(f"{place}: {key} = {written(value)} must be {_described(hint)}")
+
+
+def _tuple(
+    value: list[Any] | tuple[Any, ...], choices: tuple[Any, ...], *, place: str, key: str
+) -> Any:
+    endless = len(choices) == 2 and choices[1] is Ellipsis
+    types = choices[:1] * len(value) if endless else choices
+    if len(types) != len(value):
+        raise UserError(f"{place}: {key} = {written(value)} must have {len(types)} items")
+    return tuple(
+        _convert(item, hint, place=place, key=f"{key}.{number}")
+        for number, (item, hint) in enumerate(zip(value, types, strict=True))
+    )
+
+
+def _described(hint: Any) -> str:
+    """A type in words."""
+    origin, choices = get_origin(hint), get_args(hint)
+    if _optional(hint):
+        return " or ".join(_described(choice) for choice in choices if choice is not NoneType)
+    if origin is Literal:
+        return listed(f'"{choice}"' for choice in choices)
+    if origin is tuple:
+        return "a list"
+    if origin is dict:
+        return "a table of numbers"
+    return {
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+        str: "a word in quotes",
+    }[hint]

@@ -1,0 +1,1 @@
+"""Fine-tuning: labelled examples, kinds of tasks, heads, metrics, runs, predictions."""

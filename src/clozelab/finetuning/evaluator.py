@@ -1,0 +1,142 @@
+"""Examples through a fine-tuned model: blocks sorted by length, rows back in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clozelab.contracts import Array, Batch, Ints, Reader
+from clozelab.finetuning.files.gap import Pronoun
+from clozelab.finetuning.kinds import Kind
+from clozelab.finetuning.kinds.checks import check_known
+from clozelab.finetuning.kinds.coreference import judged
+from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.metrics.pronouns import Row, gap
+from clozelab.finetuning.tuned import Tuned
+from clozelab.runs.events import drained
+from clozelab.training.loop import moved
+from clozelab.training.packing import Room, Share
+
+_MANY = 1 << 40  # more than there can be
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Some examples of a task, laid for one encoder."""
+
+    kind: Kind
+    examples: Sequence[Any]
+    laid: Laid
+    pronouns: Sequence[Pronoun] = ()  # of GAP: what is asked of each document
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        examples: Sequence[Any],
+        reader: Reader,
+        *,
+        pronouns: Sequence[Pronoun] = (),
+    ) -> Judge:
+        """The examples as that reader reads them."""
+        return cls(kind, examples, kind.lay(examples, reader), pronouns)
+
+    @cached_property
+    def share(self) -> Share:
+        """The blocks as they are packed."""
+        return shared(self.laid, self.kind.name)
+
+    def predictions(self, model: Tuned, device: torch.device, *, tokens: int) -> list[Any]:
+        """One for each example."""
+        return drained(self.follow(model, device, tokens=tokens))
+
+    @torch.inference_mode()
+    def follow(
+        self, model: Tuned, device: torch.device, *, tokens: int
+    ) -> Generator[int, None, list[Any]]:
+        """As `predictions`, yielding how many groups of blocks are done."""
+        model.eval()
+        outputs: dict[int, NDArray[Any]] = {}
+        rows = model.head.rows
+        for numbers in batched(self.share, tokens, alone=rows == "group"):
+            share = self.share.picked(numbers)
+            batch = moved(laid_out(share, slice(0, len(share))), device)
+            found = model.predict(batch).float().cpu().numpy()
+            by = share.targets[self.kind.name].starts if rows == "slots" else share.starts
+            cuts = [0, len(found)] if rows == "group" else by[share.units].tolist()
+            for number, first, stop in zip(numbers.tolist(), cuts[:-1], cuts[1:], strict=True):
+                outputs[number] = found[first:stop]
+            yield len(outputs)
+        ordered = [outputs[number] for number in range(len(outputs))]
+        return list(self.kind.decode(self.laid, ordered, self.examples))
+
+    def selects(self, scores: dict[str, float]) -> float:
+        """The number that chooses the best model: larger is better."""
+        return scores["f1"] if self.pronouns else self.kind.selects(scores)
+
+
+def scored(
+    kind: Kind,
+    predictions: Sequence[Any],
+    examples: Sequence[Any],
+    *,
+    pronouns: Sequence[Pronoun] = (),
+) -> dict[str, float]:
+    """The task's official scores, which for GAP go by its pronouns alone."""
+    if pronouns:
+        return gap(_answers(predictions, pronouns))
+    any_kind: Any = kind
+    scores: dict[str, float] = any_kind.score(predictions, examples)
+    return scores
+
+
+def _answers(predictions: Sequence[Any], pronouns: Sequence[Pronoun]) -> list[Row]:
+    """What was predicted of each pronoun whose name is known."""
+    found = []
+    for said, asked in zip(predictions, pronouns, strict=True):
+        if asked.is_a is not None and asked.is_b is not None:
+            is_a, is_b = judged(said, asked.pronoun, [asked.a, asked.b])
+            found.append(Row(asked.word, (asked.is_a, asked.is_b), (is_a, is_b)))
+    check_known(found)
+    return found
+
+
+def shared(laid: Laid, name: str) -> Share:
+    """Laid examples as blocks to pack."""
+    lengths = np.diff(laid.starts)
+    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+    places = places.astype(np.int32)
+    columns: dict[str, Array] = {**laid.columns, "places": places}
+    alone = len(laid.groups) - 1 == len(lengths)
+    return Share(columns, laid.starts, {name: laid.targets}, None, None if alone else laid.groups)
+
+
+def batched(share: Share, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
+    """Groups in batches of at most so many tokens and padding, neighbours alike in length."""
+    units = share.units
+    if len(units) == 1:
+        return
+    longest = np.maximum.reduceat(np.diff(share.starts), units[:-1])
+    blocks = np.diff(units)
+    order = np.argsort(-longest, kind="stable")
+    done = 0
+    while done < len(order):
+        most = 1 if alone else max(1, tokens // max(int(longest[order[done]]), 1))
+        fit = np.searchsorted(np.cumsum(blocks[order[done : done + most]]), most, side="right")
+        many = max(1, int(fit))
+        yield order[done : done + many]
+        done += many
+
+
+def laid_out(share: Share, part: slice) -> Batch:
+    """Some blocks as a batch without dummies, its rows no longer than its longest block."""
+    lengths = np.diff(share.starts)[part]
+    slots = dict.fromkeys(share.targets, _MANY)
+    longest = max(int(lengths.max(initial=0)), 1)
+    return Room(int(lengths.sum()), _MANY, slots, longest, constant=False).lay(share, part)

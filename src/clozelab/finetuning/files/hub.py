@@ -1,0 +1,76 @@
+"""A dataset of the Hugging Face hub as a table, where `datasets` is installed."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clozelab.errors import UserError
+from clozelab.finetuning.files.lines import PACKINGS, found
+from clozelab.finetuning.files.tables import Row, Table
+
+_HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
+_BARE = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_FILES = (".tsv", ".csv", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".conll", *PACKINGS)
+_SPLITS = {"dev": "validation"}  # what the hub calls ours
+
+
+def is_hub(name: str) -> bool:
+    """Whether a name means a dataset: hf:… does, owner/name does where no such file can be."""
+    path = Path(name)
+    if name.startswith("hf:"):
+        return True
+    bare = _BARE.fullmatch(name) is not None and path.suffix.lower() not in _FILES
+    return bare and not path.parent.exists() and found(path) is None
+
+
+def hub(name: str, split: str) -> Table:
+    """The rows of a dataset, hf:owner/name/subset:split; classes go by their names."""
+    name = name if name.startswith("hf:") else f"hf:{name}"
+    match = _HUB.fullmatch(name)
+    if match is None:
+        raise UserError(f"{name} names no dataset: say hf:owner/name or hf:owner/name/subset:split")
+    package = find_spec("datasets")
+    if package is None or package.origin is None:  # a folder of that name is no package
+        raise UserError(
+            f"{name} is read from the Hugging Face hub, which needs one package more:"
+            " pip install clozelab[datasets]"
+        )
+    part = match["split"] or _SPLITS.get(split, split)
+    try:
+        data = import_module("datasets").load_dataset(match["name"], match["subset"], split=part)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name} has no split {part} that can be read ({reason}): check its name, or say"
+            f" {name.split(':')[0]}:{match['name']}:SPLIT"
+        ) from None
+    classes = {column: _classes(feature) for column, feature in data.features.items()}
+    rows = [
+        Row(
+            f"{name}:{number}",
+            {column: _named(value, classes[column]) for column, value in row.items()},
+        )
+        for number, row in enumerate(data, 1)
+    ]
+    if not rows:
+        raise UserError(f"{name} has nothing in its split {part}: name another")
+    return Table(name, tuple(data.features), rows)
+
+
+def _classes(feature: Any) -> list[str] | None:
+    """The names of a column's classes, or of the classes its lists hold."""
+    inner = getattr(feature, "feature", None)
+    names = getattr(feature, "names", None) or getattr(inner, "names", None)
+    return list(names) if names else None
+
+
+def _named(value: Any, classes: list[str] | None) -> Any:
+    if classes is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [_named(one, classes) for one in value]
+    return None if value is None or value < 0 else classes[value]  # -1: not known

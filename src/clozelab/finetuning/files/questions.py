@@ -1,0 +1,165 @@
+"""Questions about passages: SQuAD's JSON (1.1, 2.0, CMRC 2018, DRCD), or a row a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Answer, Question
+from clozelab.finetuning.files import columns
+from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.lines import located, parsed, suffix, text
+from clozelab.finetuning.files.tables import Table, empty
+
+RELOCATED = "answers found elsewhere in the passage than their file says"
+NOT_FOUND = "answers not found in the passage"
+SKIPPED = "questions skipped because no answer of theirs is found in the passage"
+_ROLES = ("question", "passage", "answers", "id")
+
+
+def questions(
+    source: Path | Table,
+    asked: Asked = Asked(),  # noqa: B008  (frozen)
+    *,
+    counts: Counts | None = None,
+) -> list[Question]:
+    """The examples of a file.
+
+    An answer that is not where its file says is looked for in the passage, nearest first. One that
+    is nowhere still counts as right when predictions are scored: it comes last, and begins where
+    the passage ends. A question without any other is left out of training, as BERT's code does.
+    """
+    counts = Counts() if counts is None else counts
+    examples: list[Question] = []
+    seen: set[str] = set()
+    for place, question in _found(source, asked, counts):
+        if question.id in seen:
+            raise UserError(f"{place} has the id {question.id!r} once more: give each its own")
+        seen.add(question.id)
+        if question.answers is None and asked.labelled:
+            raise UserError(f"{place} has no answers: write them, or leave the question out")
+        if question.answers:
+            located = _located(question.passage, question.answers, place, counts)
+            if asked.training:
+                located = [one for one in located if one.start < len(question.passage)]
+                if not located:
+                    counts.add(SKIPPED, place)
+                    continue
+            question = question._replace(answers=tuple(located))
+        examples.append(question)
+    if not examples:
+        raise UserError(f"{source if isinstance(source, Path) else source.name} has no question")
+    return examples
+
+
+def _located(passage: str, answers: tuple[Answer, ...], place: str, counts: Counts) -> list[Answer]:
+    """The answers with the places where they really begin; those that do nowhere come last."""
+    here, nowhere = [], []
+    for answer in answers:
+        if passage.startswith(answer.text, answer.start) and answer.start >= 0:
+            here.append(answer)
+            continue
+        starts = _occurrences(passage, answer.text)
+        if starts:
+            counts.add(RELOCATED, place)
+            nearest = min(starts, key=lambda start: abs(start - answer.start))
+            here.append(Answer(answer.text, nearest))
+        else:
+            counts.add(NOT_FOUND, place)
+            nowhere.append(Answer(answer.text, len(passage)))
+    return here + nowhere
+
+
+def _occurrences(passage: str, wanted: str) -> list[int]:
+    starts = []
+    at = passage.find(wanted)
+    while at >= 0:
+        starts.append(at)
+        at = passage.find(wanted, at + 1)
+    return starts
+
+
+def _found(source: Path | Table, asked: Asked, counts: Counts) -> Iterator[tuple[str, Question]]:
+    if isinstance(source, Path):
+        source = located(source)
+        whole = text(source) if suffix(source) == ".json" else ""
+        if whole.lstrip().startswith("{") and '"paragraphs"' in whole:
+            yield from _squad(parsed(whole, source), str(source))
+            return
+        if suffix(source) == ".json" and not whole.strip():
+            raise empty(source)
+    yield from _rows(columns.opened(source, asked, counts, roles=_ROLES), asked)
+
+
+def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
+    """The questions of SQuAD's nested JSON; their place is their id, for it is all on one line."""
+    try:
+        for article in value["data"]:
+            for paragraph in article["paragraphs"]:
+                context = str(paragraph["context"])
+                for asks in paragraph["qas"]:
+                    yield (
+                        f"{name}: question {asks['id']}",
+                        Question(
+                            str(asks["id"]),
+                            asks["question"].strip(),
+                            context,
+                            () if asks.get("is_impossible") else _answers(asks, context),
+                        ),
+                    )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{name} is not in SQuAD's layout ({error}): it needs data, paragraphs, context, qas,"
+            " question, id, answers, text and answer_start"
+        ) from None
+
+
+def _rows(table: Table, asked: Asked) -> Iterator[tuple[str, Question]]:
+    question = columns.find(table, "question", ("question", "query"), asked=asked)
+    passage = columns.find(table, "passage", ("context", "passage", "paragraph"), asked=asked)
+    seek = columns.find if asked.labelled else columns.sought
+    answers = seek(table, "answers", ("answers", "answer", "answer_text"), asked=asked)
+    ids = columns.sought(table, "id", columns.ID, asked=asked)
+    for number, row in enumerate(table.rows):
+        context = row.values.get(passage)
+        if not isinstance(context, str):
+            raise UserError(f"{row.place} has no text in the column {passage!r}: write one there")
+        found: tuple[Answer, ...] | None
+        try:
+            impossible = row.values.get("is_impossible") in (True, "true", "True", "1")
+            found = () if impossible else _answers(row.values, context, column=answers)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{row.place} has answers that cannot be read ({error}): write"
+                ' [{"text": …, "answer_start": …}], or the text alone'
+            ) from None
+        called = columns.name(row, ids, number=number)
+        yield row.place, Question(called, columns.words(row, question), context, found)
+
+
+def _answers(
+    record: Mapping[str, Any], passage: str, *, column: str | None = "answers"
+) -> tuple[Answer, ...] | None:
+    """Answers as files write them: records, texts, one text, or a list of texts and one of starts.
+
+    A text without its start is taken where the passage first has it.
+    """
+    value = record.get(column or "")
+    if value is None:
+        return None
+    if isinstance(value, str):
+        texts, starts = [value], [record.get("answer_start")]
+    elif isinstance(value, dict):
+        texts = value["text"]
+        starts = value.get("answer_start") or [None] * len(texts)
+    else:
+        texts = [one if isinstance(one, str) else one["text"] for one in value]
+        starts = [None if isinstance(one, str) else one["answer_start"] for one in value]
+    return tuple(
+        Answer(text, max(passage.find(text), 0) if start in (None, "") else int(start))
+        for text, start in zip(texts, starts, strict=True)
+        if text.strip()
+    )

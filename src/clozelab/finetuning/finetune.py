@@ -1,0 +1,306 @@
+"""Fine-tune: a model, a task and a protocol → runs by seed and grid cell, and the best of them.
+
+A folder of fine-tunings has plan.json (what they have in common), a run in each folder below it,
+and, when all are done, result.json with every score and the name of the best. What is done is never
+done again; what was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
+from clozelab.files import claim, kind_of, locked, mark, write_text
+from clozelab.finetuning import protocols, taskfile
+from clozelab.finetuning.inputs import (
+    Lesson,
+    forget,
+    found_of,
+    lesson,
+    opened,
+    protocol_task,
+    tuning_of,
+)
+from clozelab.finetuning.request import Data, Order, refuse_changed, settled, with_settings
+from clozelab.finetuning.summary import summary
+from clozelab.finetuning.trial import Trial
+from clozelab.interrupts import Stopped, first_done
+from clozelab.models.load import Loaded, load
+from clozelab.runs.directory import PLAN, TASK, Run, read_json
+from clozelab.runs.events import Ended, Event, Said
+from clozelab.runs.machine import Machine
+from clozelab.runs.processes import workers
+from clozelab.runs.session import Habits, Session
+from clozelab.training.checkpoint import newest, tidy
+from clozelab.training.loop import DivergedError
+from clozelab.training.world import World, join, several
+
+_KIND = "fine-tuning"  # by its marker
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fine-tune: one order for each cell of the grid and each seed."""
+
+    order: Order
+    cells: tuple[Mapping[str, Any], ...] = ({},)
+    seeds: int = 1
+
+    def orders(self) -> list[Order]:
+        """Every trial, cell by cell."""
+        return [
+            replace(
+                with_settings(self.order, cell),
+                seed=seed,
+                name=f"{protocols.named(cell)}/seed-{seed}" if cell else f"seed-{seed}",
+            )
+            for cell in self.cells
+            for seed in range(self.order.seed, self.order.seed + self.seeds)
+        ]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """An event of one of the trials."""
+
+    trial: str
+    event: Event
+
+
+def finetune(
+    model: str,
+    data: str | Data,
+    out: str,
+    *,
+    seeds: int = 1,
+    settings: Sequence[str] = (),
+    machine: Machine = Machine(),  # noqa: B008  (frozen)
+) -> Loaded:
+    """Fit a model to a task, by its name or with one's own files, and open the best of the runs.
+
+    `settings` are key=value over those of the protocol.
+    """
+    data = Data(data) if isinstance(data, str) else data
+    plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
+    for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
+        if isinstance(happened.event, Ended) and not happened.event.whole:
+            message = f"{out}: was stopped; say the same again to go on"
+            raise Stopped(message, signal=happened.event.signal)
+    return load(out)
+
+
+def follow(
+    plan: Plan, out: Path, *, machine: Machine, habits: Habits, at_once: int = 1
+) -> Iterator[Happened]:
+    """Run the trials that are not done yet, then name the best."""
+    if at_once < 1:
+        raise UserError(f"--at-once {at_once}: at least 1")
+    try:
+        if at_once > 1:
+            yield from _side_by_side(plan, out, machine, habits, at_once)
+        else:
+            yield from _one_by_one(plan, out, machine, habits)
+    finally:
+        forget()
+
+
+def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iterator[Happened]:
+    """The trials in this process, or in all of torchrun's; the first of them writes."""
+    with join(machine.device) as world, _held(out) if world.leads else nullcontext():
+        if world.leads:
+            for line in _begin(plan, out):
+                yield Happened("", Said(line))
+        world.wait()
+        sign = 0
+        for order in _left(plan, out):
+            if sign:  # it came while the last step of the one before was taken
+                raise KeyboardInterrupt(sign)
+            for happened in trial(lesson(order), out / order.name, machine, habits, world):
+                yield happened
+                if isinstance(happened.event, Ended):
+                    sign = happened.event.signal
+                    if not happened.event.whole:
+                        return
+        if world.leads:
+            _finish(plan, out)
+        world.wait()
+
+
+def _left(plan: Plan, out: Path) -> list[Order]:
+    """What is not done yet."""
+    return [order for order in plan.orders() if Run(out / order.name).result() is None]
+
+
+def _finish(plan: Plan, out: Path) -> None:
+    if not _left(plan, out):
+        task = plan.order.data.task
+        Run(out).write_result(summary(out, task, cells=plan.cells))
+
+
+def trial(
+    given: Lesson, place: Path, machine: Machine, habits: Habits, world: World
+) -> Iterator[Happened]:
+    """One fine-tuning from where it stands."""
+    run = Run(place)
+    if run.recipe_file.exists():  # it goes on with the machine that it had
+        facts, recipe = run.machine(), given.recipe
+        machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
+    work = Trial(given, machine, world)
+    name = f"{place.parent.name}/{place.name}"
+    again = "the same finetune command"
+    often = work.draws.epoch if habits.evaluate_every is None else habits.evaluate_every
+    habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
+    session = Session(work, run, habits, again=again)
+    # A process may outlive the one that holds the whole folder by a few seconds.
+    with run.writing() if world.leads else nullcontext():
+        for event in _resumed(session, work):
+            yield Happened(name, event)
+
+
+def _resumed(session: Session, work: Trial) -> Iterator[Event]:
+    """Begin a trial, or go on with it, in a folder that is ours alone."""
+    run, world, given = session.run, work.world, work.lesson
+    begun = run.recipe_file.exists()
+    if world.leads:
+        tidy(run.checkpoints, keep=session.habits.keep)
+        if not begun:
+            Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
+        write_text(run.path / TASK, taskfile.to_toml(given.task))
+    world.wait()
+    found, passed = newest(run.checkpoints)
+    for line in passed:
+        yield Said(line)
+    first, cursor = 0, work.start()
+    if found is not None:
+        first, cursor = found.step, work.recall(found)
+        session.recall(found.state())
+        session.last = work.chosen()
+    if world.leads and begun:
+        run.resume(first)
+        if first < work.schedule.total:
+            yield from session.settle(first)
+    world.wait()
+    try:
+        yield from session.go(first, cursor)
+    except DivergedError as error:  # one cell of a grid may, and the others go on
+        if world.leads:
+            run.write_result({"diverged": str(error)})
+        yield Said(str(error))
+        yield Ended(work.schedule.total, True, {})
+
+
+def planned(
+    order: Order,
+    *,
+    grid: Sequence[str] | None = None,
+    seeds: int = 1,
+    out: Path | None = None,
+) -> Plan:
+    """The plan of an order; `grid` may be empty, which is the protocol's own.
+
+    What was begun in `out` keeps its protocol, unless the order names one. Settings that are wrong
+    are refused here, before anything is written.
+    """
+    if seeds < 1:
+        raise UserError(f"--seeds {seeds}: at least 1")
+    forget()  # what was opened for an earlier plan: files may have changed since
+    protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
+    protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
+    digests = order.data.digests(found_of)
+    order = replace(order, protocol=protocol, digests=digests)
+    plan = Plan(order, seeds=seeds)
+    if grid is not None:
+        kind = order.data.found().kind
+        own = protocols.grid(protocol, protocol_task(order.data.task, kind)) if not grid else {}
+        plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
+    for cell in plan.cells:
+        tuning_of(with_settings(order, cell), opened(order.model))
+    return plan
+
+
+@contextmanager
+def _held(out: Path) -> Iterator[None]:
+    """The folder for these fine-tunings alone; one with anything else in it is refused."""
+    if kind_of(out) is None and {"model", "data"} <= read_json(out / PLAN).keys():
+        mark(out, _KIND)  # made before there were markers
+    claim(out, _KIND)
+    with locked(out, work="fine-tuning"):
+        yield
+
+
+def _begin(plan: Plan, out: Path) -> list[str]:
+    """Write the plan, or check that the folder has this one; what there is to say of it."""
+    now = asdict(settled(replace(plan.order, seed=0, name="")))
+    now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
+    text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    file, lines = out / PLAN, list[str]()
+    if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was begun
+        before, now = _planned_before(file), json.loads(text)
+        changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
+        if changed:
+            raise UserError(
+                f"{out}: was started with another {', '.join(changed)};"
+                " name another folder by --out"
+            )
+        if before.get("digests") is not None:
+            refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
+            return []
+        lines = [
+            f"{out}: was started before digests of its data were kept; from now on the files must"
+            " stay as they are"
+        ]
+    write_text(file, text)
+    return lines
+
+
+def _planned_before(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise UserError(f"{file}: cannot be read; name another folder by --out") from None
+
+
+def _side_by_side(
+    plan: Plan, out: Path, machine: Machine, habits: Habits, at_once: int
+) -> Iterator[Happened]:
+    """Several trials at a time on one device, each in a process of its own."""
+    if several():
+        raise UserError("--at-once is for one process: leave it out under torchrun")
+    with _held(out):
+        for line in _begin(plan, out):
+            yield Happened("", Said(line))
+        yield from _spread(_left(plan, out), out, machine, habits, at_once)
+        _finish(plan, out)
+
+
+def _spread(
+    orders: list[Order], out: Path, machine: Machine, habits: Habits, at_once: int
+) -> Iterator[Happened]:
+    """The trials over so many processes."""
+    many = max(1, min(at_once, len(orders)))
+    shared = replace(machine, sharers=many)
+    waiting: dict[Future[list[Event]], str] = {}
+    with workers(reuse=True) as processes:
+        while orders or waiting:
+            while orders and len(waiting) < many:
+                order = orders.pop(0)
+                started = processes.submit(_alone, order, out / order.name, shared, habits)
+                waiting[started] = order.name
+            for done in first_done(waiting):
+                name = waiting.pop(done)
+                for event in done.result():
+                    yield Happened(name, event)
+
+
+def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:
+    """One trial in a process of its own; what was said is told, and how it ended."""
+    with join(machine.device) as world:
+        happened = trial(lesson(order), place, machine, habits, world)
+        return [one.event for one in happened if isinstance(one.event, Said | Ended)]

@@ -1,0 +1,284 @@
+"""From a model's place and a task's files to a lesson: examples laid, weights to begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Blocks, Counts
+from clozelab.encoder import Lstm, Transformer
+from clozelab.errors import UserError
+from clozelab.finetuning import protocols, task_settings
+from clozelab.finetuning.evaluator import Judge, shared
+from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.files.found import Found
+from clozelab.finetuning.files.gap import Pronoun
+from clozelab.finetuning.kinds import KINDS, Coreference, Kind
+from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.request import Data, Order, absolute, refuse_changed
+from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.tuned import Tuned
+from clozelab.finetuning.tuning import Tuning
+from clozelab.models.interop.fitting import fitting, summary
+from clozelab.models.load import Loaded, load
+from clozelab.models.reader import TaskReader
+from clozelab.objectives.targets import following
+from clozelab.training.packing import Share
+
+_POOLERS = ("next_sentence", "sentence_order")
+_PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What to fine-tune, and on what."""
+
+    task: Assignment
+    recipe: Recipe
+    tokenizer: Tokenizer
+    share: Share  # the training examples
+    dev: Mapping[str, Judge]  # the first selects
+    start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
+    seed: int
+    origin: str | None  # where they came from
+    origin_task: str | None = None  # what that model was tuned on, if on anything
+    teacher: Tuned | None = None
+    teacher_origin: str | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the files with its examples
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Read:
+    """The examples of a task for one encoder."""
+
+    kind: Kind
+    train: Share
+    dev: dict[str, Judge]
+    notes: tuple[str, ...]
+
+
+def lesson(order: Order) -> Lesson:
+    """All that a trial needs; models and examples are kept for the next order like this one."""
+    given = opened(order.model)
+    tuning = tuning_of(order, given)
+    digests = order.data.digests(found_of)
+    if order.digests is not None:  # hours may have passed since
+        refuse_changed(order.digests, digests, since="the first of these runs began")
+    found = found_of(order.data)
+    found.read("train")  # what is missing is said before anything is made of the rest
+    length, notes = _length(given, tuning)
+    read = _read(order.model, order.data, kind_for(given, found, tuning), length)
+    share = _with_language_model(read.train) if tuning.lm_weight else read.train
+    teacher = _taught(order, given, read.kind)
+    return Lesson(
+        task=Assignment(order.data.task, read.kind, tuning, order.data.columns),
+        recipe=given.recipe,
+        tokenizer=given.tokenizer,
+        share=share,
+        dev=read.dev,
+        start={} if order.fresh else _start(given, read.kind, tuning),
+        seed=order.seed,
+        origin=None if order.fresh else absolute(order.model),
+        origin_task=None if order.fresh or given.task is None else given.task.name,
+        teacher=teacher,
+        teacher_origin=absolute(order.teacher),
+        digests=digests,
+        notes=(*given.notes, *notes, *read.notes, *_chained(order, given, tuning)),
+    )
+
+
+@lru_cache(maxsize=2)
+def opened(place: str) -> Loaded:
+    """The model at a place, which several orders begin from."""
+    return load(place)
+
+
+def forget() -> None:
+    """Let go of the models and examples that were kept: their files may change."""
+    for kept in (opened, found_of, _read):
+        kept.cache_clear()
+
+
+def tuning_of(order: Order, given: Loaded) -> Tuning:
+    """The protocol's settings for the task, with the user's own over them."""
+    found = found_of(order.data)
+    protocol = order.protocol or protocols.protocol_for(given.recipe)
+    task = protocol_task(order.data.task, found.kind)
+    return protocols.read(protocol, task, found.kind, overrides=order.settings)
+
+
+def protocol_task(task: str, kind: str) -> str:
+    """What protocols know a task by: its name, that of which it is a part, or its kind."""
+    known = (task, task.partition("_")[0], _PARTS.get(task))
+    return next((name for name in known if name in protocols.TASKS), kind)
+
+
+@lru_cache(maxsize=4)
+def found_of(data: Data) -> Found:
+    """The examples of a task, read once for all orders."""
+    return data.found()
+
+
+@lru_cache(maxsize=1)
+def _read(model: str, data: Data, kind: Kind, length: int) -> Read:
+    """The examples as the encoder will read them; rates and the like do not change that."""
+    given, found = opened(model), found_of(data)
+    reader = TaskReader(given.recipe, given.tokenizer, length)
+    splits = _dev_sets(data, found)
+    laid = _laid(kind, found.read("train"), reader)
+    judges = {
+        name: Judge.of(kind, found.read(name), reader, pronouns=pronouns_of(found, name))
+        for name in splits
+    }
+    told = [*found.notes, *_counted(found.counts), *_counted(laid.counts)]
+    told += [
+        f"{name}: {line}" for name, one in judges.items() for line in _counted(one.laid.counts)
+    ]
+    return Read(kind, shared(laid, kind.name), judges, tuple(told))
+
+
+def _dev_sets(data: Data, found: Found) -> list[str]:
+    splits = [name for name in found.splits if name.startswith("dev")]
+    if not splits:
+        raise UserError(
+            f"{data.task}: has no dev set, by which the best model is chosen; give one by --dev"
+        )
+    return splits
+
+
+def _laid(kind: Kind, examples: Sequence[Any], reader: TaskReader) -> Laid:
+    """Examples to learn from, which of a long document are its stretches."""
+    if isinstance(kind, Coreference):
+        return kind.lay(examples, reader, training=True)
+    return kind.lay(examples, reader)
+
+
+def pronouns_of(found: Found, split: str) -> list[Pronoun]:
+    """What GAP asks of each document; of other tasks nothing."""
+    return found.pronouns(split) if found.name == "gap" else []
+
+
+def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
+    """The task's kind with a head that the encoder's class in transformers has too.
+
+    What the protocol or the user sets of it is laid over that.
+    """
+    names = {one.name for one in fields(KINDS[found.kind])}
+    settings: dict[str, Any] = dict(found.settings)
+    settings["dropout"] = tuning.head_dropout
+    if "summary" in names:
+        settings |= _summary(given, found.kind)
+    if found.kind == "choose":
+        every = (one for split in ("train", "dev") for one in found.read(split))
+        settings["choices"] = max(len(one.seconds) for one in every if isinstance(one, Choice))
+    if found.kind == "answer":
+        settings["head"] = tuning.head
+    if found.kind == "coreference":
+        settings["segment"] = tuning.length
+    place = found.kind if found.name == "own" else found.name
+    return task_settings.over(settings, tuning.task, found.kind, place=place)
+
+
+def _summary(given: Loaded, kind: str) -> dict[str, Any]:
+    encoder = given.recipe.encoder
+    if isinstance(encoder, Lstm):  # none of its vectors has read everything
+        return {"pool": "mean", "summary": "none"}
+    # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
+    heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
+    family = given.origin.family if given.origin else fitting(encoder, heads, given.vocabulary)
+    usual = summary(family, kind)
+    return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
+
+
+def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
+    """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
+    encoder, known = given.recipe.encoder, given.recipe.blocks.length
+    table = encoder.positions if isinstance(encoder, Transformer) else tuning.length
+    most = min(table, known) if isinstance(encoder, Transformer) else tuning.length
+    if tuning.length <= most:
+        return tuning.length, []
+    return most, [f"blocks of {most} tokens: the encoder was trained on no longer ones"]
+
+
+def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
+    """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
+
+    A head that was tuned on another task is left behind, and so is a pooler where the head reads
+    something else than the last states that it was trained on. An imported pooler of no head is
+    used where the class of transformers would use it, which RoBERTa's do not but for choices.
+    """
+    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
+    last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
+    if last_states and getattr(kind, "summary", None) == "tanh":
+        owners = [f"heads.{owner}.pooler" for owner in _POOLERS]
+        owners += [] if getattr(kind, "drop_first", False) else ["pooler"]
+        for owner in owners:
+            for part in ("weight", "bias"):
+                name = f"{owner}.{part}"
+                if name in weights:
+                    start[f"heads.{kind.name}.dense.{part}"] = weights[name]
+    if tuning.lm_weight:
+        start |= {n: w for n, w in weights.items() if n.startswith("heads.causal_lm.")}
+    return start
+
+
+def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
+    """The teacher, which must have been tuned on the same task."""
+    if order.teacher is None:
+        return None
+    teacher = load(order.teacher)
+    if not isinstance(teacher.model, Tuned) or teacher.task is None:
+        raise UserError(
+            f"{order.teacher}: a teacher is a model fine-tuned on {order.data.task}; make one with"
+            f" clozelab finetune {order.teacher} {order.data.task}"
+        )
+    if teacher.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+        raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
+    alike = ("name", "labels", "tags", "head", "choices")
+    theirs = [getattr(teacher.task.kind, name, None) for name in alike]
+    if theirs != [getattr(kind, name, None) for name in alike]:
+        raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
+    return teacher.model
+
+
+def _chained(order: Order, given: Loaded, tuning: Tuning) -> list[str]:
+    """What to say where the protocol goes on from another task's model and this is none."""
+    before = given.task.name if given.task is not None else None
+    if order.fresh or tuning.after in (None, before):
+        return []
+    return [
+        f"the protocol begins from a model tuned on {tuning.after}, which this one is not: use"
+        f" --after {tuning.after}, or name such a model"
+    ]
+
+
+def _counted(counts: Counts) -> list[str]:
+    return [
+        f"{what}: {number:,}"
+        + (f" (the first: {counts.places[what]})" if counts.places[what] else "")
+        for what, number in counts.numbers.items()
+    ]
+
+
+def _with_language_model(share: Share) -> Share:
+    """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
+    some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
+    blocks = Blocks(
+        ids=share.columns["ids"].astype(np.int32),
+        starts=share.starts,
+        marks=some,
+        segments=some,
+        fixed=some.astype(bool),
+        numbers=np.arange(len(share)),
+    )
+    return replace(share, targets={**share.targets, "causal_lm": following(blocks)})

@@ -1,0 +1,143 @@
+"""Which of several texts continues another (BERT §4.4: SWAG; RoBERTa §4.3, ALBERT A.2: RACE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from clozelab.contracts import Counts, Reader, Row, Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.kinds.checks import check_known, check_metrics
+from clozelab.finetuning.kinds.summaries import CUT, Activation, Pool, check_head, head_parameters
+from clozelab.finetuning.laying import Laid, stacked
+from clozelab.finetuning.predictions import Floats, Picked, likelihoods
+from clozelab.packed import offsets
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.heads.summary import SummaryHead
+
+METRICS = ("accuracy",)
+
+
+@dataclass(frozen=True)
+class Choose:
+    """At most `choices` continuations an example, each scored beside the first text by itself.
+
+    A continuation keeps its last `limit` tokens, for that is where RACE's answers are; the first
+    text keeps what then fits of its beginning. The rest is as in `Classify`.
+    """
+
+    name: ClassVar[str] = "choose"
+
+    choices: int
+    metrics: tuple[str, ...] = METRICS
+    limit: int = 128
+    summary: Activation = "tanh"
+    pool: Pool = "mark"
+    drop_first: bool = False
+    bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_head(self)
+        check_metrics(self.metrics, METRICS)
+        if self.choices < 2:
+            raise UserError(f"choices = {self.choices}: must be at least 2")
+        if self.limit < 1:
+            raise UserError(f"limit = {self.limit}: must be at least 1, for instance 128")
+
+    def lay(self, examples: Sequence[Choice], reader: Reader) -> Laid:
+        """A group an example: a block and a slot for each continuation.
+
+        The last block has the slots of the continuations that are missing, so that a group always
+        has `choices`; its first slot has the label.
+        """
+        for example in examples:
+            self._check(example)
+        first = reader.pieces([example.first for example in examples])
+        second = reader.pieces([text for example in examples for text in example.seconds])
+        groups = offsets([len(example.seconds) for example in examples])
+        room = reader.length - reader.marks(2)
+        rows: list[Row] = []
+        counts = Counts()
+        for number, example in enumerate(examples):
+            texts = range(int(groups[number]), int(groups[number + 1]))
+            cuts = [self._cut(first.text(number), second.text(text), room) for text in texts]
+            short = [second.text(text) != b for text, (_, b) in zip(texts, cuts, strict=True)]
+            counts.add(CUT, example.id, int(any(a != first.text(number) for a, _ in cuts)))
+            counts.add("choices cut to fit", example.id, sum(short))
+            rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
+        sizes = np.ones(len(rows), dtype=np.int64)
+        sizes[groups[1:] - 1] += self.choices - np.diff(groups)
+        labels = np.full((len(examples), self.choices), Targets.IGNORED)
+        labels[:, 0] = [_label(example) for example in examples]
+        there = np.arange(self.choices) < np.diff(groups)[:, None]
+        columns = {
+            "at": np.repeat(np.array([row.mark for row in rows], dtype=np.int64), sizes),
+            "there": there.reshape(-1).astype(np.int64),
+            "labels": labels.reshape(-1),
+        }
+        return stacked(rows, Targets(offsets(sizes), columns), groups=groups, counts=counts)
+
+    def build(self, width: int) -> SummaryHead:
+        """The head with fresh weights."""
+        from clozelab.finetuning.heads.summary import SummaryHead
+
+        return SummaryHead(self, width, 1, choices=self.choices)
+
+    def parameters(self, width: int) -> dict[str, int]:
+        """Trainable numbers of the head, by part."""
+        return head_parameters(self, width, 1)
+
+    def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Choice]) -> list[Picked]:
+        """The likeliest continuation of each example."""
+        found = []
+        for rows, example in zip(outputs, examples, strict=True):
+            chances = likelihoods(rows[: len(example.seconds), 0])
+            found.append(Picked(int(chances.argmax()), tuple(chances.tolist())))
+        return found
+
+    def score(self, predictions: Sequence[Picked], examples: Sequence[Choice]) -> dict[str, float]:
+        """The metrics over the examples whose continuation is known."""
+        from clozelab.finetuning.metrics import classes
+
+        known = [
+            (str(example.label), str(prediction.label))
+            for prediction, example in zip(predictions, examples, strict=True)
+            if example.label is not None
+        ]
+        check_known(known)
+        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
+        return {"accuracy": classes.accuracy(gold, found)}
+
+    def selects(self, scores: dict[str, float]) -> float:
+        """The mean of the metrics."""
+        return fmean(scores[name] for name in self.metrics)
+
+    def _cut(self, first: slice, second: slice, room: int) -> tuple[slice, slice]:
+        """The tokens of a text and of its continuation that fit."""
+        begin = max(second.start, second.stop - min(self.limit, room))
+        rest = room - (second.stop - begin)
+        return slice(first.start, min(first.stop, first.start + rest)), slice(begin, second.stop)
+
+    def _check(self, example: Choice) -> None:
+        many = len(example.seconds)
+        if not 1 <= many <= self.choices:
+            raise UserError(
+                f"example {example.id} has {many} choices and the task takes 1 to {self.choices}:"
+                " leave it out, or make the task with more choices"
+            )
+        if example.label is not None and not 0 <= example.label < many:
+            raise UserError(
+                f"example {example.id}: choice {example.label} is said to be right, but there are"
+                f" {many}, counted from 0; mend it"
+            )
+
+
+def _label(example: Choice) -> int:
+    return Targets.IGNORED if example.label is None else example.label

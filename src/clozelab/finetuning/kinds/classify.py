@@ -1,0 +1,131 @@
+"""One of several classes for a text or a pair of texts (BERT §4.1: GLUE)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from clozelab.contracts import Reader, Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.kinds.checks import check_known, check_metrics, check_names
+from clozelab.finetuning.kinds.summaries import (
+    Activation,
+    Pool,
+    check_head,
+    head_parameters,
+    lay_texts,
+)
+from clozelab.finetuning.laying import Laid, stacked
+from clozelab.finetuning.predictions import Class, Floats, likelihoods
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.heads.summary import SummaryHead
+
+METRICS = ("accuracy", "f1", "macro_f1", "matthews")
+
+
+@dataclass(frozen=True)
+class Classify:
+    """Classes by name; `positive` is the one whose F1 is meant.
+
+    `summary` is the activation after the dense layer ("none": there is no such layer), `pool` which
+    vector stands for a block, `drop_first` drops out before that layer as well as after it.
+    """
+
+    name: ClassVar[str] = "classify"
+
+    labels: tuple[str, ...]
+    pair: bool = False
+    metrics: tuple[str, ...] = ("accuracy",)
+    positive: str | None = None
+    summary: Activation = "tanh"
+    pool: Pool = "mark"
+    drop_first: bool = False
+    bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_head(self)
+        check_metrics(self.metrics, METRICS)
+        check_names(self.labels, "labels")
+        wanted = "f1" in self.metrics or self.positive is not None
+        if wanted and self.positive not in self.labels:
+            raise UserError(
+                f"positive = {self.positive!r}: F1 is that of one class, so name one of"
+                f" {', '.join(self.labels)}, or ask for macro_f1"
+            )
+
+    def lay(self, examples: Sequence[Sentences], reader: Reader) -> Laid:
+        """One block and one slot an example."""
+        rows, counts = lay_texts(examples, reader, pair=self.pair)
+        columns = {
+            "at": np.array([row.mark for row in rows], dtype=np.int64),
+            "labels": np.array([self._number(example) for example in examples], dtype=np.int64),
+        }
+        return stacked(rows, Targets(np.arange(len(rows) + 1), columns), counts=counts)
+
+    def build(self, width: int) -> SummaryHead:
+        """The head with fresh weights."""
+        from clozelab.finetuning.heads.summary import SummaryHead
+
+        return SummaryHead(self, width, len(self.labels))
+
+    def parameters(self, width: int) -> dict[str, int]:
+        """Trainable numbers of the head, by part."""
+        return head_parameters(self, width, len(self.labels))
+
+    def decode(
+        self, laid: Laid, outputs: list[Floats], examples: Sequence[Sentences]
+    ) -> list[Class]:
+        """The likeliest class of each example."""
+        found = []
+        for rows in outputs:
+            chances = likelihoods(rows[0])
+            by_name = dict(zip(self.labels, chances.tolist(), strict=True))
+            found.append(Class(self.labels[int(chances.argmax())], by_name))
+        return found
+
+    def score(
+        self, predictions: Sequence[Class], examples: Sequence[Sentences]
+    ) -> dict[str, float]:
+        """The metrics over the examples whose label is known."""
+        known = [
+            (str(example.label), prediction.label)
+            for prediction, example in zip(predictions, examples, strict=True)
+            if example.label is not None
+        ]
+        check_known(known)
+        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
+        return {name: self._measure(name, gold, found) for name in self.metrics}
+
+    def selects(self, scores: dict[str, float]) -> float:
+        """The mean of the metrics."""
+        return fmean(scores[name] for name in self.metrics)
+
+    def _measure(self, name: str, gold: list[str], found: list[str]) -> float:
+        from clozelab.finetuning.metrics import classes
+
+        if name == "f1":
+            assert self.positive is not None, "checked when made"
+            return classes.f1(gold, found, positive=self.positive)
+        measures = {
+            "accuracy": classes.accuracy,
+            "macro_f1": classes.macro_f1,
+            "matthews": classes.matthews,
+        }
+        return measures[name](gold, found)
+
+    def _number(self, example: Sentences) -> int:
+        if example.label is None:
+            return Targets.IGNORED
+        if example.label not in self.labels:
+            raise UserError(
+                f"example {example.id}: its label {example.label!r} is none of"
+                f" {', '.join(self.labels)}; mend it, or name it among the labels"
+            )
+        return self.labels.index(str(example.label))

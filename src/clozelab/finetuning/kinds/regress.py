@@ -1,0 +1,105 @@
+"""A number for a text or a pair of texts (BERT §4.1: STS-B), by squared error on its own scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from clozelab.contracts import Reader, Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.kinds.checks import check_known, check_metrics
+from clozelab.finetuning.kinds.summaries import (
+    Activation,
+    Pool,
+    check_head,
+    head_parameters,
+    lay_texts,
+)
+from clozelab.finetuning.laying import Laid, stacked
+from clozelab.finetuning.predictions import Floats, Number
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.heads.summary import SummaryHead
+
+METRICS = ("pearson", "spearman")
+
+
+@dataclass(frozen=True)
+class Regress:
+    """Numbers as the examples have them, never rescaled; the rest is as in `Classify`."""
+
+    name: ClassVar[str] = "regress"
+
+    pair: bool = False
+    metrics: tuple[str, ...] = METRICS
+    summary: Activation = "tanh"
+    pool: Pool = "mark"
+    drop_first: bool = False
+    bias: bool = True
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_head(self)
+        check_metrics(self.metrics, METRICS)
+
+    def lay(self, examples: Sequence[Sentences], reader: Reader) -> Laid:
+        """One block and one slot an example."""
+        rows, counts = lay_texts(examples, reader, pair=self.pair)
+        columns = {
+            "at": np.array([row.mark for row in rows], dtype=np.int64),
+            "labels": np.array([_number(example) for example in examples], dtype=np.float64),
+        }
+        return stacked(rows, Targets(np.arange(len(rows) + 1), columns), counts=counts)
+
+    def build(self, width: int) -> SummaryHead:
+        """The head with fresh weights."""
+        from clozelab.finetuning.heads.summary import SummaryHead
+
+        return SummaryHead(self, width, 1)
+
+    def parameters(self, width: int) -> dict[str, int]:
+        """Trainable numbers of the head, by part."""
+        return head_parameters(self, width, 1)
+
+    def decode(
+        self, laid: Laid, outputs: list[Floats], examples: Sequence[Sentences]
+    ) -> list[Number]:
+        """The number of each example."""
+        return [Number(float(rows[0, 0])) for rows in outputs]
+
+    def score(
+        self, predictions: Sequence[Number], examples: Sequence[Sentences]
+    ) -> dict[str, float]:
+        """The metrics over the examples whose number is known."""
+        from clozelab.finetuning.metrics import numbers
+
+        known = [
+            (float(example.label), prediction.value)
+            for prediction, example in zip(predictions, examples, strict=True)
+            if example.label is not None
+        ]
+        check_known(known)
+        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
+        measures = {"pearson": numbers.pearson, "spearman": numbers.spearman}
+        return {name: measures[name](gold, found) for name in self.metrics}
+
+    def selects(self, scores: dict[str, float]) -> float:
+        """The mean of the metrics."""
+        return fmean(scores[name] for name in self.metrics)
+
+
+def _number(example: Sentences) -> float:
+    if example.label is None:
+        return float(Targets.IGNORED)
+    if isinstance(example.label, str) or not isfinite(example.label):
+        raise UserError(f"example {example.id}: {example.label!r} is not a number; give one")
+    if example.label == Targets.IGNORED:
+        # That value says that there is none: its neighbour in single precision stands for it.
+        return float(np.nextafter(np.float32(Targets.IGNORED), np.float32(0)))
+    return float(example.label)

@@ -1,0 +1,132 @@
+"""Scores of answers in English: SQuAD 1.1 (arXiv:1606.05250 §6.1) and 2.0 (arXiv:1806.03822).
+
+They count what the official scripts count, and go by the names those print.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.finetuning.metrics.tally import percent
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII alone
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+
+Floats = NDArray[np.float64]
+Compare = Callable[[str, str], float]
+
+
+def normalise(text: str) -> str:
+    """Lower case, without punctuation and then without articles, words one space apart."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact(gold: str, predicted: str) -> float:
+    """1 if two answers are the same once normalised, else 0."""
+    return float(normalise(gold) == normalise(predicted))
+
+
+def overlap(gold: str, predicted: str) -> float:
+    """F1 of the words of two answers as bags, from 0 to 1; 0 where either has none."""
+    golds, guesses = normalise(gold).split(), normalise(predicted).split()
+    shared = (Counter(golds) & Counter(guesses)).total()
+    # Divided as the official scripts do it, to agree in the last digit.
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(guesses), shared / len(golds)
+    return 2 * precision * recall / (precision + recall)
+
+
+def overlap_or_none(gold: str, predicted: str) -> float:
+    """`overlap` as SQuAD 2.0 has it: two answers without words agree."""
+    return overlap(gold, predicted) if normalise(gold) else exact(gold, predicted)
+
+
+def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
+    """How well a prediction agrees with the gold answer that it agrees with most."""
+    return max((by(gold, predicted) for gold in golds), default=0.0)
+
+
+def squad1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
+    """`exact` and `f1` over questions, each with the texts of its gold answers."""
+    pairs = list(zip(gold, predicted, strict=True))
+    return {
+        "exact": percent(sum(best(*pair, by=exact) for pair in pairs), len(pairs)),
+        "f1": percent(sum(best(*pair, by=overlap) for pair in pairs), len(pairs)),
+    }
+
+
+def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
+    """`exact` and `f1` over questions, and over those with answers (HasAns) and without (NoAns).
+
+    A question with none has no gold answers; the answer to it is the empty text. Kinds of
+    questions that there are none of are left out.
+    """
+    there = _answered(gold)
+    exacts, overlaps = _each(gold, predicted)
+    kinds = {"": np.ones_like(there), "HasAns_": there, "NoAns_": ~there}
+    return {
+        f"{kind}{name}": percent(float(values[which].sum()), int(which.sum()))
+        for kind, which in kinds.items()
+        if which.any() or not kind
+        for name, values in (("exact", exacts), ("f1", overlaps))
+    }
+
+
+def best_threshold(
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[str],
+    nulls: Sequence[float] | Floats,
+) -> dict[str, float]:
+    """The thresholds that score best when an answer whose null score is above them is withdrawn.
+
+    `predicted` is the best answer to each question, nowhere withdrawn. Gives best_exact,
+    best_exact_thresh, best_f1 and best_f1_thresh; of equal thresholds, the lowest.
+    """
+    # Differs from the SQuAD 2.0 script: a threshold gives the very score that is named with it.
+    # The script also looks between equal null scores, where no threshold lies; says 0
+    # for withdrawing everything, though null scores may be below 0; and takes texts of articles
+    # alone for answers, which its score does not.
+    scores = np.asarray(nulls, dtype=np.float64)
+    if len(scores) != len(gold):
+        raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
+    names, withdrawn = ("exact", "f1"), _each(gold, [""] * len(gold))
+    found: dict[str, float] = {}
+    for name, kept, without in zip(names, _each(gold, predicted), withdrawn, strict=True):
+        total, threshold = _swept(kept - without, scores, start=without.sum())
+        found |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
+    return found
+
+
+def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
+    """The best total over thresholds: all answers withdrawn, then one after another kept."""
+    order = np.argsort(nulls, kind="stable")
+    ladder = nulls[order]
+    totals = np.cumsum(np.concatenate([[start], gains[order]]))
+    below = 0.0
+    if len(ladder):
+        below = min(0.0, float(np.nextafter(ladder[0], -np.inf)))
+        totals[1:-1][ladder[:-1] == ladder[1:]] = -1.0
+    at = int(totals.argmax())
+    return float(totals[at]), float(ladder[at - 1]) if at else below
+
+
+def _answered(gold: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
+    return np.array([bool(golds) for golds in gold], dtype=np.bool_)
+
+
+def _each(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[Floats, Floats]:
+    """Exact match and F1 of every question by the rules of 2.0."""
+    exacts, overlaps = np.zeros(len(gold)), np.zeros(len(gold))
+    for number, (golds, guess) in enumerate(zip(gold, predicted, strict=True)):
+        # An answer of articles and punctuation alone is none, unless there is no other.
+        texts = [text for text in golds if normalise(text)] or [""]
+        exacts[number] = best(texts, guess, by=exact)
+        overlaps[number] = best(texts, guess, by=overlap_or_none)
+    return exacts, overlaps

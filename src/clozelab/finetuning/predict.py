@@ -1,0 +1,188 @@
+"""Apply a fine-tuned model: texts, or a file of them, → what it says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clozelab.encoder import Transformer
+from clozelab.errors import UserError
+from clozelab.finetuning.evaluator import Judge, scored
+from clozelab.finetuning.examples import Choice, Document, Question, Sentences, Tagged
+from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.found import Found
+from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.files.sentences import has_pair
+from clozelab.finetuning.inputs import pronouns_of
+from clozelab.finetuning.kinds import Choose, Classify, Kind, Regress
+from clozelab.finetuning.request import Data
+from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.taskhead import IMPORTED
+from clozelab.finetuning.tuned import Tuned
+from clozelab.models.load import Loaded
+from clozelab.models.reader import TaskReader
+from clozelab.runs.events import drained
+from clozelab.training.world import join
+
+_TOKENS = 16_384  # at a time
+
+
+def predict(given: Loaded, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+    """What the model says of each input.
+
+    An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
+    question and its passage (answer), a text and its continuations (choose), or a document in
+    sentences of words (coreference).
+    """
+    task, _ = fine_tuned(given)
+    examples = [example(task.kind, one, number) for number, one in enumerate(inputs)]
+    return drained(follow(given, examples, device=device))
+
+
+def follow(
+    given: Loaded, examples: Sequence[Any], *, device: str | None = None
+) -> Generator[tuple[int, int], None, list[Any]]:
+    """As `predict`, of examples, yielding how much is done out of how much."""
+    task, model = fine_tuned(given)
+    kind = suited(task, examples)
+    judge = Judge.of(kind, examples, reader_of(given, task))
+    many = len(judge.laid.groups) - 1
+    with join(device) as world:
+        model = model.to(world.device)
+        following = judge.follow(model, world.device, tokens=_TOKENS)
+        while True:
+            try:
+                yield next(following), many
+            except StopIteration as done:
+                found: list[Any] = done.value
+                return found
+
+
+def score(
+    given: Loaded,
+    what: str,
+    *,
+    root: str | None = None,
+    columns: Sequence[str] = (),
+    part: str = "dev",
+    device: str | None = None,
+) -> dict[str, dict[str, float]]:
+    """A fine-tuned model's scores on a part of a known task, or on a labelled file.
+
+    A task may have several dev sets; `part` names them all. `columns` are those of the files that
+    the model was tuned on, unless others are given.
+    """
+    task, _ = fine_tuned(given)
+    data = data_of(given, what, root=root, columns=columns, part=part)
+    found = data.found()
+    if found.kind != task.kind.name:
+        raise UserError(
+            f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
+        )
+    splits = [name for name in found.splits if name.startswith(part)]
+    if not splits:
+        raise UserError(
+            f"{what}: has no {part} set with labels, only {', '.join(found.splits)}; clozelab"
+            f" predict {given.place} --task {what} --out DIR writes its submission"
+        )
+    scores: dict[str, dict[str, float]] = {}
+    for split in splits:
+        examples = found.read(split)
+        predictions = drained(follow(given, examples, device=device))
+        kind, asked = _judging(task.kind, found), pronouns_of(found, split)
+        scores[split] = scored(kind, predictions, examples, pronouns=asked)
+    return scores
+
+
+def data_of(
+    given: Loaded,
+    what: str,
+    *,
+    root: str | None = None,
+    columns: Sequence[str] = (),
+    part: str = "dev",
+) -> Data:
+    """Where the examples are that `score` reads of a known task, or of a labelled file."""
+    task, _ = fine_tuned(given)
+    if what in NAMED:
+        return Data(what, root=root)
+    if part != "dev":
+        raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
+    kind: Any = task.kind
+    labels = getattr(kind, "labels", getattr(kind, "tags", ()))
+    columns = tuple(columns) or task.columns
+    return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
+
+
+def _judging(kind: Any, found: Found) -> Kind:
+    """The kind with the official metrics of the task it is judged by."""
+    names = ("metrics", "positive", "language", "impossible")
+    judging: Kind = replace(kind, **{n: found.settings[n] for n in names if n in found.settings})
+    return judging
+
+
+def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
+    """The examples of a table, whose labels need not be there; its columns as in `score`."""
+    task, _ = fine_tuned(given)
+    columns = tuple(columns) or task.columns
+    return Data(_word(task, file, columns), test=file, columns=columns).found().read("test")
+
+
+def _word(task: Assignment, file: str, columns: Sequence[str]) -> str:
+    """What a task of one's own files is called."""
+    kind = task.kind
+    pair = isinstance(kind, Classify) and kind.pair
+    if task.name == IMPORTED and isinstance(kind, Classify):  # then the file tells
+        named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
+        pair = has_pair(Path(file), Asked(columns=named))
+    return "pairs" if pair else kind.name
+
+
+def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
+    """The task and the model; refused if it was never tuned on one."""
+    if given.task is None or not isinstance(given.model, Tuned):
+        raise UserError(
+            f"{given.place}: was not fine-tuned, so there is nothing it can say of a text; use"
+            f" clozelab finetune {given.place} TASK --out DIR first"
+        )
+    return given.task, given.model
+
+
+def suited(task: Assignment, examples: Sequence[Any]) -> Kind:
+    """The kind for these examples: any number of choices, and of an imported model pairs or not.
+
+    No weight depends on either.
+    """
+    kind = task.kind
+    if isinstance(kind, Choose):
+        return replace(kind, choices=max([kind.choices, *(len(one.seconds) for one in examples)]))
+    if task.name == IMPORTED and isinstance(kind, Classify | Regress):
+        return replace(kind, pair=any(one.second is not None for one in examples))
+    return kind
+
+
+def reader_of(given: Loaded, task: Assignment) -> TaskReader:
+    """The reader for blocks as long as those the model was tuned on."""
+    encoder, length = given.recipe.encoder, task.tuning.length
+    if isinstance(encoder, Transformer):
+        length = min(length, encoder.positions, given.recipe.blocks.length)
+    return given.reader(length)
+
+
+def example(kind: Kind, given: Any, number: int) -> Any:
+    """An input as an example of that kind, its label not known."""
+    name = str(number)
+    if kind.name in ("classify", "regress"):
+        first, second = (given, None) if isinstance(given, str) else given
+        return Sentences(name, first, second)
+    if kind.name == "tag":
+        return Tagged(name, tuple(given.split() if isinstance(given, str) else given))
+    if kind.name == "answer":
+        question, passage = given
+        return Question(name, question, passage)
+    if kind.name == "choose":
+        first, seconds = given
+        return Choice(name, first, tuple(seconds))
+    return Document(name, tuple(tuple(sentence) for sentence in given))

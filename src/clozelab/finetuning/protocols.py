@@ -1,0 +1,312 @@
+"""Protocols: how each paper tunes its encoder to each task, as TOML files of `Tuning` settings.
+
+[default] is complete; [kinds.answer] is laid over it for a kind of task and [tasks.cola] over both,
+key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
+place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
+itself. All of a file is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.config.tables import Table, build, written
+from clozelab.errors import UserError
+from clozelab.finetuning import task_settings
+from clozelab.finetuning.kinds import KINDS, OWN
+from clozelab.finetuning.tuning import Tuning
+from clozelab.nearest import remedy
+
+TASKS = {
+    **dict.fromkeys(("cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"), "classify"),
+    **dict.fromkeys(("xnli", "ocnli", "afqmc", "tnews", "chnsenticorp"), "classify"),
+    "stsb": "regress",
+    **dict.fromkeys(("squad1", "squad2", "cmrc2018", "drcd"), "answer"),
+    **dict.fromkeys(("swag", "hellaswag", "race"), "choose"),
+    **dict.fromkeys(("conll2003", "wnut17", "peopledaily"), "tag"),
+    **dict.fromkeys(("ontonotes", "litbank", "gap"), "coreference"),
+}
+OURS = "ours"
+
+_MANY = ("kinds", "tasks", "grids")  # tables of tables
+_WORDS = ("default", "grid", *_MANY)
+_SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
+_TASK = "task."  # what the settings of a kind of task begin with
+_FIELDS = [field.name for field in fields(Tuning)]
+_RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
+_LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
+
+
+def names() -> list[str]:
+    """The protocols that come with the package."""
+    folder = resources.files("clozelab") / "config" / "protocols"
+    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
+    """The protocol of the paper that a recipe is nearest to by its parts; for a small encoder ours.
+
+    `base` is what a study's variant changes: all variants of it are tuned by its protocol. ELMo's
+    is kept at every size, since it alone leaves its encoder as it is.
+    """
+    paper = _paper(base or recipe)
+    return OURS if paper != "elmo" and recipe.encoder.width < _SMALL else paper
+
+
+def _paper(recipe: Recipe) -> str:
+    """Whose recipe it is, by what sets that apart from BERT's; a name proves nothing.
+
+    The tokenizer is no mark: any recipe may meet a corpus that has another.
+    """
+    encoder: Any = recipe.encoder
+    kind, masking = slots.use("encoder", encoder), slots.use("masking", recipe.masking)
+    objectives = {slots.use("objectives", part) for part in recipe.objectives}
+    marks = {
+        "elmo": kind == "lstm",
+        "xlnet": kind == "relative",
+        "gpt": getattr(encoder, "causal", False),
+        "albert": "sentence_order" in objectives or getattr(encoder, "sharing", "none") != "none",
+        "distilbert": "distillation" in objectives,
+        "spanbert": bool({"span_boundary", "span_joint"} & objectives),
+        "ernie": masking == "knowledge",
+        "wwm": getattr(recipe.masking, "words", None) == "segmenter",
+        "roberta": bool(getattr(encoder, "position_offset", 0)),
+    }
+    return next((paper for paper, is_so in marks.items() if is_so), "bert")
+
+
+def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()) -> Tuning:
+    """The settings for a task, with `key=value` overrides; one's own task goes by a word of OWN."""
+    tables, place = _load(protocol)
+    _known(task, (*TASKS, *OWN), f"{place}: task {task}")
+    _known(kind, KINDS, f"{place}: kind {kind}")
+    found = _over(_laid(tables, task, kind, place=place), _changes(overrides))
+    return _made(found, place=place, key=task, task=task, kind=kind)
+
+
+def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
+    """The values that a protocol tries for a task, or else for its kind, or else for any."""
+    tables, place = _load(protocol)
+    _known(task, (*TASKS, *OWN), f"{place}: task {task}")
+    kind = _kind(task)
+    for key in (task, kind):
+        if key in tables["grids"]:
+            return _lists(tables["grids"][key], place=place, key=f"grids.{key}", kind=kind)
+    if not tables["grid"]:
+        raise UserError(f"{place} has no grid for {task}; give one, as in --grid rate=1e-5,2e-5")
+    return _lists(tables["grid"], place=place, key="grid", kind=None)
+
+
+def cells(
+    grid: Mapping[str, Sequence[Any]], overrides: Iterable[str] = (), *, kind: str | None = None
+) -> list[Table]:
+    """Every combination of a grid's values, or of those that words like rate=1e-5,2e-5 list.
+
+    In the order of the settings, so that the same cell has the same name however it was asked for.
+    `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
+    """
+    words = [_split(word, "rate=1e-5,2e-5", place="grid") for word in overrides]
+    for key, text in words:
+        if [name for name, _ in words].count(key) > 1:
+            raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
+    chosen = {key: _values(text) for key, text in words} or grid
+    lists = _lists(chosen, place="grid", key="grid", kind=kind)
+    return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
+
+
+def named(cell: Mapping[str, Any]) -> str:
+    """A short name for a cell, fit for a folder: rate-2e-05-sequences-32."""
+    return "-".join(f"{key}-{_short(cell[key])}" for key in sorted(cell, key=_place))
+
+
+def changes(cell: Mapping[str, Any]) -> list[str]:
+    """A cell as the overrides that `read` takes."""
+    return [f"{key}={written(value)}" for key, value in cell.items()]
+
+
+def _load(protocol: str | Path) -> tuple[Table, str]:
+    """The tables of a protocol, each of them tried, and what to call it."""
+    text, place = _find(protocol)
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{place} is not TOML: {error}; mend it there") from None
+    for word, found in tables.items():
+        _known(word, _WORDS, f"{place}: {word}")
+        inner = found.values() if word in _MANY and isinstance(found, dict) else ()
+        if not all(isinstance(table, dict) for table in (found, *inner)):
+            head = word if word not in _MANY else f"{word}.{'tag' if word == 'kinds' else 'cola'}"
+            raise UserError(f"{place}: {word} has keys outside a table; write them under [{head}]")
+    if "default" not in tables:
+        raise UserError(f"{place}: table default is missing; give it, with a rate and epochs")
+    tables = {word: tables.get(word, {}) for word in _WORDS}
+    _check(tables, place)
+    return tables, place
+
+
+def _check(tables: Table, place: str) -> None:
+    """Try every table, whichever task is asked for."""
+    _laid(tables, None, None, place=place)
+    for kind in tables["kinds"]:
+        _known(kind, KINDS, f"{place}: kinds.{kind}")
+        _laid(tables, None, kind, place=place)
+    for task in tables["tasks"]:
+        _known(task, TASKS, f"{place}: tasks.{task}")
+        _laid(tables, task, TASKS[task], place=place)
+    _lists(tables["grid"], place=place, key="grid", kind=None)
+    for key, table in tables["grids"].items():
+        _known(key, (*TASKS, *KINDS), f"{place}: grids.{key}")
+        _lists(table, place=place, key=f"grids.{key}", kind=_kind(key))
+
+
+def _laid(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
+    """The layers for a task one over another; each is tried, so that an error names its layer."""
+    layers = {"default": tables["default"]}
+    if kind in tables["kinds"]:
+        layers[f"kinds.{kind}"] = tables["kinds"][kind]
+    if task in tables["tasks"]:
+        layers[f"tasks.{task}"] = tables["tasks"][task]
+    found: Table = {}
+    for key, layer in layers.items():
+        found = _over(found, _flat(layer, place=place, key=key))
+        _made(found, place=place, key=key, task=task, kind=kind)
+    return found
+
+
+def _over(below: Table, above: Table) -> Table:
+    """One table laid over another; steps take the place of epochs, and the like."""
+    gone = {_RIVALS[key] for key in above if key in _RIVALS}
+    return {key: value for key, value in below.items() if key not in gone} | above
+
+
+def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
+    """The table with the settings of the kind of task beside the others, as task.stride."""
+    task = table.get("task", {})
+    if not isinstance(task, dict):
+        raise UserError(f"{place}: {key}.task must be a table; write what it sets, as task.stride")
+    return {
+        **{name: value for name, value in table.items() if name != "task"},
+        **{f"{_TASK}{name}": value for name, value in task.items()},
+    }
+
+
+def _made(table: Table, *, place: str, key: str, task: str | None, kind: str | None) -> Tuning:
+    own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
+    chosen = {name[len(_TASK) :]: value for name, value in table.items() if name not in own}
+    own["task"] = task_settings.lines(chosen, kind, place=place, key=f"{key}.task")
+    tuning: Tuning = build(Tuning, own, place=place, key=key)
+    if tuning.after is not None:
+        _known(tuning.after, TASKS, f'{place}: {key}.after = "{tuning.after}"')
+        if tuning.after == task:
+            raise UserError(f"{place}: {key}.after names {task} itself; name an earlier task")
+    return tuning
+
+
+def _lists(
+    table: Mapping[str, Any], *, place: str, key: str, kind: str | None
+) -> dict[str, list[Any]]:
+    """Lists of values in the order of the settings, each value tried."""
+    found: dict[str, list[Any]] = {}
+    flat = _flat(table, place=place, key=key)
+    for name in sorted(flat, key=_place):
+        values = flat[name]
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{place}: {key}.{name} must be a list of values, as in [16, 32]")
+        made = [
+            _made(_over(_LEAST, {name: one}), place=place, key=key, task=None, kind=kind)
+            for one in values
+        ]
+        found[name] = [
+            getattr(one, name, tuple(value) if isinstance(value, list) else value)
+            for one, value in zip(made, values, strict=True)
+        ]
+        if len({*found[name]}) < len(values):
+            raise UserError(f"{place}: {key}.{name} lists a value twice; list it once")
+    for name in found:
+        if _RIVALS.get(name) in found:
+            raise UserError(f"{place}: {key} has {name} and {_RIVALS[name]}; list one of them")
+    return found
+
+
+def _changes(overrides: Iterable[str]) -> Table:
+    found: Table = {}
+    for change in overrides:
+        key, text = _split(change, "rate=2e-5", place="protocol")
+        if key == "task":
+            raise UserError(f"protocol: {change!r} sets nothing; name a setting, as task.stride=64")
+        if key in found:
+            raise UserError(
+                f"{key} is set twice, to {written(found[key])} and to {text}; set it once,"
+                " or leave it out of the grid"
+            )
+        found[key] = _value(text)
+    return found
+
+
+def _split(word: str, example: str, *, place: str) -> tuple[str, str]:
+    key, sign, text = (part.strip() for part in word.partition("="))
+    if not sign or not key or not text:
+        raise UserError(f"{place}: {word!r} sets nothing; write key=value, as in {example}")
+    return key, text
+
+
+def _value(text: str) -> Any:
+    """A TOML value; a word need not be quoted."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _values(text: str) -> list[Any]:
+    """Values between commas; a pair is in brackets."""
+    try:
+        return list(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:
+        return [_value(one) for one in text.split(",")]
+
+
+def _kind(task: str) -> str:
+    """The kind of a task, which may go by that word itself."""
+    return "classify" if task == "pairs" else TASKS.get(task, task)
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Where a setting stands among others: as in `Tuning`, then those of the kind of task."""
+    return _FIELDS.index(name) if name in _FIELDS else len(_FIELDS), name
+
+
+def _short(value: Any) -> str:
+    """A value in a name: a whole number has no point, a pair no brackets."""
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, tuple):
+        return "+".join(_short(one) for one in value)
+    return str(value).lower()
+
+
+def _known(word: str, allowed: Collection[str], what: str) -> None:
+    if word not in allowed:
+        raise UserError(f"{what} is unknown; {remedy(word, allowed)}")
+
+
+def _find(protocol: str | Path) -> tuple[str, str]:
+    """The text of a protocol, and what to call it."""
+    word = str(protocol)
+    if isinstance(protocol, Path) or word.endswith(".toml") or "/" in word:
+        path = Path(protocol)
+        if not path.is_file():
+            raise UserError(f"{path} is no file; give a protocol's name or the path of a TOML file")
+        return path.read_text(encoding="utf-8", errors="replace"), str(path)
+    _known(word, names(), f"protocol {word}")
+    return (resources.files("clozelab") / "config" / "protocols" / f"{word}.toml").read_text(
+        "utf-8"
+    ), word

@@ -1,0 +1,169 @@
+"""A fine-tuning in words: the model, where the task's examples are, the protocol, the seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clozelab.errors import UserError
+from clozelab.files import sha256
+from clozelab.finetuning import protocols
+from clozelab.finetuning.files.found import Found, find
+from clozelab.finetuning.files.hub import is_hub
+from clozelab.finetuning.files.lines import located
+from clozelab.finetuning.files.own import own
+from clozelab.finetuning.files.tables import Table
+from clozelab.finetuning.kinds import OWN
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where a task's examples are: in the usual layout of a known task, or in one's own files."""
+
+    task: str  # a known task, or classify, regress, pairs, tag, answer, choose, coreference
+    root: str | None = None
+    train: str | None = None
+    dev: str | None = None
+    test: str | None = None
+    columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
+    labels: tuple[str, ...] = ()  # those there are; none: those of the training file
+
+    def found(self) -> Found:
+        """The files, each known to be there."""
+        files = {"train": self.train, "dev": self.dev, "test": self.test}
+        if not any(files.values()):
+            if self.columns:
+                raise UserError(f"--columns is for one's own files, and {self.task} has its own")
+            if self.task in OWN:
+                raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
+            return find(self.task, Path(self.root) if self.root else None)
+        return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
+
+    def check(self) -> None:
+        """Refuse what is not there, before anything is read."""
+        files = [file for file in (self.train, self.dev, self.test) if file]
+        for file in files:
+            if not is_hub(file):
+                located(Path(file))
+        if not files:
+            self.found()
+
+    def digests(
+        self, find_data: Callable[[Data], Found] | None = None, *, part: str | None = None
+    ) -> dict[str, str]:
+        """The sha256 of all there is to learn from or to choose the best by, or of a `part` alone.
+
+        Files go by their whole paths. Datasets of the hub go by their names and splits, and theirs
+        is that of the rows as they were read, by `find_data` where they are kept.
+        """
+
+        def wanted(split: str) -> bool:
+            return split.startswith(part) if part else not split.startswith("test")
+
+        own = {"train": self.train, "dev": self.dev, "test": self.test}
+        if not any(own.values()):
+            splits = self.found().splits
+            sources = [splits[name].source for name in splits if wanted(name)]
+            # By the name in the folder: a link there may lead to another file the next time.
+            paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
+            return {str(path): _digest(path) for path in paths}
+        digests = {}
+        for split, file in own.items():
+            if not (file and wanted(split)):
+                continue
+            if is_hub(file):
+                found = (find_data or Data.found)(self)
+                digests[f"{file} ({split})"] = _rows_digest(found.splits[split].source)
+            else:
+                path = located(Path(file)).resolve()
+                digests[str(path)] = _digest(path)
+        return digests
+
+
+@dataclass(frozen=True)
+class Order:
+    """One fine-tuning, in words: what a process needs to know to do it."""
+
+    model: str
+    data: Data
+    protocol: str | None = None  # None: that of the model's recipe
+    settings: tuple[str, ...] = ()  # key=value over the protocol's
+    seed: int = 0
+    fresh: bool = False  # random weights in the model's place
+    teacher: str | None = None
+    name: str = "seed-0"  # of its folder
+    digests: Mapping[str, str] | None = None  # of its data; None: not known
+
+
+def settled(order: Order) -> Order:
+    """The order with its places as they are seen from anywhere."""
+    given = order.data
+    data = replace(
+        given,
+        root=absolute(given.root),
+        train=absolute(given.train),
+        dev=absolute(given.dev),
+        test=absolute(given.test),
+    )
+    model = absolute(order.model) or order.model
+    return replace(order, model=model, teacher=absolute(order.teacher), data=data)
+
+
+def absolute(place: str | None) -> str | None:
+    """A path in full; a hub's name as it is."""
+    return str(Path(place).resolve()) if place and Path(place).exists() else place
+
+
+def refuse_changed(before: Mapping[str, str], now: Mapping[str, str], *, since: str) -> None:
+    """Refuse files that are not what they were: scores on two of them are no one's mean."""
+    changed = [file for file, digest in before.items() if now.get(file, digest) != digest]
+    if changed:
+        files, have = ", ".join(map(_near, changed)), "has" if len(changed) == 1 else "have"
+        raise UserError(
+            f"{files} {have} changed since {since}; put back what was there, or name another"
+            " folder by --out"
+        )
+
+
+def _near(file: str) -> str:
+    """A path as it is seen from here."""
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+
+
+def _digest(path: Path) -> str:
+    """A file's sha256; of a folder that of its files' names and digests."""
+    if not path.is_dir():
+        return sha256(path)
+    inside = sorted(file for file in path.rglob("*") if file.is_file())
+    lines = "".join(f"{sha256(file)}  {file.relative_to(path).as_posix()}\n" for file in inside)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _rows_digest(source: Path | Table) -> str:
+    """That of a dataset's rows in their order, each as JSON; what JSON has not goes by its type."""
+    assert isinstance(source, Table)
+    digest = hashlib.sha256()
+    for row in source.rows:
+        line = json.dumps(row.values, sort_keys=True, default=lambda value: type(value).__name__)
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()
+
+
+def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:
+    """The order with a grid's cell over its settings."""
+    return replace(order, settings=(*order.settings, *protocols.changes(cell)))
+
+
+def _columns(words: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        role, sign, column = word.partition("=")
+        if not (role and sign and column):
+            raise UserError(f"--columns {word}: write ROLE=COLUMN, as in label=sentiment")
+        found[role] = column
+    return found

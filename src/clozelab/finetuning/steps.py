@@ -1,0 +1,90 @@
+"""Which examples make a step of a fine-tuning: a pure function of seed and step.
+
+Every epoch has an order of its own. What has to be judged together stays together, and the blocks
+of a step are laid out sorted by length, or in one shape for a model that is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from clozelab.contracts import Batch, Ints, Targets
+from clozelab.errors import UserError
+from clozelab.finetuning.evaluator import laid_out
+from clozelab.keys import key, mix
+from clozelab.packed import sums
+from clozelab.training.packing import Room, Share, room_for
+
+_SAMPLE = 512  # groups that show how long examples are
+
+
+class Draws:
+    """The training examples of one task, drawn for one process out of `ranks`."""
+
+    def __init__(
+        self,
+        share: Share,
+        task: str,
+        *,
+        sequences: int,
+        seed: int,
+        alone: bool,
+        rank: int = 0,
+        ranks: int = 1,
+    ) -> None:
+        self.share, self.sequences, self.seed = share, sequences, seed
+        self.alone, self.rank, self.ranks = alone, rank, ranks
+        # What has no label (an answer that cannot be found) is nothing to learn from.
+        labels = share.targets[task]
+        there = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
+        self.numbers = np.flatnonzero(sums(there, share.units))
+        if not len(self.numbers):
+            raise UserError(f"{task}: no training example has a label; give some")
+        self.epoch = -(-len(self.numbers) // sequences)  # steps
+        self.longest = int(np.diff(share.starts).max())
+        self._last: tuple[int, Ints] | None = None
+
+    def take(self, step: int) -> Share:
+        """This process's part of a step."""
+        epoch, index = divmod(step, self.epoch)
+        drawn = self._order(epoch)[index * self.sequences : (index + 1) * self.sequences]
+        many = len(drawn)
+        return self.share.picked(
+            drawn[many * self.rank // self.ranks : many * (self.rank + 1) // self.ranks]
+        )
+
+    def batches(self, share: Share, *, tokens: int) -> list[Batch]:
+        """A part laid out without dummies, so many tokens and padding at a time."""
+        lengths = sums(np.diff(share.starts), share.units)
+        share = share.picked(np.argsort(-lengths, kind="stable"))
+        return [laid_out(share, part) for part in self._parts(share, tokens)]
+
+    def room(self, *, tokens: int) -> Room:
+        """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
+        sample = self.share.picked(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
+        many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
+        blocks = -(-int(self.sequences * many) // self.ranks)
+        return room_for(sample, tokens=tokens, blocks=blocks, longest=self.longest, constant=True)
+
+    def _order(self, epoch: int) -> Ints:
+        kept = self._last  # several threads may ask: what each has read is whole
+        if kept is None or kept[0] != epoch:
+            drawn = mix(key(self.seed, "order", epoch), self.numbers)
+            kept = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
+            self._last = kept
+        return kept[1]
+
+    def _parts(self, share: Share, tokens: int) -> Sequence[slice]:
+        """Which blocks go together."""
+        units = share.units.tolist()
+        lengths = np.diff(share.starts)
+        parts, first, longest = [], 0, 0
+        for begin, end in pairwise(units):
+            longest = max(longest, int(lengths[begin:end].max()))
+            if begin > first and (self.alone or (end - first) * longest > tokens):
+                parts.append(slice(first, begin))
+                first, longest = begin, int(lengths[begin:end].max())
+        return [*parts, slice(first, units[-1])] if units[-1] > first else parts

@@ -1,0 +1,51 @@
+"""task.toml, which travels with a fine-tuned checkpoint: the task, and how it was tuned."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import Any
+
+from clozelab.config.tables import build, plain, written
+from clozelab.errors import UserError
+from clozelab.finetuning.kinds import KINDS, Kind
+from clozelab.finetuning.tuning import Tuning
+from clozelab.nearest import remedy
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task by its name, its kind with all settings, and its tuning."""
+
+    name: str  # "sst2", or the kind where the data are the user's own
+    kind: Kind
+    tuning: Tuning
+    columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
+
+
+def to_toml(given: Assignment) -> str:
+    """The whole of it as text; it reads back equal."""
+    lines = [f"name = {written(given.name)}"]
+    if given.columns:
+        lines.append(f"columns = {written(given.columns)}")
+    lines += ["", "[task]", f"use = {written(given.kind.name)}"]
+    lines += [f"{key} = {written(value)}" for key, value in plain(given.kind).items()]
+    lines += ["", "[tuning]"]
+    lines += [f"{key} = {written(value)}" for key, value in plain(given.tuning).items()]
+    return "\n".join(lines) + "\n"
+
+
+def parse(text: str, place: str) -> Assignment:
+    """The assignment that a text holds; `place` is what errors call it."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+        task = dict(tables["task"])
+        use = task.pop("use")
+        name, tuning = str(tables["name"]), tables["tuning"]
+        columns = tuple(str(word) for word in tables.get("columns", ()))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
+    if use not in KINDS:
+        raise UserError(f"{place}: task.use = {written(use)} is unknown; {remedy(use, KINDS)}")
+    kind: Kind = build(KINDS[use], task, place=place, key="task")
+    return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"), columns)

@@ -1,0 +1,307 @@
+"""One fine-tuning in one process: the model on its device, the feed, the best weights so far.
+
+The model that is kept is the one whose score on the dev set was best, by the task's official
+metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clozelab.config import recipe as recipes
+from clozelab.encoder import Lstm, Transformer
+from clozelab.errors import UserError
+from clozelab.finetuning import taskfile
+from clozelab.finetuning.evaluator import laid_out, scored
+from clozelab.finetuning.inputs import Lesson
+from clozelab.finetuning.kinds import Answer
+from clozelab.finetuning.steps import Draws
+from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.tuned import Tuned, build
+from clozelab.runs import machine as machines
+from clozelab.runs.directory import TASK, machine_facts
+from clozelab.runs.events import Began, Evaluated, Said, Scored
+from clozelab.runs.machine import Machine
+from clozelab.runs.saving import bare, begin_with, plainly, restore, save
+from clozelab.training import checkpoint
+from clozelab.training.checkpoint import Checkpoint
+from clozelab.training.feed import Cursor
+from clozelab.training.loop import Prepared, Step, Trainee
+from clozelab.training.packing import pinned
+from clozelab.training.world import World, whole
+
+_PAYS = 4000  # steps from which compiling is worth its half minute
+_BEST = "best/"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The weights that did best on the dev set so far."""
+
+    value: float
+    step: int
+    scores: Mapping[str, float]
+    task: Assignment
+    weights: Mapping[str, Tensor]
+
+    def told(self) -> dict[str, Any]:
+        """All but the weights, for a checkpoint's state."""
+        told = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
+        return {**told, "task": taskfile.to_toml(self.task)}
+
+
+class Trial:
+    """A lesson set up on a machine."""
+
+    def __init__(self, lesson: Lesson, machine: Machine, world: World) -> None:
+        self.lesson, self.machine, self.world = lesson, machine, world
+        self.tuning, self.kind = lesson.task.tuning, lesson.task.kind
+        self.precision = machine.precision_on(world.device)
+        self.tokens = machine.tokens(world.device, lesson.recipe)
+        self.model = self._model()
+        self.draws = Draws(
+            lesson.share,
+            self.kind.name,
+            sequences=self.tuning.sequences,
+            seed=lesson.seed,
+            alone=self.model.head.rows == "group",
+            rank=world.rank,
+            ranks=world.size,
+        )
+        self.schedule = self.tuning.schedule(len(self.draws.numbers))
+        self.compiled = self._compiles()
+        self.trainee = self._trainee()
+        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
+        self.best: Best | None = None
+
+    def start(self) -> Cursor:
+        """Where a run begins."""
+        return Cursor(0, ((0, 0),))
+
+    def began(self, first: int) -> Began:
+        """What the run will do."""
+        share, device = self.lesson.share, self.world.device
+        length = share.tokens / max(len(share), 1)
+        recipe = self.lesson.recipe
+        size = recipe.tokenizer.vocabulary
+        return Began(
+            name=self.lesson.task.name,
+            recipe=recipe,
+            first=first,
+            steps=self.schedule.total,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            device=str(machines.facts(device)["gpu"] or device),
+            precision=self.precision,
+            micro_tokens=self.tokens,
+            flops_a_token=machines.flops_a_token(recipe, size, length=length, predicted=0.0),
+            peak=None,
+        )
+
+    def notes(self) -> list[str]:
+        """What a user would want to know before the first step."""
+        return list(self.lesson.notes)
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step on: each job prepares one step."""
+        for step in range(first, self.schedule.total):
+            yield _job(self, step)
+
+    def prepare(self, step: int) -> Prepared:
+        """One process's part of a step."""
+        share = self.draws.take(step)
+        if self.room is not None:
+            batches, blank = self.room.batches(share), self.room.lay(share, slice(0, 0))
+        else:
+            batches = self.draws.batches(share, tokens=self.tokens)
+            blank = laid_out(share, slice(0, 0))
+        gpu = self.world.device.type == "cuda"
+        return Prepared(
+            number=step,
+            batches=[pinned(batch) if gpu else batch for batch in batches],
+            blank=blank,
+            counts=share.counts(),
+            tokens=share.tokens,
+            factor=self.schedule.factor(step),
+            weights={self.kind.name: 1.0, "causal_lm": self.tuning.lm_weight},
+            after=Cursor(0, (divmod(step + 1, self.draws.epoch),)),
+        )
+
+    def shrink(self) -> str:
+        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        if self.tokens < 2 * self.draws.longest or self.world.size > 1:
+            raise UserError(
+                f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
+                " use --recompute, shorter blocks (--set length=…) or a smaller model"
+            )
+        self.trainee.model.zero_grad(set_to_none=True)
+        if self.world.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.tokens //= 2
+        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
+        return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
+
+    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
+        """The scores on the dev sets; the best weights are kept."""
+        scores: dict[str, float] = {}
+        task = self.lesson.task
+        value = 0.0
+        with plainly(self.trainee.model) as model:
+            assert isinstance(model, Tuned)
+            for place, (name, judge) in enumerate(self.lesson.dev.items()):
+                found = judge.predictions(model, self.world.device, tokens=self.tokens)
+                if not place and isinstance(task.kind, Answer):  # its threshold is chosen on dev
+                    task = replace(task, kind=task.kind.tune(found, judge.examples))
+                if isinstance(task.kind, Answer):
+                    found = task.kind.judge(found)
+                told = scored(task.kind, found, judge.examples, pronouns=judge.pronouns)
+                value = value if place else judge.selects(told)
+                scores |= {_called(what, name): one for what, one in told.items()}
+        if self.best is None or value > self.best.value:
+            kept = self._weights() if self.world.leads else {}
+            self.best = Best(value, number, scores, task, kept)
+        yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
+
+    def save(
+        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
+    ) -> Path | None:
+        """At the end the best weights alone; before, all that the run needs to go on."""
+        best = self.best
+        state = {"seed": self.lesson.seed, "best": best.told() if best else None, **state}
+        if ends:
+            assert best is not None
+            if not self.world.leads:
+                return None
+            return checkpoint.save(
+                folder,
+                step.number,
+                weights=best.weights,
+                tensors={},
+                state=state,
+                texts=self._texts(best.task),
+                keep=1,
+            )
+        return save(
+            folder,
+            step,
+            self.trainee,
+            self.world,
+            state=state,
+            texts=self._texts(self.lesson.task),
+            keep=1,
+            more={f"{_BEST}{name}": value for name, value in best.weights.items()} if best else {},
+        )
+
+    def recall(self, found: Checkpoint) -> Cursor:
+        """Go on from a checkpoint: the weights, the moments, and the best so far."""
+        told = found.state()["best"]
+        if told:
+            tensors = found.tensors()
+            kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
+            task = taskfile.parse(told["task"], str(found.path))
+            self.best = Best(told["value"], told["step"], told["scores"], task, kept)
+        if found.step == self.schedule.total:
+            return self.start()  # it has the best weights alone: only their result is to be written
+        return restore(found, self.trainee, self.world)
+
+    def chosen(self) -> dict[str, Any]:
+        """What a result says of the best so far."""
+        if self.best is None:
+            return {}
+        told = {"step": self.best.step, **self.best.scores}
+        return {"dev": told, "selected": self.best.value}
+
+    def facts(self) -> dict[str, Any]:
+        """The machine and its settings, for the record."""
+        device, lesson = self.world.device, self.lesson
+        return {
+            **machine_facts(),
+            **machines.facts(device),
+            "precision": self.precision,
+            "micro_tokens": self.tokens,
+            "workers": self.machine.threads,
+            "recompute": bool(self.machine.recompute),
+            "compiled": self.compiled,
+            "kernels": self.machine.fuses(device, compiled=self.compiled),
+            "graphs": self.trainee.replays,
+            "processes": self.world.size,
+            "seed": lesson.seed,
+            "task": lesson.task.name,
+            "from": lesson.origin,
+            "from_task": lesson.origin_task,
+            "teacher": lesson.teacher_origin,
+            "examples": len(self.draws.numbers),
+            "digests": dict(lesson.digests),
+        }
+
+    def _compiles(self) -> bool:
+        """As told, or on a GPU where a run is long enough and its model makes one graph."""
+        if self.machine.compile is not None:
+            return self.machine.compile
+        whole_graph = not isinstance(self.lesson.recipe.encoder, Lstm)
+        whole_graph = whole_graph and self.tuning.reader == "linear"
+        whole_graph = whole_graph and self.kind.name != "coreference"
+        return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
+
+    def _model(self) -> Tuned:
+        model = build(self.lesson.recipe, self.kind, self.tuning, seed=self.lesson.seed)
+        begin_with(model, self.lesson.start)
+        if self.lesson.teacher is not None:
+            model.teacher = (self.lesson.teacher.eval().requires_grad_(False),)
+            model.softness = (self.tuning.alpha, self.tuning.temperature)
+        return model
+
+    def _trainee(self) -> Trainee:
+        model, device = self.model, self.world.device
+        self.machine.place((model, *model.teacher), device, compiled=self.compiled)
+        # A step is so short that launching its kernels takes longer than running them.
+        recipe = self.lesson.recipe
+        replays = self.machine.replays(device, recipe, compiled=self.compiled, usual=True)
+        if self.compiled:
+            machines.compile_model(model, replays=replays)
+        wrapped = self.world.wrap(model, shard=False)
+        part = self.tuning.optimiser_part()
+        optimisers = part.build(model.named_parameters(), scale=self._scale)
+        scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
+        return Trainee(
+            wrapped,
+            optimisers,
+            self.tuning.clip,
+            self.lesson.seed,
+            scaler=scaler,
+            replays=replays,
+        )
+
+    def _scale(self, name: str) -> float:
+        """A parameter's rate, by whether layers share that half of a layer."""
+        shape = self.lesson.recipe.encoder
+        half: Any = name.split(".")[1]
+        shared = False
+        if isinstance(shape, Transformer) and half in ("attention", "ffn"):
+            shared = shape.copies(half) < shape.layers
+        return self.tuning.scale(name, shape.layers, shared=shared)
+
+    def _weights(self) -> dict[str, Tensor]:
+        parameters = bare(self.trainee.model).named_parameters()
+        return {name: whole(value.detach()).cpu().clone() for name, value in parameters}
+
+    def _texts(self, task: Assignment) -> dict[str, str]:
+        return {
+            "recipe.toml": recipes.to_toml(self.lesson.recipe),
+            "tokenizer.json": self.lesson.tokenizer.to_str(),
+            TASK: taskfile.to_toml(task),
+        }
+
+
+def _job(trial: Trial, step: int) -> Callable[[], Prepared]:
+    return lambda: trial.prepare(step)
+
+
+def _called(metric: str, split: str) -> str:
+    """A metric of the first dev set by its name, of another with that beside it."""
+    return metric if split == "dev" else f"{metric}_{split.removeprefix('dev_')}"

@@ -1,0 +1,156 @@
+"""An encoder with the head of a task: what fine-tuning trains, and what predicts.
+
+The encoder learns with the head, or stays as it is and lends its layers (BERT §5.3, ELMo §3.2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Batch, Encoded, Input, Sums
+from clozelab.encoder import Lstm, Relative
+from clozelab.errors import UserError
+from clozelab.finetuning.kinds import Kind
+from clozelab.finetuning.tuning import Tuning
+from clozelab.keys import root
+
+
+class Tuned(nn.Module):
+    """`forward(batch)` gives the task's sums, and GPT's language model's beside them."""
+
+    def __init__(self, encoder: nn.Module, task: str, heads: dict[str, nn.Module]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.task = task
+        self.heads = nn.ModuleDict(heads)
+        self.pooler: nn.Module | None = None  # of an imported model, where the head has it not
+        self.features = nn.ModuleDict()  # what stands between a frozen encoder and the head
+        self.frozen = False
+        # In a tuple, so that the teacher's weights are none of the student's.
+        self.teacher: tuple[Tuned, ...] = ()
+        self.softness = (0.5, 2.0)  # the share of the true labels, and the temperature
+
+    @property
+    def head(self) -> Any:
+        """The task's own."""
+        return self.heads[self.task]
+
+    def forward(self, batch: Batch) -> tuple[dict[str, Sums], None]:
+        """The sums over one micro-batch."""
+        encoded, targets = self.vectors(batch.input), batch.targets[self.task]
+        logits = self.head.logits(encoded, batch.input, targets)
+        sums: Sums = self.head.loss(logits, targets)
+        if self.teacher and self.training:
+            sums = self._taught(logits, sums, batch)
+        found = {self.task: sums}
+        for name in batch.targets:
+            if name != self.task:
+                found[name] = self.heads[name](encoded, batch.targets[name])
+        return found, None
+
+    def encode(self, given: Input, *, keep: bool = False) -> Encoded:
+        """The encoder alone."""
+        encoded: Encoded = self.encoder(given, keep=keep)
+        return encoded
+
+    def vectors(self, given: Input) -> Encoded:
+        """What the head works on."""
+        mixes = "mix" in self.features
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            encoded = self.encode(given, keep=mixes)
+        if mixes:
+            encoded = self.features["mix"](encoded)
+        if "recurrent" in self.features:
+            encoded = self.features["recurrent"](encoded, given)
+        return encoded
+
+    def predict(self, batch: Batch) -> Tensor:
+        """The head's rows for one batch."""
+        encoded = self.vectors(batch.input)
+        rows: Tensor = self.head.predict(encoded, batch.input, batch.targets[self.task])
+        return rows
+
+    def train(self, mode: bool = True) -> Tuned:
+        """As any module, but a frozen encoder never drops anything out."""
+        super().train(mode)
+        if self.frozen:
+            self.encoder.eval()
+        return self
+
+    def _taught(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
+        """The loss on the labels and the distance from the teacher, weighed."""
+        from clozelab.finetuning.heads.soft import softened
+
+        (teacher,), (share, temperature) = self.teacher, self.softness
+        targets = batch.targets[self.task]
+        with torch.no_grad():
+            shown = teacher.head.logits(teacher.vectors(batch.input), batch.input, targets)
+        apart = softened(logits, shown, self.head.there(targets), temperature=temperature)
+        return {**sums, "loss": share * sums["loss"] + (1 - share) * apart, "soft": apart}
+
+
+def build(recipe: Recipe, kind: Kind, tuning: Tuning, *, seed: int) -> Tuned:
+    """The model with fresh weights, the same for the same seed whatever was drawn before."""
+    encoder: Any = recipe.encoder
+    size = recipe.tokenizer.vocabulary
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(root(seed, "weights") >> 1)
+        body = _dropping(encoder, tuning).build(size)
+        features, width = _features(encoder, tuning)
+        model = Tuned(body, kind.name, {kind.name: kind.build(width)})
+        if tuning.lm_weight:
+            model.heads["causal_lm"] = _language_model(recipe, tuning).build(encoder, size)
+    if isinstance(encoder, Relative):  # only a query stream begins with it
+        idle: Any = model.encoder.embeddings
+        idle.query.requires_grad_(False)
+    model.features.update(features)
+    model.frozen = tuning.features != "tuned"
+    if model.frozen:
+        model.encoder.requires_grad_(False)
+    return model
+
+
+def _dropping(encoder: Any, tuning: Tuning) -> Any:
+    """The encoder with the dropout that it is fine-tuned with."""
+    rates = {"dropout": tuning.dropout, "attention_dropout": tuning.attention_dropout}
+    told = {name: rate for name, rate in rates.items() if rate is not None}
+    return replace(encoder, **{name: rate for name, rate in told.items() if hasattr(encoder, name)})
+
+
+def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
+    """What stands between encoder and head, and how wide its vectors are."""
+    from clozelab.finetuning.heads.features import Mix
+    from clozelab.finetuning.heads.recurrent import Recurrent
+
+    width = vector_width(encoder)
+    found: dict[str, nn.Module] = {}
+    if tuning.features != "tuned":
+        mix = Mix(tuning.features, layers=encoder.layers, width=width)
+        found["mix"], width = mix, mix.width
+    if tuning.reader == "bilstm":
+        recurrent = Recurrent(width, tuning.hidden)
+        found["recurrent"], width = recurrent, recurrent.width
+    return found, width
+
+
+def vector_width(encoder: Any) -> int:
+    """Numbers in a vector: ELMo's two directions lie side by side."""
+    return int(encoder.width) * (2 if isinstance(encoder, Lstm) else 1)
+
+
+def _language_model(recipe: Recipe, tuning: Tuning) -> Any:
+    """The objective that stays beside the task."""
+    from clozelab.objectives import CausalLm
+
+    for part in recipe.objectives:
+        if isinstance(part, CausalLm):
+            return part
+    raise UserError(
+        f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"
+        " beside the task; use --set lm_weight=0, or another --protocol"
+    )

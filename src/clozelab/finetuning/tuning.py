@@ -1,0 +1,149 @@
+"""How a pretrained encoder is put to a task: how long, at which rates, and what is read from it.
+
+The papers' settings by system and task are the files of protocols/ (BERT A.3, RoBERTa §5, …).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, Literal
+
+from clozelab.errors import UserError
+from clozelab.training.optimiser import Adamw, BertAdam
+from clozelab.training.schedule import Schedule
+
+_SHARES = ("dropout", "attention_dropout", "head_dropout")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """One fine-tuning, but for its data and its seed.
+
+    `sequences` are the examples of a step, `length` the most tokens of a block. A run has as many
+    `steps`, or passes over its examples as many times as `epochs` say; of them a share `warmup`,
+    or `warmup_steps`, raise the rate. `rate` is that of the head and the last layer; each layer
+    below has `layer_decay` times the rate of the one above it, and `head_rate` sets the head's
+    apart. Dropout that is None stays the encoder's own. `features` other than "tuned" leave the
+    encoder as it is and read those of its layers; `reader` stands between vectors and head.
+    `after` is a task to tune on first. A teacher's answers, where there is one, are softened by
+    `temperature` and weigh 1 − `alpha`. `task` has settings of the kind of task itself, as lines
+    of TOML by name: "stride = 64".
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    rate: float
+    sequences: int
+    length: int
+    epochs: float | None = None
+    steps: int | None = None
+    warmup: float | None = None
+    warmup_steps: int | None = None
+    shape: Literal["linear", "google_linear", "polynomial", "constant", "cosine"] = "linear"
+    optimiser: Literal["adamw", "bert_adam"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-6
+    decay: float = 0.01
+    decay_all: bool = False
+    clip: float = 1.0
+    layer_decay: float = 1.0
+    head_rate: float | None = None
+    dropout: float | None = None
+    attention_dropout: float | None = None
+    head_dropout: float = 0.1
+    features: Literal[
+        "tuned",
+        "embeddings",
+        "last",
+        "second_to_last",
+        "sum_last_four",
+        "weighted_last_four",
+        "concat_last_four",
+        "weighted_all",
+        "sum_all",
+    ] = "tuned"
+    reader: Literal["linear", "bilstm"] = "linear"
+    hidden: int = 768  # of the BiLSTM, both directions alike
+    head: Literal["span", "beam"] = "span"  # of questions: BERT's or XLNet's
+    lm_weight: float = 0.0  # of GPT's language model beside the task
+    after: str | None = None
+    alpha: float = 0.5
+    temperature: float = 2.0
+    task: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.optimiser_part()
+        for name in ("sequences", "length", "steps", "hidden"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} = {value}: must be at least 1")
+        for name in ("epochs", "head_rate", "temperature"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"{name} = {value}: must be above 0")
+        for name in ("warmup_steps", "lm_weight"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UserError(f"{name} = {value}: must be at least 0")
+        for name in _SHARES:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise UserError(f"{name} = {value}: must be at least 0 and below 1")
+        for name in ("warmup", "alpha"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise UserError(f"{name} = {value}: must be a share, between 0 and 1")
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(f"layer_decay = {self.layer_decay}: must be above 0 and at most 1")
+        self._check_pairs()
+
+    def schedule(self, examples: int) -> Schedule:
+        """The steps of a run over so many examples."""
+        steps = self.steps
+        if steps is None:
+            steps = max(1, round(ceil(examples / self.sequences) * (self.epochs or 0)))
+        if self.warmup_steps is not None and self.warmup_steps > steps:
+            raise UserError(
+                f"warmup_steps = {self.warmup_steps}: the run has only {steps} steps;"
+                " set warmup = 0.1, a share of them, instead"
+            )
+        # A share is cut to whole steps, as in BERT's code and RoBERTa's settings.
+        warmup = int((self.warmup or 0) * steps) if self.warmup_steps is None else self.warmup_steps
+        return Schedule(steps=steps, warmup=warmup, sequences=self.sequences, decay=self.shape)
+
+    def optimiser_part(self) -> Adamw | BertAdam:
+        """The optimiser; its groups have the rates that `scale` says."""
+        part = Adamw if self.optimiser == "adamw" else BertAdam
+        return part(
+            rate=self.rate,
+            betas=self.betas,
+            epsilon=self.epsilon,
+            decay=self.decay,
+            decay_all=self.decay_all,
+            clip=self.clip,
+        )
+
+    def scale(self, name: str, layers: int, *, shared: bool = False) -> float:
+        """A parameter's rate as a multiple of `rate`, by its name in an encoder of `layers`.
+
+        What several layers share (`shared`) has the rate of the last of them, the encoder's last.
+        """
+        # Differs from XLNet's code: that scales gradients, which Adam undoes, and no embedding.
+        owner, _, rest = name.partition(".")
+        if owner != "encoder":
+            return 1.0 if self.head_rate is None else self.head_rate / self.rate
+        place, number = f"{rest}.".split(".")[:2]
+        if place in ("embeddings", "characters"):
+            return self.layer_decay**layers
+        if shared or not number.isdigit():  # a norm after the last layer belongs to it
+            return 1.0
+        return self.layer_decay ** (layers - 1 - int(number))
+
+    def _check_pairs(self) -> None:
+        if self.epochs is None and self.steps is None:
+            raise UserError("epochs is missing; give it a number, or give steps")
+        for name, other in (("epochs", "steps"), ("warmup", "warmup_steps")):
+            if getattr(self, name) is not None and getattr(self, other) is not None:
+                raise UserError(f"{name} and {other} are both given; give one of them")

@@ -1,0 +1,1 @@
+"""Trained models: open, fill, embed, export, import."""

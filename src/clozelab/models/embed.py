@@ -1,0 +1,172 @@
+"""Texts → vectors: of any layer, for tokens, for words, or one for a whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clozelab.contracts import Ints
+from clozelab.encoder import Lstm
+from clozelab.errors import UserError
+from clozelab.files import replacing
+from clozelab.models.build import Model
+from clozelab.models.load import Loaded
+from clozelab.models.texts import Text, packed, read
+from clozelab.packed import offsets
+from clozelab.runs.events import drained
+from clozelab.training.world import join
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.tuned import Tuned
+
+Floats = NDArray[np.float32]
+Layer = int | Literal["all"]
+Words = Literal["first", "mean", "none"]
+Pool = Literal["cls", "mean", "none"]
+
+_CELLS = 8192  # tokens and padding taken at a time; words by their characters take more room
+_MOST_LETTERS = 1 << 26  # numpy keeps strings at the length of the longest: beyond this none
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """What `embed` makes of some texts: their rows one after another."""
+
+    vectors: Floats  # [rows, W]; of all layers [rows, layers, W]
+    starts: Ints  # [texts + 1] first row of each text
+    offsets: Ints  # [rows, 2] the characters of its text that each row stands for
+    cut: int  # texts that were longer than the model reads
+
+
+def embed(
+    given: Loaded,
+    texts: Sequence[str],
+    *,
+    layer: Layer = -1,
+    words: Words = "mean",
+    pool: Pool = "none",
+    device: str | None = None,
+) -> Vectors:
+    """The vectors of some texts, which do not depend on one another.
+
+    Layer 0 is the embedding's output, -1 the last. Rows are tokens (`words = "none"`), words by
+    their first piece or the mean of their pieces, or whole texts, by the vector of their [CLS] or
+    the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
+    mean is zero. ELMo reads words, so to it tokens are words.
+    """
+    return drained(follow(given, texts, layer=layer, words=words, pool=pool, device=device))
+
+
+def follow(
+    given: Loaded,
+    texts: Sequence[str],
+    *,
+    layer: Layer = -1,
+    words: Words = "mean",
+    pool: Pool = "none",
+    device: str | None = None,
+) -> Generator[int, None, Vectors]:
+    """As `embed`, yielding how many texts are done."""
+    check_layer(given, layer)
+    laid = read(given, texts)
+    if pool == "cls" and any(text.cls is None for text in laid):
+        raise UserError(f"{given.place}: its texts have no [CLS] to take; use --pool mean")
+    lengths = np.array([len(text) for text in laid], dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little to pad
+    nothing = _nothing(given, layer)
+    parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in laid]
+    cells = _CELLS // 8 if isinstance(given.recipe.encoder, Lstm) else _CELLS
+    with join(device) as world:
+        model = given.model.to(world.device)
+        done = 0
+        while done < len(order) and lengths[order[done]]:
+            some = order[done : done + max(1, cells // int(lengths[order[done]]))]
+            some = some[lengths[some] > 0]
+            states = _states(model, [laid[number] for number in some], layer, world.device)
+            for number, one in zip(some, states, strict=True):
+                parts[number] = _rows(laid[number], one, words, pool)
+            done += len(some)
+            yield done
+    found = [part for part in parts if part is not None]
+    return Vectors(
+        vectors=np.concatenate([nothing, *(vectors for vectors, _ in found)]),
+        starts=offsets([len(vectors) for vectors, _ in found]),
+        offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in found)]),
+        cut=sum(text.cut for text in laid),
+    )
+
+
+def save(file: Path, found: Vectors, texts: Sequence[str]) -> list[str]:
+    """Write vectors, starts, offsets, texts and words; the names of what was too long to keep."""
+    owner = np.repeat(np.arange(len(texts)), np.diff(found.starts)).tolist()
+    spans = zip(owner, found.offsets.tolist(), strict=True)
+    words = [texts[number][first:stop] for number, (first, stop) in spans]
+    strings = {"texts": _strings(texts), "words": _strings(words)}
+    kept: dict[str, Any] = {name: array for name, array in strings.items() if array is not None}
+    arrays = {"vectors": found.vectors, "starts": found.starts, "offsets": found.offsets, **kept}
+    with replacing(file) as stream:
+        np.savez(stream, **arrays)
+    return [name for name, array in strings.items() if array is None]
+
+
+def check_layer(given: Loaded, layer: Layer) -> None:
+    """Refuse a layer that the model has not."""
+    top = given.recipe.encoder.layers
+    if layer != "all" and not -top - 1 <= layer <= top:
+        raise UserError(
+            f"--layer {layer}: {given.place} has layers 0 (the embedding) to {top}, or from the"
+            f" end -1 to {-top - 1}"
+        )
+
+
+@torch.inference_mode()
+def _states(
+    model: Model | Tuned, texts: list[Text], layer: Layer, device: torch.device
+) -> list[Floats]:
+    """[tokens, W] or [tokens, layers, W] of each text."""
+    encoded = model.encode(packed(texts, device), keep=layer != -1)
+    if layer == "all":
+        states = torch.stack(encoded.layers, dim=1)
+    else:
+        states = encoded.states if layer == -1 else encoded.layers[layer]
+    found: Floats = states.float().cpu().numpy()
+    return np.split(found, np.cumsum([len(text) for text in texts])[:-1])
+
+
+def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats, Ints]:
+    """A text's rows and the characters they stand for."""
+    own = states[text.own]
+    if pool != "none":
+        whole = np.array([[text.spans[0, 0], text.spans[-1, 1]] if len(own) else [0, 0]])
+        if pool == "cls":
+            assert text.cls is not None
+            return states[text.cls][None], whole
+        return own.sum(axis=0, keepdims=True) / max(len(own), 1), whole
+    if words == "none" or not len(own):
+        return own, text.spans
+    first = np.flatnonzero(text.begins)
+    sizes = np.diff(np.append(first, len(own)))
+    spans = np.stack([text.spans[first, 0], text.spans[first + sizes - 1, 1]], axis=1)
+    if words == "first":
+        return own[first], spans
+    sums = np.add.reduceat(own, first, axis=0)
+    return np.divide(sums, sizes.reshape(-1, *[1] * (sums.ndim - 1)), dtype=np.float32), spans
+
+
+def _nothing(given: Loaded, layer: Layer) -> Floats:
+    """The rows of a text without a token."""
+    encoder = given.recipe.encoder
+    width = 2 * encoder.width if isinstance(encoder, Lstm) else encoder.width
+    shape = (0, encoder.layers + 1, width) if layer == "all" else (0, width)
+    return np.zeros(shape, dtype=np.float32)
+
+
+def _strings(values: Sequence[str]) -> NDArray[np.str_] | None:
+    longest = max(map(len, values), default=0)
+    return None if longest * len(values) > _MOST_LETTERS else np.array(values, dtype=np.str_)

@@ -1,0 +1,182 @@
+"""A trained model out to transformers or ONNX, and a model of transformers in as a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clozelab.config import recipe as recipes
+from clozelab.encoder import Relative, Transformer
+from clozelab.errors import UserError
+from clozelab.files import new_folder, write_text
+from clozelab.models import origin as origins
+from clozelab.models.history import data, lineage, metrics
+from clozelab.models.interop import families, huggingface, onnx
+from clozelab.models.interop.card import card
+from clozelab.models.interop.fitting import fitting
+from clozelab.models.interop.heads import ROBERTAS, TaskHead
+from clozelab.models.interop.tokenizer import dressed
+from clozelab.models.load import Loaded, load
+from clozelab.models.reader import TaskReader
+from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
+from clozelab.training import checkpoint
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.taskfile import Assignment
+
+_MARKS = 3  # around two texts, with one between them
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What was written, in words, and what the user should know of it."""
+
+    what: str
+    notes: tuple[str, ...] = ()
+
+
+def export(place: str, out: Path, *, family: str | None = None) -> Handed:
+    """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
+    given = load(place)
+    task, origin = _head(given), given.origin
+    vocabulary, weights = given.vocabulary, _weights(given)
+    model_type: str | None = None
+    if origin is not None:  # it goes out as it came
+        model_type = None if family else origin.model_type
+        family = family or origin.family
+        weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
+    if origin is not None and family == origin.family and family in ROBERTAS:
+        # Its config says from which id positions are counted, whatever the tokenizer pads with.
+        offset = getattr(given.recipe.encoder, "position_offset", 1)
+        vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
+    found = families.export(
+        given.recipe.encoder,
+        weights,
+        vocabulary=vocabulary,
+        length=_length(given),
+        family=family,
+        model_type=model_type,
+        task=task,
+        bare=origin is not None and origin.bare,
+    )
+    kind = found.config["model_type"]
+    if _doubled(given) and found.family not in ROBERTAS:
+        raise UserError(
+            f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
+            f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
+        )
+    # How a model of another library was tuned is not known.
+    tuned = given.task if given.step else None
+    text = card(
+        name=str(out),
+        title=given.recipe.title.rstrip("."),
+        recipe_toml=recipes.to_toml(given.recipe),
+        data=data(given),
+        metrics=metrics(given),
+        family=kind,
+        task=task,
+        lineage=lineage(given),
+        task_toml=_toml(tuned) if tuned else "",
+    )
+    huggingface.write(out, found, tokenizer=given.tokenizer, vocabulary=given.vocabulary, card=text)
+    parts = sorted({".".join(name.split(".")[:2]) for name in found.left})
+    notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
+    return Handed(f"{found.config['architectures'][0]} of transformers", given.notes + notes)
+
+
+def export_graph(place: str, out: Path) -> Handed:
+    """Write a folder with model.onnx and the tokenizer that goes before it."""
+    onnx.require(out)
+    given = load(place)
+    shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
+    # Of XLNet's head the states are no use: they have seen what they would predict.
+    names: tuple[str, ...] = () if isinstance(shape, Relative) else ("masked_lm", "causal_lm")
+    names = names if task is None else (task.kind,)
+    head: Any = next((heads[name] for name in names if name in heads), None)
+    family = fitting(shape, frozenset(heads), given.vocabulary, task=task)
+    family = "roberta" if _doubled(given) else family  # by what stands between two texts
+    ready = dressed(given.tokenizer, family, given.vocabulary, tuned=task is not None)
+    with new_folder(out) as folder:
+        outputs = onnx.export_onnx(
+            folder / "model.onnx", given.model.encoder, shape=shape, head=head, task=task
+        )
+        (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
+    return Handed(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
+
+
+def bring(place: str, out: Path) -> Handed:
+    """Make a run of a model of transformers, so that every command takes it."""
+    path = Path(place)
+    if (path / "recipe.toml").exists() or (path / PLAN).exists():
+        raise UserError(f"{place}: is a run of clozelab already; use it as it is")
+    given = load(place)
+    text = recipes.to_toml(given.recipe)
+    texts = {"recipe.toml": text, "tokenizer.json": given.tokenizer.to_str()}
+    facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
+    if given.origin is not None:
+        texts[origins.FILE] = origins.to_json(given.origin)
+    if given.task is not None:
+        texts[TASK] = _toml(given.task)
+        facts["task"] = given.task.name
+    with new_folder(out) as folder:
+        run = Run.create(folder, recipe_toml=text, machine=facts)
+        if given.task is not None:
+            write_text(run.path / TASK, texts[TASK])
+        checkpoint.save(
+            run.checkpoints,
+            0,
+            weights=_weights(given),
+            tensors={},
+            state={},
+            texts=texts,
+            keep=0,
+        )
+    kind = f", tuned to {given.task.kind.name}" if given.task else ""
+    kind = kind or ("" if given.model.heads else ", an encoder alone, without a head that predicts")
+    return Handed(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
+
+
+def _toml(task: Assignment) -> str:
+    from clozelab.finetuning.loading import to_toml
+
+    return to_toml(task)
+
+
+def _reader(given: Loaded, task: Assignment) -> TaskReader:
+    """Texts as the model reads those of its task."""
+    from clozelab.finetuning.loading import reader_of
+
+    return reader_of(given, task)
+
+
+def _weights(given: Loaded) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in given.model.named_parameters()}
+
+
+def _head(given: Loaded) -> TaskHead | None:
+    """The head of the task that a model was fine-tuned for."""
+    if given.task is None:
+        return None
+    from clozelab.finetuning.loading import outward
+
+    return outward(given.task, length=_length(given))
+
+
+def _doubled(given: Loaded) -> bool:
+    """Whether the model was tuned on two texts with two separators between them."""
+    task = given.task
+    if task is None or task.kind.name == "tag" or not getattr(task.kind, "pair", True):
+        return False
+    return _reader(given, task).marks(2) > _MARKS
+
+
+def _length(given: Loaded) -> int:
+    """The most tokens a text may have."""
+    if given.task is not None:
+        return _reader(given, given.task).length
+    encoder = given.recipe.encoder
+    return encoder.positions if isinstance(encoder, Transformer) else given.recipe.blocks.length

@@ -1,0 +1,192 @@
+"""Blanks in a text → the tokens a model would put there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, decoders
+from torch import Tensor
+
+from clozelab.contracts import Counts, Ids, Input, Ints
+from clozelab.encoder import Lstm
+from clozelab.errors import UserError
+from clozelab.models.load import Loaded
+from clozelab.models.texts import around, limit, packed
+from clozelab.text.encoding import Encoder
+from clozelab.text.vocabulary import ROLES
+from clozelab.training.world import join
+
+_OTHER, _TARGET = 1, 2  # of Input.kinds
+
+
+@dataclass(frozen=True)
+class Guess:
+    """What may stand in a blank."""
+
+    token: str
+    number: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Each blank's guesses, the best first, and the text with the best put in."""
+
+    blanks: tuple[tuple[Guess, ...], ...]
+    parts: tuple[str, ...]  # the text, cut before and after every blank's best
+    left_only: bool  # a blank was guessed from what stands to its left
+
+    @property
+    def text(self) -> str:
+        """The text with every blank's best put in."""
+        return "".join(self.parts)
+
+
+def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
+    """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
+    if isinstance(given.recipe.encoder, Lstm):
+        raise UserError(
+            f"{given.place}: encoder lstm reads whole words from one side at a time and has no"
+            " blanks; use clozelab embed"
+        )
+    head = next((name for name in _WAYS if name in given.model.heads), None)
+    if head is None:
+        raise UserError(
+            f"{given.place}: has no head that predicts tokens; pretrain it with one by --from"
+        )
+    if top < 1:
+        raise UserError(f"--top {top}: at least 1")
+    around_blanks = _cut(given, text)
+    ids, at = _tokens(given, around_blanks, masked=head == "masked_lm")
+    most = limit(given)
+    if most is not None and len(ids) > most:
+        raise UserError(
+            f"the text has {len(ids):,} tokens, and {given.place} reads {most:,} at a time;"
+            f" shorten it to {most:,}"
+        )
+    with join(device) as world:
+        given.model.to(world.device)
+        with torch.inference_mode():
+            logits = _WAYS[head](given, ids, at, world.device).cpu()
+    blanks = _guesses(given, logits, top)
+    parts = _put(given.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
+    return Filled(tuple(blanks), tuple(parts), head == "causal_lm")
+
+
+def _cut(given: Loaded, text: str) -> list[str]:
+    """What stands before, between and after the blanks."""
+    own = given.tokenizer.id_to_token(given.vocabulary.roles.get("mask", given.vocabulary.size))
+    names = {*ROLES["mask"], *([own] if own else [])}
+    parts = re.split("|".join(re.escape(name) for name in sorted(names)), text)
+    if len(parts) == 1:
+        raise UserError("the text has no blank in it: write [MASK] where a word is missing")
+    return parts
+
+
+def _tokens(given: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
+    """The text's tokens with one for each blank, and where the blanks are."""
+    roles = given.vocabulary.roles
+    mask = given.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
+    encoded = Encoder(given.tokenizer, segment=False, counts=Counts()).encode(parts)
+    ids = np.insert(encoded.ids, encoded.starts[1:-1], mask)
+    return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
+
+
+def _from_both(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+    """[K, V] at the blanks, each seen as a mask."""
+    text = around(given, ids)
+    encoded = given.model.encode(packed([text], device))
+    states = encoded.states[torch.from_numpy(at + text.own.start).to(device)]
+    return _logits(given, "masked_lm", states, encoded.table)
+
+
+def _from_queries(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+    """[K, V] by XLNet's query stream: a blank sees all that is none, and nothing sees a blank."""
+    text = around(given, ids)
+    size = len(text)
+    blank = torch.zeros(size, dtype=torch.bool, device=device)
+    blank[torch.from_numpy(at).to(device)] = True
+    batch: Input = packed([text], device)
+    # The encoder lets each half of a block follow the one before; taken back from the second
+    # half, all that is no blank comes first in the order, and all blanks after it together.
+    later = (batch.places >= (size + 1) // 2) * (size + 1)
+    encoded = given.model.encode(
+        batch._replace(
+            order=torch.where(blank, 0, -1) - later,
+            kinds=torch.where(blank, _TARGET, _OTHER),
+            queries=torch.from_numpy(at[None]).to(device),
+        )
+    )
+    assert encoded.queries is not None
+    return _logits(given, "permutation_lm", encoded.queries, encoded.table)
+
+
+def _from_left(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+    """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
+    roles = given.vocabulary.roles
+    start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
+    before = np.array([number for number in start if number is not None], dtype=ids.dtype)
+    ids, found = ids.copy(), []
+    for place in at.tolist():
+        left = np.concatenate([before, ids[:place]])[-(limit(given) or 0) :]
+        if not len(left):
+            raise UserError(
+                f"nothing stands before the first blank, and {given.place} reads from the left;"
+                " put a word before it"
+            )
+        encoded = given.model.encode(packed([around(given, left)], device))
+        logits = _logits(given, "causal_lm", encoded.states[-1:], encoded.table)
+        ids[place] = int(logits[0, : given.vocabulary.size].argmax())
+        found.append(logits)
+    return torch.cat(found)
+
+
+# The heads that can fill a blank, the best first.
+_WAYS = {"masked_lm": _from_both, "permutation_lm": _from_queries, "causal_lm": _from_left}
+
+
+def _logits(given: Loaded, name: str, states: Tensor, table: Tensor | None) -> Tensor:
+    head: Any = given.model.heads[name]
+    logits: Tensor = head.logits(states, table)
+    return logits
+
+
+def _guesses(given: Loaded, logits: Tensor, top: int) -> list[tuple[Guess, ...]]:
+    """The likeliest tokens of each blank; a row of the table without a token is never one."""
+    chances = logits.double().softmax(-1)[:, : given.vocabulary.size]
+    best = chances.topk(min(top, chances.shape[1]))
+    return [
+        tuple(
+            Guess(_written(given.tokenizer, number)[0], number, chance)
+            for number, chance in zip(numbers, values, strict=True)
+        )
+        for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    ]
+
+
+def _put(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:
+    """The text with a token in every blank; a piece that goes on a word takes no space before."""
+    for part, number in zip(parts, numbers, strict=False):
+        token, joins = _written(tokenizer, number)
+        yield part.rstrip() if joins else part
+        yield token.removeprefix("##")
+    yield parts[-1]
+
+
+def _written(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
+    """A token as a reader would write it, and whether it goes on the word before it."""
+    piece = tokenizer.id_to_token(number) or "?"
+    if piece.startswith("##"):
+        return piece, True
+    spaced = isinstance(tokenizer.decoder, decoders.ByteLevel | decoders.Metaspace)
+    word = piece
+    if tokenizer.decoder is not None:
+        word = tokenizer.decode([number], skip_special_tokens=False).strip()
+    special = number in tokenizer.get_added_tokens_decoder()
+    joins = spaced and not special and not piece.startswith(("Ġ", "▁"))
+    return (word if word and "�" not in word else piece), joins

@@ -1,0 +1,201 @@
+"""On the way out: which family of transformers fits a model, and the model made to fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from clozelab.contracts import Vocabulary
+from clozelab.encoder import Encoder, Lstm, Relative, Transformer
+from clozelab.errors import UserError
+from clozelab.models.interop.heads import (
+    ROBERTAS,
+    SUMMARISED,
+    Summary,
+    TaskHead,
+    architecture,
+    head_shapes,
+    usual,
+)
+from clozelab.models.interop.labels import EPSILON, unseeing
+from clozelab.models.interop.names import GPTS, NAMES
+
+_ONNX = "or export to ONNX, which takes any encoder"
+
+
+def fitting(
+    encoder: Encoder,
+    heads: frozenset[str],
+    vocabulary: Vocabulary,
+    *,
+    task: TaskHead | None = None,
+) -> str:
+    """The family that has this encoder and, of those, most of its heads."""
+    if not isinstance(encoder, Transformer):
+        return "xlnet"
+    if encoder.causal and not encoder.embedding_norm:
+        return "gpt2" if encoder.norm == "pre" else "openai-gpt"
+    narrow = encoder.embedding != encoder.width
+    if encoder.sharing != "none" or narrow or "sentence_order" in heads:
+        return "albert"
+    if encoder.norm == "pre":
+        return "roberta-prelayernorm"
+    counted = encoder.position_offset == vocabulary.roles.get("pad", -1) + 1
+    if encoder.position_offset and counted and encoder.activation == "gelu":
+        return "roberta"
+    plain = encoder.types == 0 and encoder.position_offset == 0 and not encoder.causal
+    plain = plain and encoder.epsilon == 1e-12 and "next_sentence" not in heads
+    if task is not None and task.kind in SUMMARISED:
+        plain = plain and task.summary.activation == usual("distilbert", task.kind).activation
+    return "distilbert" if plain else "bert"
+
+
+def summary(family: str, kind: str) -> Summary:
+    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
+
+    Where there is no such class, or the kind sums up nothing, it is BERT's.
+    """
+    return Summary() if architecture(family, TaskHead(kind)) is None else usual(family, kind)
+
+
+def admit(
+    encoder: Encoder, family: str, *, transforms: bool = False, task: TaskHead | None = None
+) -> None:
+    """Refuse a family that is none, or not for this encoder or its head.
+
+    `transforms` is whether a causal head has more than a table.
+    """
+    if isinstance(encoder, Lstm):
+        raise UserError("encoder lstm: transformers has no such class; use `clozelab embed`")
+    if family not in NAMES:
+        raise UserError(f"family {family!r}: unknown; there are {', '.join(NAMES)}")
+    if (family == "xlnet") != isinstance(encoder, Relative):
+        raise UserError(f"family {family!r}: not for this encoder; leave it out")
+    if task is not None:
+        _admit_head(encoder, family, task)
+    elif family in GPTS and transforms:
+        raise UserError(
+            f'objectives.causal_lm.head = "transform": a {family} model of transformers has'
+            f' "plain"; train it so, {_ONNX}'
+        )
+
+
+def _admit_head(encoder: Encoder, family: str, task: TaskHead) -> None:
+    """Say what the family's class for that task cannot have."""
+    theirs = f"a {family} class of transformers"
+    beam = task.kind == "answer" and task.head == "beam"
+    if architecture(family, task) is None:
+        wanted = ' with head = "beam"' if beam else ""
+        raise UserError(
+            f"task {task.kind}{wanted}: no {family} class of transformers has such a head; use the"
+            " run as it is (`clozelab predict`), or export what it was fine-tuned from"
+        )
+    if task.vectors != "last":
+        raise UserError(
+            f'task on "{task.vectors}" vectors: {theirs} has its head on the last layer; use the'
+            " run as it is (`clozelab predict`)"
+        )
+    if beam and isinstance(encoder, Relative) and encoder.epsilon != EPSILON:
+        raise UserError(
+            f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
+            f" transformers they are one; {_ONNX.removeprefix('or ')}"
+        )
+    names = task.labels
+    if task.kind in ("classify", "tag") and not (len(names) > 1 and len(set(names)) == len(names)):
+        raise UserError(
+            f"task {task.kind}: {len(names)} labels with {len(set(names))} names; a model is"
+            " exported with two or more, no name twice"
+        )
+    if task.kind in SUMMARISED:
+        _admit_summary(encoder, family, task)
+
+
+def _admit_summary(encoder: Encoder, family: str, task: TaskHead) -> None:
+    """The same, of the vector that stands for a block."""
+    theirs, has = f"a {family} class of transformers", usual(family, task.kind)
+    if unseeing(encoder, family, task.kind):
+        raise UserError(
+            f"encoder.causal = True: {theirs} takes the first token's vector, which has seen"
+            f" nothing; {_ONNX.removeprefix('or ')}"
+        )
+    if task.pool != "mark":
+        raise UserError(
+            f"task.pool = {task.pool!r}: {theirs} takes one token's vector; fine-tune with"
+            f" 'mark', {_ONNX}"
+        )
+    if family != "xlnet" and task.summary.activation != has.activation:
+        raise UserError(
+            f"task.summary = {task.summary.activation!r}: {theirs} has {has.activation!r};"
+            f" fine-tune with that, {_ONNX}"
+        )
+    if task.summary.bias and not has.bias:
+        raise UserError(
+            f"task.bias = True: {theirs} has none; fine-tune with bias = false, {_ONNX}"
+        )
+
+
+def filled(
+    task: TaskHead, weights: Mapping[str, Tensor], family: str, *, width: int
+) -> tuple[TaskHead, dict[str, Tensor]]:
+    """The same head with what its class has besides: a bias or a judge of zeros."""
+    summary = task.summary._replace(bias=usual(family, task.kind).bias)
+    whole = task._replace(summary=summary, impossible=task.head == "beam")
+    added = head_shapes(whole, width).items() - head_shapes(task, width).items()
+    some = next(iter(weights.values()), torch.empty(0))
+    return whole, {**{name: some.new_zeros(shape) for name, shape in added}, **weights}
+
+
+def fitted(
+    encoder: Transformer, weights: dict[str, Tensor], family: str, vocabulary: Vocabulary
+) -> tuple[Transformer, dict[str, Tensor]]:
+    """The same function in the shape that the family has."""
+    inside = "encoder.embeddings"
+    words = weights[f"{inside}.words.weight"]
+    if family == "roberta":
+        padding = vocabulary.role("pad")
+        if encoder.position_offset != padding + 1:
+            raise UserError(
+                f"encoder.position_offset = {encoder.position_offset}: roberta counts positions"
+                f" from the padding id, here {padding} + 1; leave the family out"
+            )
+    elif family == "roberta-prelayernorm":
+        encoder, weights = _counted(encoder, weights, vocabulary.role("pad") + 1)
+    elif encoder.position_offset:
+        rows = weights[f"{inside}.positions.weight"][encoder.position_offset :]
+        weights = {**weights, f"{inside}.positions.weight": rows}
+        encoder = replace(encoder, position_offset=0)
+    if encoder.types == 0 and family in ("bert", *ROBERTAS, "albert"):
+        weights = {**weights, f"{inside}.types.weight": words.new_zeros(1, encoder.embedding)}
+        encoder = replace(encoder, types=1)
+    if family == "albert" and encoder.embedding == encoder.width:
+        weights = {
+            **weights,
+            f"{inside}.projection.weight": torch.eye(encoder.width).to(words),
+            f"{inside}.projection.bias": words.new_zeros(encoder.width),
+        }
+    return encoder, weights
+
+
+def _counted(
+    encoder: Transformer, weights: dict[str, Tensor], offset: int
+) -> tuple[Transformer, dict[str, Tensor]]:
+    """The same positions, counted from another row: those before the first are never read."""
+    table = "encoder.embeddings.positions.weight"
+    rows = weights[table][encoder.position_offset :]
+    if encoder.position_offset != offset:
+        weights = {**weights, table: torch.cat([rows.new_zeros(offset, rows.shape[1]), rows])}
+    return replace(encoder, position_offset=offset), weights
+
+
+def marks(family: str, vocabulary: Vocabulary) -> dict[str, int | None]:
+    """The ids that a config names."""
+    roles = vocabulary.roles
+    marks = {"pad_token_id": roles.get("pad")}
+    if family in (*ROBERTAS, "albert"):
+        marks |= {"bos_token_id": roles.get("cls"), "eos_token_id": roles.get("sep")}
+    elif family in ("xlnet", *GPTS):
+        marks |= {"bos_token_id": None, "eos_token_id": roles.get("eod", roles.get("sep"))}
+    return marks

@@ -1,0 +1,159 @@
+"""Directories of Hugging Face: config, weights, tokenizer and card, written whole and read back."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab.contracts import Vocabulary
+from clozelab.errors import UserError
+from clozelab.files import new_folder, write_tensors
+from clozelab.models.interop.families import Exported
+from clozelab.models.interop.tokenizer import described, dressed
+
+_TEXTS = (
+    "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json", "*.model",
+)  # fmt: skip
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class Checkpoint(NamedTuple):
+    """A directory that was read; its tokenizer's files lie in `folder`."""
+
+    folder: Path
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write(
+    folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
+) -> None:
+    """A directory that transformers opens; it appears whole or not at all."""
+    family = model.family
+    ready = dressed(tokenizer, family, vocabulary, tuned=model.task is not None)
+    types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
+    settings = described(ready, vocabulary, family=family, types=types, length=model.length)
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}
+    with new_folder(folder) as place:
+        _write_json(place / "config.json", model.config)
+        _write_json(place / "tokenizer_config.json", settings)
+        (place / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
+        (place / "README.md").write_text(card, encoding="utf-8", errors="replace")
+        write_tensors(place / "model.safetensors", tensors)
+
+
+def read(place: str) -> Checkpoint:
+    """A local directory, which never touches the network, or the name of one on the hub."""
+    folder = Path(place)
+    if not folder.is_dir():
+        folder = _fetched(place)
+    return Checkpoint(folder, _read_json(folder / "config.json"), _tensors(folder))
+
+
+def _fetched(place: str) -> Path:
+    """Where the hub's files of that name lie, once they are here."""
+    if not _HUB.fullmatch(place):
+        raise UserError(f"{place}: no such directory; give one, or a name on the hub (owner/name)")
+    try:
+        hub: Any = importlib.import_module("huggingface_hub")
+    except ImportError as error:
+        raise UserError(
+            f"{place}: no such directory, and to fetch it from the hub needs huggingface_hub;"
+            " pip install huggingface_hub"
+        ) from error
+    try:
+        safe = [*_TEXTS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
+        folder = Path(hub.snapshot_download(place, allow_patterns=safe))
+        if not list(folder.glob("model*.safetensors")):
+            old = [*_TEXTS, "pytorch_model*.bin", "pytorch_model.bin.index.json"]
+            folder = Path(hub.snapshot_download(place, allow_patterns=old))
+    except Exception as error:  # the errors of several libraries
+        raise UserError(
+            f"{place}: no such directory, and the hub did not give it ({error}); download it on a"
+            " machine that can, and give the directory"
+        ) from error
+    return folder
+
+
+def _tensors(folder: Path) -> dict[str, Tensor]:
+    """All weights of a directory, from one file or several, the safe format first."""
+    for name in _WEIGHTS:
+        if (folder / name).is_file():
+            return _load(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            tensors: dict[str, Tensor] = {}
+            for shard in _shards(index):
+                tensors |= _load(folder / shard)
+            return tensors
+    raise UserError(f"{folder}: no {' or '.join(_WEIGHTS)} here; give a directory with weights")
+
+
+def _shards(index: Path) -> list[str]:
+    """The files that an index names, all of them beside it."""
+    named = _read_json(index).get("weight_map")
+    if not isinstance(named, Mapping) or not all(isinstance(x, str) for x in named.values()):
+        raise UserError(f"{index}: weight_map must give each tensor its file; fetch it again")
+    for shard in named.values():
+        if shard != Path(shard).name:
+            raise UserError(f"{index}: names {shard!r}, which is no file of this folder")
+    return sorted(set(named.values()))
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file.
+
+    A pickle is read by torch's weights-only reader, which builds tensors and plain containers and
+    runs nothing from the file.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: named by the index but not there; fetch the whole checkpoint")
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except Exception as error:  # of the library, or of torch
+            raise UserError(f"{path}: cannot be read ({_first(error)}); fetch it again") from error
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of pickle, of zip, of torch
+        raise UserError(
+            f"{path}: cannot be read as weights alone ({_first(error)}); save it as safetensors"
+            " where you trust it"
+        ) from error
+    named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
+    if not named or not all(isinstance(x, Tensor) for x in found.values()):
+        raise UserError(f"{path}: holds more than weights; save the state dict alone")
+    return dict(found)
+
+
+def _first(error: Exception) -> str:
+    """The first line of an error."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a directory of a Hugging Face checkpoint")
+    try:
+        read: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON ({error}); fetch it again") from error
+    if not isinstance(read, dict):
+        raise UserError(f"{path}: not a JSON object; fetch it again")
+    return read
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    path.write_text(f"{text}\n", encoding="utf-8")

@@ -1,0 +1,78 @@
+"""A config of another library, read by types: a value of the wrong kind is refused by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from reprlib import repr as short
+from typing import Any, TypeVar
+
+from clozelab.errors import UserError
+
+Table = Mapping[str, Any]
+T = TypeVar("T")
+
+LARGEST = 1 << 24  # of a size: no product of three overflows, and no model comes near it
+
+
+def whole(config: Table, key: str, default: int | None = None, *, least: int = 1) -> int | None:
+    """A whole number; the default where the config leaves it out or says null."""
+    value = config.get(key)
+    if value is None:
+        return default
+    right = isinstance(value, int) and not isinstance(value, bool)
+    if not (right and least <= value <= LARGEST):
+        raise wrong(key, value, f"must be a whole number from {least} to {LARGEST:,}")
+    return int(value)
+
+
+def number(config: Table, key: str, default: float | None = None) -> float | None:
+    """A finite number."""
+    value = config.get(key)
+    if value is None:
+        return default
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (right and abs(value) <= LARGEST and isfinite(value)):
+        raise wrong(key, value, "must be a number")
+    return float(value)
+
+
+def _of(kind: type[T], config: Table, key: str, *, must: str) -> T | None:
+    """A value of one kind; None where the config leaves it out or says null."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise wrong(key, value, f"must {must}")
+    return value
+
+
+def flag(config: Table, key: str, default: bool = False) -> bool:
+    """True or false."""
+    value = _of(bool, config, key, must="be true or false")
+    return default if value is None else value
+
+
+def word(config: Table, key: str, default: str | None = None) -> str | None:
+    """A text."""
+    value = _of(str, config, key, must="be a word in quotes")
+    return default if value is None else value
+
+
+def table(config: Table, key: str) -> Table:
+    """An object of JSON; empty where there is none."""
+    value: Table | None = _of(dict, config, key, must="be a table of names and values")
+    return {} if value is None else value
+
+
+def words(config: Table, key: str) -> tuple[str, ...]:
+    """A list of texts; empty where there is none."""
+    value = config.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+        raise wrong(key, value, "must be a list of words")
+    return tuple(value)
+
+
+def wrong(key: str, value: object, problem: str) -> UserError:
+    """The refusal of a value."""
+    return UserError(f"config.json: {key} = {short(value)} {problem}; fix it there")

@@ -1,0 +1,283 @@
+"""Open a trained model: a run, one of its checkpoints, a Hugging Face directory or a hub name.
+
+Of a folder with several fine-tunings it is the one that did best on the dev set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from clozelab.config import recipe as recipes
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Vocabulary
+from clozelab.encoder import Transformer
+from clozelab.errors import UserError
+from clozelab.layers import Linear
+from clozelab.models import origin as origins
+from clozelab.models.build import Model, build
+from clozelab.models.interop import huggingface
+from clozelab.models.interop.families import Imported, bring
+from clozelab.models.origin import Origin
+from clozelab.models.reader import TaskReader
+from clozelab.objectives import CausalLm
+from clozelab.runs.directory import PLAN, TASK, Run
+from clozelab.runs.saving import set_weights
+from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import load as load_tokenizer
+from clozelab.text.vocabulary import within as in_table
+from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.taskfile import Assignment
+    from clozelab.finetuning.tuned import Tuned
+
+_LENGTH = 512  # of blocks, where nothing sets an end to them
+_NAMED = 8  # modules of others that are named one by one
+# Whose recipe a model of another library is taken for.
+_RECIPES = {
+    "distilbert": "bert",
+    "openai-gpt": "gpt",
+    "gpt2": "gpt",
+    "roberta-prelayernorm": "swift",
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with what made it."""
+
+    place: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    model: Model | Tuned  # in eval mode
+    step: int = 0
+    notes: tuple[str, ...] = ()
+    task: Assignment | None = None  # what it was fine-tuned for
+    origin: Origin | None = None  # as what it came from another library, if it is that model
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The ids the model deals in."""
+        return describe(self.tokenizer)
+
+    def reader(self, length: int) -> TaskReader:
+        """Texts as the model reads them, in blocks of that length at most.
+
+        Each is made once: its tables take longer to make than a text takes to be read.
+        """
+        return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
+
+    @cached_property
+    def _readers(self) -> dict[int, TaskReader]:
+        return {}
+
+    def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+        """What a fine-tuned model says of each input, as `clozelab predict` does.
+
+        An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
+        question and its passage (answer), a text and its continuations (choose), or a document in
+        sentences of words (coreference).
+        """
+        from clozelab.finetuning.loading import predict
+
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: put the text into one, as [text]")
+        return predict(self, inputs, device=device)
+
+
+def load(place: str) -> Loaded:
+    """The model at a place."""
+    path = Path(place)
+    if (path / CHECKSUMS).exists():
+        return _checkpoint(at(path), ())
+    if (path / "recipe.toml").exists():
+        found, passed = newest(path / "checkpoints")
+        if found is None:
+            raise _weightless(path, passed)
+        return _checkpoint(found, tuple(passed))
+    if (path / PLAN).exists():
+        return load(str(path / _best(path)))
+    return _foreign(place)
+
+
+def pretrained(given: Loaded) -> Model:
+    """The model with its objectives' heads; refused if it was fine-tuned and has none."""
+    if isinstance(given.model, Model):
+        return given.model
+    told = given.task.name if given.task else "a task"
+    raise UserError(
+        f"{given.place}: is fine-tuned for {told}; name the pretrained model that it came from"
+    )
+
+
+def _weightless(run: Path, passed: list[str]) -> UserError:
+    """Why a run has no model to open, and what to do."""
+    if Run(run).result() is None:
+        return UserError(f"{run}: the run has no whole checkpoint yet; wait, or resume it")
+    why = passed[0] if passed else "its checkpoints are gone"
+    return UserError(
+        f"{run}: is done, but {why}; remove {run / 'result.json'} and run the same command again"
+    )
+
+
+def _best(folder: Path) -> str:
+    """The fine-tuning that did best, by the result that tells of them all."""
+    result = Run(folder).result()
+    if result is None:
+        raise UserError(
+            f"{folder}: its fine-tunings are not all done; run the same finetune command again,"
+            " or name one of the folders in it"
+        )
+    if "best" not in result:
+        raise UserError(
+            f"{folder / 'result.json'}: names no best run; remove it and run the same finetune"
+            " command again"
+        )
+    return str(result["best"])
+
+
+def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
+    recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
+    tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+    recipe = recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary)
+    origin: Origin | None = None
+    if (found.path / origins.FILE).exists():
+        origin = origins.parse(found.text(origins.FILE), str(found.path / origins.FILE))
+    task: Assignment | None = None
+    if (found.path / TASK).exists():
+        from clozelab.finetuning.loading import parse
+
+        task = parse(found.text(TASK), str(found.path / TASK))
+    # What compared a student with a teacher of another width is idle without one.
+    weights = {n: w for n, w in found.weights().items() if not n.startswith("heads.distillation.")}
+    model = _shell(recipe, task, origin, weights)
+    set_weights(model, weights)
+    place = str(found.path)
+    return Loaded(place, recipe, tokenizer, model.eval(), found.step, notes, task, origin)
+
+
+def _shell(
+    recipe: Recipe, task: Assignment | None, origin: Origin | None, weights: Mapping[str, Tensor]
+) -> Model | Tuned:
+    """The model that some weights belong to, as it was trained or as it came."""
+    model: Model | Tuned
+    if task is not None:
+        from clozelab.finetuning.loading import build as tuned_model
+
+        model = tuned_model(recipe, task.kind, task.tuning, seed=0)
+    else:
+        model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        came_with = origin.heads if origin is not None else (*model.heads,)
+        for name in {*model.heads} - {*came_with}:
+            del model.heads[name]
+    pooler = weights.get("pooler.weight")
+    if pooler is not None:
+        model.pooler = Linear(*pooler.shape)
+    if "idle_bias" in weights and isinstance(model, Model):
+        model.idle_bias = nn.Parameter(torch.empty_like(weights["idle_bias"]))
+    return model
+
+
+def _foreign(place: str) -> Loaded:
+    """A model of transformers, as the recipe of its family with its own sizes and heads."""
+    files = huggingface.read(place)
+    tokenizer = load_tokenizer(files.folder)
+    try:
+        found = bring(files.config, files.tensors)
+        rows = len(found.weights["encoder.embeddings.words.weight"])
+        tokenizer, beyond = in_table(tokenizer, rows)
+        recipe = _taken_for(found).reading(tokenizer, vocabulary=rows)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from None
+    size = describe(tokenizer).size
+    if size > rows:
+        raise UserError(
+            f"{place}: the tokenizer has ids up to {size - 1:,} and the model {rows:,} words;"
+            " resize the model's embeddings to the tokenizer, and save both"
+        )
+    dtype = str(_dtype(files.tensors)).removeprefix("torch.")
+    origin = Origin(found.family, found.heads, found.bare, dtype, found.model_type)
+    task: Assignment | None = None
+    if found.task is not None:
+        most = found.encoder.positions if isinstance(found.encoder, Transformer) else _LENGTH
+        from clozelab.finetuning.loading import inward
+
+        task = inward(found.task, place=place, length=most)
+    model = _shell(recipe, task, origin, found.weights)
+    names = {name for name, _ in model.named_parameters()}
+    set_weights(model, {name: w for name, w in found.weights.items() if name in names})
+    left = sorted({*found.left, *(found.weights.keys() - names)})
+    notes = [f"{place}: {note}" for note in found.notes]
+    if beyond:
+        notes.append(
+            f"{place}: left aside, since the model has no row for them: the tokenizer's"
+            f" {', '.join(beyond[:_NAMED])}"
+        )
+    notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
+    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
+
+
+def _taken_for(found: Imported) -> Recipe:
+    """The recipe that the model most likely came from, with its sizes and of its heads."""
+    known = recipes.read(_recipe(found))
+    parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
+    if "heads.causal_lm.dense.weight" in found.weights:
+        parts = [CausalLm(head="transform")]
+    own = [name.split(".")[1] for name in found.weights if name.endswith(".table")]
+    # Without a head over the vocabulary it has the objectives that it would be trained on with.
+    predicts = any("targets" in part.needs for part in parts) or found.heads == ("causal_lm",)
+    return replace(
+        within(known, found.encoder),
+        objectives=tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives,
+    )
+
+
+def _dtype(tensors: Mapping[str, Tensor]) -> Any:
+    """The precision of some weights; single where there are several, which loses none of them."""
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    return kinds.pop() if len(kinds) == 1 else torch.float32
+
+
+def _summed(names: Sequence[str]) -> str:
+    """Tensors by the modules that they are of."""
+    modules = list(dict.fromkeys(".".join(name.split(".")[:-1]) or name for name in names))
+    more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
+    return f"{', '.join(modules[:_NAMED])}{more}"
+
+
+def _recipe(found: Imported) -> str:
+    """The recipe that a model of that family most likely came from."""
+    encoder: Any = found.encoder
+    if isinstance(encoder, Transformer) and encoder.causal:
+        return "gpt"
+    if found.family == "bert" and encoder.types < 2 and "next_sentence" not in found.heads:
+        return "roberta"  # it never saw a second segment
+    return _RECIPES.get(found.family, found.family)
+
+
+def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]:
+    """The objectives, those that are named tied to the embedding table or not."""
+    named = {slots.use("objectives", part): part for part in objectives}
+    return tuple(
+        replace(part, tied=ties[name]) if name in ties else part for name, part in named.items()
+    )
+
+
+def within(recipe: Recipe, encoder: Any) -> Recipe:
+    """The recipe with another encoder, its blocks no longer than that encoder's positions."""
+    blocks: Any = recipe.blocks
+    schedule = recipe.schedule
+    if isinstance(encoder, Transformer) and blocks.length > encoder.positions:
+        blocks = replace(blocks, length=encoder.positions)
+    if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
+        schedule = replace(schedule, phases=())
+    return replace(recipe, encoder=encoder, blocks=blocks, schedule=schedule)

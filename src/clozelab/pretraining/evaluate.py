@@ -1,0 +1,89 @@
+"""Measure a model on held-out text: also under another recipe's masks, or on the pairs of another
+objective (ALBERT §4.6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from clozelab.blocks.segment_pair import SegmentPair
+from clozelab.blocks.sentence_order import SentenceOrder
+from clozelab.config import recipe as recipes
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.errors import UserError
+from clozelab.models.build import Model
+from clozelab.models.load import load, pretrained
+from clozelab.objectives import PAIRS
+from clozelab.pretraining.held_out import HeldOut
+from clozelab.text.store.mixture import open_stores
+from clozelab.training.loop import Measured
+from clozelab.training.world import join
+
+FORMATS = {"next": SegmentPair, "order": SentenceOrder}
+_TOKENS = 16_384
+
+
+def evaluate(
+    place: str,
+    data: str,
+    *,
+    pairs: str | None = None,
+    masks: str | Recipe | None = None,
+    blocks: int = 1024,
+    device: str | None = None,
+) -> Measured:
+    """Every objective's sums over held-out blocks.
+
+    `pairs` takes the pairs of next-sentence or sentence-order prediction whatever the model was
+    trained on, so that either head can be asked the other's question. `masks` hides what that
+    recipe would hide in the same blocks, so that recipes that hide more or less can be compared.
+    """
+    if blocks < 1:
+        raise UserError(f"--blocks {blocks}: at least 1")
+    given = load(place)
+    (store,) = open_stores([data])
+    corpus = store[0]
+    if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        raise UserError(
+            f"{data}: its tokenizer is not the model's; build the corpus with --tokenizer-from"
+            f" {place}"
+        )
+    recipe, whole = given.recipe, pretrained(given)
+    if not whole.heads:
+        raise UserError(
+            f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
+            f" --from {place}"
+        )
+    form: Any = recipe.blocks
+    if pairs is not None:
+        if not {*PAIRS} & {*whole.heads}:
+            raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
+        form = FORMATS[pairs](length=form.length)
+    if masks is not None:
+        recipe = _masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
+    asked = [slots.use("objectives", part) for part in recipe.objectives]
+    with join(device) as world:
+        heads = {name: head for name, head in whole.heads.items() if name in asked}
+        model = Model(whole.encoder, heads).to(world.device).eval()
+        found = HeldOut(recipe, corpus, blocks=form, many=blocks)
+        return found.measure(model, world, tokens=_TOKENS)
+
+
+def _masked(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with what another hides; objectives about more than that are left out."""
+    lost = recipe.masking.provides - other.masking.provides
+    ordered = ["order_of_prediction" in one.masking.provides for one in (recipe, other)]
+    if "targets" in lost or ordered[0] != ordered[1]:
+        raise UserError(
+            f"--masks {other.name}: {recipe.name} and {other.name} do not predict alike; name"
+            " another recipe"
+        )
+    kept = tuple(part for part in recipe.objectives if not part.needs & lost)
+    try:
+        return replace(recipe, masking=other.masking, corruption=other.corruption, objectives=kept)
+    except UserError as error:
+        raise UserError(
+            f"--masks {other.name}: not for a model of {recipe.name}, since {error}"
+        ) from None

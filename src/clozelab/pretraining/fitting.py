@@ -1,0 +1,48 @@
+"""A recipe made to fit: its tokenizer the stores', its schedule the budget's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import Recipe
+from clozelab.config.tables import written
+from clozelab.errors import UserError
+from clozelab.objectives import BidirectionalLm
+from clozelab.text.store import Corpus
+
+
+def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
+    """The recipe with the store's tokenizer, refused where the store lacks what it needs."""
+    if recipe.corruption.mask and "targets" in recipe.masking.provides:
+        _role(corpus, "mask", recipe)
+    words = 3 + len(corpus.spelling.words)
+    objectives = tuple(
+        replace(part, words=min(part.words, words), samples=min(part.samples, part.words, words))
+        if isinstance(part, BidirectionalLm)
+        else part
+        for part in recipe.objectives
+    )
+    recorded = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
+    return replace(recorded, objectives=objectives)
+
+
+def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
+    """A line where the recipe asks for another tokenizer than the store has; of any size."""
+    keys = [
+        f"{key.removeprefix('tokenizer.')} {written(asked)} → {written(read)}"
+        for key, asked, read in recipes.difference(recipe, recipe.reading(corpus.tokenizer))
+        if key != "tokenizer.vocabulary"
+    ]
+    if not keys:
+        return ()
+    asks = f"the tokenizer is that of {corpus.path}, not the one that {recipe.name} asks for"
+    return (f"{asks}: {', '.join(keys)}",)
+
+
+def _role(corpus: Corpus, role: str, recipe: Recipe) -> None:
+    if role not in corpus.vocabulary.roles:
+        raise UserError(
+            f"{corpus.path}: its tokenizer has no {role} token, which {recipe.name} needs;"
+            f" build the corpus again with --recipe {recipe.name}"
+        )

@@ -1,0 +1,355 @@
+"""What a run is made of in one process: the model on its device, the optimisers, the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import Recipe
+from clozelab.errors import UserError
+from clozelab.models.build import Model, build
+from clozelab.pretraining.held_out import HeldOut, held_out
+from clozelab.pretraining.source import Source
+from clozelab.pretraining.steps import Steps
+from clozelab.runs import machine as machines
+from clozelab.runs.directory import machine_facts
+from clozelab.runs.events import Began, Evaluated, Said, Scored
+from clozelab.runs.machine import Machine
+from clozelab.runs.saving import begin_with, plainly, save, set_weights
+from clozelab.text.store.mixture import Store
+from clozelab.training import budget as budgets
+from clozelab.training import muon
+from clozelab.training.budget import Budget
+from clozelab.training.feed import Cursor, ahead
+from clozelab.training.loop import Measured, Prepared, Step, Trainee, train
+from clozelab.training.memory import raising_one
+from clozelab.training.optimiser import Muon
+from clozelab.training.schedule import Schedule
+from clozelab.training.world import World, whole
+
+_NARROW = 512  # width of a model whose kernels run no longer than their launches take
+_WARM = 3  # steps before those that a budget of time is reckoned by
+_FEW = 64  # blocks that show how long an evaluation takes
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to pretrain, and from what."""
+
+    recipe: Recipe  # fitted to the stores
+    stores: Sequence[Store]
+    seed: int = 0
+    budget: Budget | None = None
+    start: Mapping[str, Tensor] | None = None  # weights to begin with, by name; others are fresh
+    teacher: Model | None = None
+    origin: str | None = None  # where the weights or the teacher came from
+    notes: tuple[str, ...] = ()
+
+
+class Setup:
+    """A task set up on a machine."""
+
+    def __init__(self, task: Task, machine: Machine, world: World) -> None:
+        self.task, self.machine, self.world = task, machine, world
+        self.recipe, self.seed = task.recipe, task.seed
+        self.precision = machine.precision_on(world.device)
+        self.tokens = self._tokens()  # of a micro-batch
+        self.vocabulary = task.stores[0][0].vocabulary
+        self._check_rows()
+        self.compiled = machine.compiles(world.device, task.recipe)
+        self.model = self._model()
+        self.trainee = self._trainee()
+        self.steps = self._steps()
+        self._held_out: dict[int, HeldOut | str] = {}
+
+    @property
+    def schedule(self) -> Schedule:
+        """The steps of the whole run, and their rates."""
+        return self.recipe.schedule
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step and a place on: each job prepares one step."""
+        return self.steps.jobs(first, cursor)
+
+    def fit(self, budget: Budget) -> None:
+        """Give the schedule the steps that a budget has room for.
+
+        A budget of time is for training: compiling, and timing a few steps, come before it.
+        """
+        each = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
+        tokens = self.steps.tokens_a_step()
+        many = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
+        self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
+        self.steps = self._steps()
+
+    def refit(self, step: int, total: int) -> str:
+        """Spread what is left of the schedule over other steps; the recipe is now this text."""
+        schedule = self.recipe.schedule.refitted(step, total)
+        self.recipe = self.steps.recipe = replace(self.recipe, schedule=schedule)
+        return recipes.to_toml(self.recipe)
+
+    def seconds_a_step(self, budget: float) -> float:
+        """Time steps for a twentieth of the budget, then begin again as if they had not been."""
+        kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
+        taken: list[Step] = []
+        jobs = self.steps.jobs(0, self.steps.start())
+        try:
+            with closing(ahead(jobs, workers=self.machine.threads)) as feed:
+                stepping = train(self.trainee, feed, self.world)
+                taken += islice(stepping, _WARM)
+                # Every process must take as many.
+                wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
+                taken += islice(stepping, self.world.most(min(max(int(wanted), 2), 500)))
+        finally:
+            set_weights(self.trainee.model, kept)
+            self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
+            self.trainee.scaler = self._scaler()
+            self.trainee.memory = None
+        timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
+        rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
+        return self._mean(rate * self.steps.tokens_a_step())
+
+    def seconds_an_evaluation(self, blocks: int) -> float:
+        """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
+        length, corpus = self.length(0), self.task.stores[0][0]
+        judge = held_out(self.recipe, corpus, length=length, many=blocks)
+        if isinstance(judge, str):
+            return 0.0
+        few, seconds = judge.first(_FEW), 0.0
+        for _ in range(2):  # the first time is slower
+            began = machines.now(self.world.device)
+            self._judged(few, length)
+            seconds = machines.now(self.world.device) - began
+        return self._mean(seconds * judge.size / few.size)
+
+    def shrink(self) -> str:
+        """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
+        length, device = self.recipe.blocks.length, self.world.device
+        held = min(self.tokens // length, self.recipe.schedule.sequences)  # of a step, or fewer
+        fits = held // 2
+        if fits < 1 or self.world.size > 1:
+            raise UserError(
+                f"{device}: out of memory with micro-batches of {held} sequences;"
+                f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
+            )
+        self.trainee.model.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.tokens = fits * length
+        self.steps = self._steps()
+        return f"out of memory: micro-batches of {fits} sequences from here on"
+
+    def length(self, step: int) -> int:
+        """The length of the blocks in a step."""
+        return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
+
+    def sources(self, step: int) -> list[Source]:
+        """The stores at that length."""
+        return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
+
+    def began(self, first: int) -> Began:
+        """What the run will do."""
+        sample = self.steps.sample(self.sources(first))
+        flops = machines.flops_a_token(
+            self.recipe,
+            self.recipe.tokenizer.vocabulary,
+            length=sample.tokens / len(sample),
+            predicted=sum(sample.counts().values()) / sample.tokens,
+        )
+        device = self.world.device
+        return Began(
+            name=self.recipe.name,
+            recipe=self.recipe,
+            first=first,
+            steps=self.schedule.total,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            device=str(machines.facts(device)["gpu"] or device),
+            precision=self.precision,
+            micro_tokens=self.tokens,
+            flops_a_token=flops,
+            peak=machines.peak(device, self.precision),
+        )
+
+    def notes(self) -> list[str]:
+        """What a user would want to know before the first step."""
+        said = list(self.task.notes)
+        if self.task.start is not None:
+            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.task.start}
+            if missing:
+                said.append(f"fresh weights for {', '.join(sorted(missing))}")
+        wanted = self.recipe.schedule.sequences_at(0)
+        there = sum(source.size for source in self.sources(0))
+        if there < wanted:
+            said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
+        return said
+
+    def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
+        """The losses on held-out blocks of the length of that step."""
+        length = self.length(number - 1)
+        corpus = self.task.stores[0][0]
+        if length not in self._held_out:
+            found = held_out(self.recipe, corpus, length=length, many=blocks)
+            self._held_out[length] = found
+            if isinstance(found, str):
+                yield Said(found)
+        judge = self._held_out[length]
+        if isinstance(judge, HeldOut):
+            yield Evaluated(number, self._judged(judge, length))
+
+    def _judged(self, judge: HeldOut, length: int) -> Measured:
+        """The held-out sums; where memory runs out, over smaller micro-batches."""
+        tokens = self.tokens
+        while True:
+            try:
+                plain = plainly(self.trainee.model, wrapped=bool(self.machine.shard))
+                with plain as model, raising_one():
+                    return judge.measure(model, self.world, tokens=tokens)
+            except torch.OutOfMemoryError:
+                pass  # what filled the memory is held by the error until it is forgotten
+            if tokens // 2 < length or self.world.size > 1:
+                raise UserError(
+                    f"{self.world.device}: out of memory for held-out blocks, {tokens:,} tokens at"
+                    " a time; use a smaller --micro-batch or --size"
+                )
+            tokens //= 2
+
+    def save(
+        self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
+    ) -> Path | None:
+        """Write a checkpoint that the run can go on from, at its end too."""
+        return save(
+            folder,
+            step,
+            self.trainee,
+            self.world,
+            state={"data": self.identity(), "seed": self.seed, **state},
+            texts={
+                "recipe.toml": recipes.to_toml(self.recipe),
+                "tokenizer.json": self.task.stores[0][0].tokenizer.to_str(),
+            },
+            keep=keep,
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The machine and its settings, for the record."""
+        device, origin, budget = self.world.device, self.task.origin, self.task.budget
+        if origin is not None and Path(origin).exists():  # a hub name is none
+            origin = str(Path(origin).resolve())
+        return {
+            **machine_facts(),
+            **machines.facts(device),
+            "precision": self.precision,
+            "micro_tokens": self.tokens,
+            "workers": self.machine.threads,
+            "compiled": self.compiled,
+            "kernels": self.machine.fuses(device, compiled=self.compiled),
+            "graphs": self.trainee.replays,
+            "recompute": bool(self.machine.recompute),
+            "sharded": bool(self.machine.shard),
+            "muon": self._muon_precision(),
+            "processes": self.world.size,
+            "seed": self.seed,
+            "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
+            "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
+            "fingerprint": [one["made"] for one in self.identity()],
+            "from": None if self.task.teacher else origin,
+            "teacher": origin if self.task.teacher else None,
+        }
+
+    def _muon_precision(self) -> str | None:
+        """Of Muon's own products, by the processor; None where the recipe has another optimiser."""
+        if not isinstance(self.recipe.optimiser, Muon):
+            return None
+        return str(muon.product_dtype(self.world.device)).removeprefix("torch.")
+
+    def identity(self) -> list[dict[str, Any]]:
+        """The stores a run was begun with: going on with others would be another run."""
+        return [
+            {
+                "path": str(corpus.path.resolve()),
+                "weight": weight,
+                "made": corpus.manifest["fingerprint"],
+            }
+            for corpus, weight in self.task.stores
+        ]
+
+    def _check_rows(self) -> None:
+        sequences, size = self.recipe.schedule.sequences, self.world.size
+        if "stream" not in self.recipe.blocks.provides:
+            return
+        if len(self.task.stores) > 1:
+            raise UserError(
+                f"--data: {self.recipe.name} reads one text in order, and was given"
+                f" {len(self.task.stores)} corpora; build one of all the texts"
+            )
+        if sequences % size:
+            raise UserError(
+                f"schedule.sequences = {sequences} rows cannot be shared by {size} processes;"
+                f" use a multiple of {size}"
+            )
+
+    def _tokens(self) -> int:
+        """As asked in this process, or as much as every process has memory for."""
+        tokens = self.machine.tokens(self.world.device, self.recipe)
+        return tokens if self.machine.micro_batch else -self.world.most(-tokens)
+
+    def _model(self) -> Model:
+        size = self.recipe.tokenizer.vocabulary
+        model = build(self.recipe, size, seed=self.seed, teacher=self.task.teacher)
+        if self.task.start is not None:
+            begin_with(model, self.task.start)
+        return model
+
+    def _trainee(self) -> Trainee:
+        """The model on its device, wrapped, with fresh optimisers."""
+        model, device, compiled = self.model, self.world.device, self.compiled
+        replays = self.machine.replays(
+            device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
+        )
+        self.machine.place((model, *model.teacher), device, compiled=compiled)
+        if compiled:
+            # Where weights are gathered as they are needed, the graph has to break.
+            machines.compile_model(model, whole=not self.machine.shard, replays=replays)
+        wrapped = self.world.wrap(model, shard=bool(self.machine.shard))
+        optimisers = self.recipe.optimiser.build(model.named_parameters())
+        clip = self.recipe.optimiser.clip
+        return Trainee(wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays)
+
+    def _waits_for_launches(self) -> bool:
+        """Whether a GPU would be done with a step before it is launched.
+
+        So it is in narrow models; where a step is one micro-batch of one process, graphs help.
+        """
+        most = self.recipe.schedule.sequences * self.recipe.blocks.length
+        alone = self.world.size == 1 and most <= self.tokens
+        return alone and self.recipe.encoder.width <= _NARROW
+
+    def _scaler(self) -> torch.amp.GradScaler | None:
+        return torch.amp.GradScaler(self.world.device.type) if self.precision == "fp16" else None
+
+    def _steps(self) -> Steps:
+        return Steps(
+            self.recipe,
+            self.task.stores,
+            seed=self.seed,
+            rank=self.world.rank,
+            size=self.world.size,
+            tokens=self.tokens,
+            gpu=self.world.device.type == "cuda",
+        )
+
+    def _mean(self, seconds: float) -> float:
+        """Over the processes, which must all reckon with the same."""
+        told = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
+        return float(self.world.total(told)) / self.world.size
+
+    def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return list(self.model.named_parameters())

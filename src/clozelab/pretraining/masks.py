@@ -1,0 +1,117 @@
+"""A recipe's masks on a text, epoch by epoch, and its blocks from a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from clozelab import data
+from clozelab.blocks.full_sentences import FullSentences
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Blocks, Bools, Corrupted, Counts, Documents, Hidden, Ints, Plan
+from clozelab.errors import UserError
+from clozelab.keys import key
+from clozelab.masking.knowledge import Knowledge
+from clozelab.packed import offsets
+from clozelab.text.encoding import Encoder
+from clozelab.text.reading.sentences import splitter
+from clozelab.text.store import Corpus
+from clozelab.text.tokenizers import TOKENIZERS
+from clozelab.text.vocabulary import describe, load
+from clozelab.text.words import segmenter
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A text as blocks, and the units that are known in it."""
+
+    blocks: Blocks
+    documents: Documents
+    units: dict[str, Ints]  # [·, 2] spans of tokens, by kind: those the corpus was built with
+
+
+@dataclass(frozen=True)
+class Masked:
+    """One epoch's masks."""
+
+    epoch: int
+    hidden: Hidden
+    corrupted: Corrupted
+    levels: list[str]  # of each block, where units of several levels are hidden
+    joined: Bools  # [N] whether each token goes with its left neighbour, as one unit
+
+
+def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
+    """The corpus's tokenizer, or the embedded one of the recipe's kind."""
+    if corpus is not None:
+        return corpus.tokenizer
+    kinds = {kind: name for name, kind in TOKENIZERS.items()}
+    return load(data.tokenizer(kinds[type(recipe.tokenizer)]))
+
+
+def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> Laid:
+    """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
+    tokenizer = tokenizer_of(recipe, corpus)
+    vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
+    if vocabulary.counts is None:  # without a corpus every token is as rare as any other
+        vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
+    encoder = Encoder(tokenizer, segment=segmenter() is not None, counts=Counts())
+    encoded = encoder.encode(splitter().split(text))
+    units = {} if corpus is None else corpus.mark_units(encoded)
+    if not len(encoded.ids):
+        raise UserError("the text has no token in it: give some words to hide")
+    sizes = np.diff(encoded.starts)
+    documents = Documents(
+        ids=encoded.ids,
+        marks=encoded.marks,
+        sentences=offsets(sizes[sizes > 0]),
+        documents=np.array([0, (sizes > 0).sum()]),
+        vocabulary=vocabulary,
+    )
+    plan = FullSentences(length=max(recipe.blocks.length, 3)).plan(documents, 0)
+    blocks = plan.blocks(np.arange(len(plan)))
+    place = np.flatnonzero(~blocks.fixed)  # of each token of the text: blocks keep their order
+    spans = {
+        kind: np.stack([place[at[:, 0]], place[at[:, 1] - 1] + 1], axis=1)
+        for kind, at in units.items()
+        if corpus is not None and corpus.manifest["units"][kind]
+    }
+    return Laid(blocks, documents, spans)
+
+
+def masked(laid: Laid, recipe: Recipe, *, epochs: list[int], seed: int = 0) -> Iterator[Masked]:
+    """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
+    blocks, vocabulary = laid.blocks, laid.documents.vocabulary
+    for epoch in epochs:
+        copy = recipe.corruption.copy(epoch)
+        draw = key(seed, "mask", copy)
+        hidden = recipe.masking.hide(blocks, draw, vocabulary=vocabulary)
+        levels: list[str] = []
+        joined = np.zeros_like(blocks.fixed)
+        if isinstance(recipe.masking, Knowledge):
+            names = list(recipe.masking.levels)
+            levels = [names[level] for level in recipe.masking.picked(blocks, draw)]
+            joined = ~recipe.masking.begins(blocks, draw)
+        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
+        if hidden.order is None:  # a permutation model sees its input as it is
+            corrupted = recipe.corruption.corrupt(
+                blocks, hidden, key(seed, "replace", copy), vocabulary=vocabulary
+            )
+        yield Masked(epoch, hidden, corrupted, levels, joined)
+
+
+def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
+    """The blocks of a pass over a split of the corpus."""
+    check_units(recipe, corpus)
+    redrawn = recipe.corruption.redraw == "pairs_and_masks"
+    copy = recipe.corruption.copy(epoch) if redrawn else 0
+    return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
+
+
+def check_units(recipe: Recipe, corpus: Corpus) -> None:
+    """Refuse a corpus without the units that the recipe hides."""
+    for unit in getattr(recipe.masking, "units", ()):
+        corpus.needs(unit)

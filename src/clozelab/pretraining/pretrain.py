@@ -1,0 +1,154 @@
+"""Pretrain: a recipe, stores and a budget → a run directory with checkpoints and a log.
+
+Both functions are generators of events; whoever runs them draws what they tell. Recipe and seed
+travel with the run, and so do the settings of its machine: a run goes on with what it had. While it
+is written, its folder is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
+from clozelab.pretraining.job import Setup, Task
+from clozelab.runs.directory import Run
+from clozelab.runs.events import Event, Said
+from clozelab.runs.machine import Machine, recorded_device
+from clozelab.runs.pacing import Pacer, Stopwatch, Times
+from clozelab.runs.plateau import watched
+from clozelab.runs.saving import restore
+from clozelab.runs.session import Habits, Session
+from clozelab.text.tokenizers import part_of
+from clozelab.training.budget import Budget
+from clozelab.training.checkpoint import newest, tidy
+from clozelab.training.memory import room_for
+from clozelab.training.world import World, join
+
+
+def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+    """Start a run in a new folder."""
+    watch, run = Stopwatch(), Run(out)
+    with join(machine.device) as world, ExitStack() as held:
+        there = run.recipe_file.exists()
+        if there:
+            held.enter_context(_alone(run, world))
+        run.refuse_begun()  # before anything is built or timed
+        with room_for("the model", world.device):
+            setup = Setup(task, machine, world)
+        if task.budget is not None:
+            yield from _fit(setup, task.budget)
+        if not there:
+            held.enter_context(_alone(run, world))
+        if world.leads:
+            # By which a reader knows that the recipe has the corpus's tokenizer.
+            part = part_of(task.stores[0][0].tokenizer)
+            tokenizer = setup.recipe.tables()["tokenizer"]["use"] if part else None
+            facts = {**setup.facts(), "tokenizer": tokenizer, "keep": habits.keep}
+            Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=facts)
+        world.wait()
+        session = _session(setup, run, habits, times=Times(setup=watch.read()))
+        yield from session.go(0, setup.steps.start())
+
+
+def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+    """Go on where the newest whole checkpoint of a run stands."""
+    watch, run = Stopwatch(), Run.open(out)
+    facts = run.machine()
+    with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
+        _check_schedule(run, task)
+        if world.leads:
+            if facts.get("keep", Habits.keep) != habits.keep:
+                run.remember({"keep": habits.keep})
+            tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
+        world.wait()
+        found, passed = newest(run.checkpoints)
+        for line in passed:
+            yield Said(line)
+        machine = machine.recalled(facts, world.device, recipe=task.recipe, processes=world.size)
+        with room_for("the model", world.device):
+            setup = Setup(task, machine, world)
+        first, cursor, state = 0, setup.steps.start(), dict[str, Any]()
+        if found is None:
+            yield Said(f"{out}: no whole checkpoint; the run begins again")
+        else:
+            state = found.state()
+            if not state:
+                raise UserError(
+                    f"{out}: was imported and has no steps to go on from; begin a run of its own"
+                    f" with --from {out}"
+                )
+            _check(out, state["data"], setup.identity())
+            with room_for("the checkpoint", world.device):
+                first, cursor = found.step, restore(found, setup.trainee, world)
+        times = Times(**state.get("times", {}))
+        times.add("setup", watch.read())
+        session = _session(setup, run, habits, times=times, first=first)
+        if state:
+            session.recall(state)
+        if world.leads:
+            run.resume(first)
+        if first < setup.schedule.total:
+            yield from session.settle(first)
+        yield from session.go(first, cursor)
+
+
+def _alone(run: Run, world: World) -> AbstractContextManager[None]:
+    """Keep other writers out of the run's folder; one process holds the lock for all."""
+    return run.writing() if world.leads else nullcontext()
+
+
+def _session(setup: Setup, run: Run, habits: Habits, *, times: Times, first: int = 0) -> Session:
+    again = f"clozelab pretrain --resume {run.path}"
+    plateau = watched(setup.recipe, setup.task.stores)
+    session = Session(setup, run, habits, again=again, plateau=plateau, times=times)
+    budget = setup.task.budget
+    if budget is not None and budget.kind == "seconds" and first < setup.schedule.total:
+        session.pacer = Pacer(
+            budget.amount,
+            times,
+            tokens_a_step=lambda share: setup.steps.tokens_a_step(share),
+            evaluation=setup.seconds_an_evaluation(habits.evaluate_blocks),
+            refit=setup.refit,
+            done=setup.schedule.progress(first),
+        )
+    return session
+
+
+def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:
+    """Fit the schedule; timing steps may show that memory has no room for the micro-batch."""
+    if budget.kind == "seconds":
+        yield Said("timing a few steps, to fit the schedule to the budget")
+    while True:
+        try:
+            return setup.fit(budget)
+        except torch.OutOfMemoryError:
+            pass  # what filled the memory is held by the error until it is forgotten
+        yield Said(setup.shrink())
+
+
+def _check_schedule(run: Run, task: Task) -> None:
+    """Refuse to go on where another process has refitted the run after its recipe was read."""
+    recorded = recipes.parse(run.recipe(), str(run.recipe_file))
+    if recorded.schedule != task.recipe.schedule:
+        raise UserError(f"{run.path}: went on meanwhile; run the same command again")
+
+
+def _check(out: Path, before: list[Any], now: list[Any]) -> None:
+    """Refuse to go on with other text than the run began with, wherever it lies by now."""
+    if [(one["made"], one["weight"]) for one in before] != [
+        (one["made"], one["weight"]) for one in now
+    ]:
+        raise UserError(
+            f"{out}: was started with other data ({_listed(before)}) than is given now"
+            f" ({_listed(now)}); give the same --data"
+        )
+
+
+def _listed(data: list[Any]) -> str:
+    return ", ".join(f"{one['path']}:{one['weight']:g}" for one in data)

@@ -1,0 +1,150 @@
+"""The blocks of one store, epoch after epoch, with what is hidden in them.
+
+Epochs permute the order in which blocks are visited; pairs and masks come anew as the recipe says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Array, Blocks, Corrupted, Format, Hidden, Ints, Plan
+from clozelab.errors import UserError
+from clozelab.keys import key, mix
+from clozelab.masking.knowledge import Knowledge
+from clozelab.pretraining.masks import check_units
+from clozelab.text.store import Corpus
+from clozelab.training.packing import Share
+
+
+class Source:
+    """The blocks of one store at one length, epoch after epoch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        corpus: Corpus,
+        *,
+        blocks: Format,
+        split: str,
+        seed: int,
+        number: int = 0,
+    ) -> None:
+        check_units(recipe, corpus)
+        self.recipe, self.corpus, self.blocks, self.seed = recipe, corpus, blocks, seed
+        self.documents = corpus.documents(split)
+        self.vocabulary = corpus.vocabulary
+        # Stores with blocks of the same numbers draw different masks.
+        self.suffix = f"/{number}" if number else ""
+        self._lock = Lock()
+        self._plans: dict[int, Plan] = {}
+        self._orders: dict[int, Ints] = {}
+
+    @cached_property
+    def size(self) -> int:
+        """The blocks of the first epoch; told without its plan, which is not kept for long."""
+        return len(self.plan(0))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether blocks follow their neighbours, as a memory needs."""
+        return "stream" in self.blocks.provides
+
+    def plan(self, epoch: int) -> Plan:
+        """The blocks of an epoch; the two last plans are kept."""
+        redrawn = self.recipe.corruption.redraw == "pairs_and_masks"
+        copy = self.recipe.corruption.copy(epoch) if redrawn else 0
+        with self._lock:
+            if copy not in self._plans:
+                drawn = key(self.seed, f"blocks{self.suffix}", copy)
+                try:
+                    plan = self.blocks.plan(self.documents, drawn)
+                except UserError as error:
+                    raise UserError(f"{self.corpus.path}: {error}") from None
+                if not len(plan):
+                    raise UserError(
+                        f"{self.corpus.path}: too little text for one block of"
+                        f" {self.blocks.length} tokens; give more text, or shorter blocks"
+                        " (--size tiny)"
+                    )
+                _keep(self._plans, copy, plan)
+            return self._plans[copy]
+
+    def order(self, epoch: int) -> Ints:
+        """The blocks of an epoch as they are visited, each once."""
+        plan = self.plan(epoch)
+        with self._lock:
+            if epoch not in self._orders:
+                many = np.arange(len(plan))
+                if not self.in_order:
+                    drawn = mix(key(self.seed, f"order{self.suffix}", epoch), many)
+                    many = np.argsort(drawn, kind="stable")
+                _keep(self._orders, epoch, many)
+            return self._orders[epoch]
+
+    def take(self, place: tuple[int, int], many: int) -> tuple[Ints, Ints, tuple[int, int]]:
+        """The next blocks from a place on: their epochs, their numbers, and the place after."""
+        epochs, numbers = [], []
+        epoch, index = place
+        while many:
+            found = self.order(epoch)[index : index + many]
+            epochs.append(np.full(len(found), epoch))
+            numbers.append(found)
+            many -= len(found)
+            index += len(found)
+            if index == len(self.order(epoch)):
+                epoch, index = epoch + 1, 0
+        return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
+
+    def share(self, epoch: int, numbers: Ints, *, progress: float) -> Share:
+        """Some blocks of an epoch with what is hidden in them."""
+        recipe, copy = self.recipe, self.recipe.corruption.copy(epoch)
+        blocks = self.plan(epoch).blocks(numbers)
+        masking = recipe.masking
+        if isinstance(masking, Knowledge):
+            masking = masking.stage(progress)
+        drawn = key(self.seed, f"mask{self.suffix}", copy)
+        hidden = masking.hide(blocks, drawn, vocabulary=self.vocabulary)
+        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
+        if hidden.order is None:  # a permutation model sees its input as it is
+            drawn = key(self.seed, f"replace{self.suffix}", copy)
+            corrupted = recipe.corruption.corrupt(blocks, hidden, drawn, vocabulary=self.vocabulary)
+        return shared(recipe, blocks, hidden, corrupted)
+
+
+def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Share:
+    """Blocks as an encoder reads them, with every objective's targets."""
+    parts: Sequence[Any] = recipe.objectives
+    targets = {
+        slots.use("objectives", part): part.targets(blocks, hidden, corrupted) for part in parts
+    }
+    if blocks.words is not None:
+        words = blocks.words
+        sizes = np.diff(words.starts)
+        columns: dict[str, Array] = {
+            "ids": words.ids,
+            "places": np.arange(len(words.ids)) - np.repeat(words.starts[:-1], sizes),
+            "segments": np.zeros(len(words.ids), dtype=np.uint8),
+            "characters": words.characters,
+        }
+        return Share(columns, words.starts, targets)
+    columns = {"ids": corrupted.ids, "places": blocks.places, "segments": blocks.segments}
+    if hidden.order is not None:
+        kinds = blocks.fixed.astype(np.int64)
+        kinds[hidden.positions] = 2
+        columns |= {"order": hidden.order, "kinds": kinds}
+        return Share(columns, blocks.starts, targets, blocks.reverse)
+    return Share(columns, blocks.starts, targets)
+
+
+def _keep(found: dict[int, Any], number: int, value: Any) -> None:
+    """Remember a value and forget all but the one before; copies come round, so by their age."""
+    for old in list(found)[:-1]:
+        del found[old]
+    found[number] = value

@@ -1,0 +1,299 @@
+"""Where a run begins: with fresh weights, with another model's, or at its own checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from clozelab.config import recipe as recipes
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.config.tables import written
+from clozelab.errors import UserError
+from clozelab.models.build import build
+from clozelab.models.load import Loaded, load, pretrained, tied, within
+from clozelab.objectives import Distillation
+from clozelab.objectives.heads.teacher import start_from
+from clozelab.pretraining.fitting import fitted, notes
+from clozelab.pretraining.job import Task
+from clozelab.runs.directory import Run
+from clozelab.text.extension import pieces
+from clozelab.text.store.mixture import Store, open_stores
+from clozelab.training import budget as budgets
+from clozelab.training.budget import Budget
+from clozelab.training.checkpoint import newest
+
+# What has a row for each id; ELMo's head counts words.
+_TABLED = re.compile(
+    r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.(bias|table)"
+)
+
+_POOLED = ("next_sentence", "sentence_order")
+
+
+def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None) -> Task:
+    """A run of a recipe from the beginning."""
+    stores = open_stores(data)
+    for part in recipe.objectives:
+        if isinstance(part, Distillation):
+            raise UserError(
+                f"{recipe.name}: needs a teacher; use clozelab distil TEACHER"
+                f" --recipe {recipe.name}"
+            )
+    amount, corpus = budgets.parse(budget) if budget else None, stores[0][0]
+    said = notes(recipe, corpus)
+    return Task(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=said)
+
+
+def continued(
+    recipe: Recipe,
+    place: str,
+    *,
+    data: Sequence[str],
+    seed: int,
+    budget: str | None = None,
+    shaped: bool = False,
+) -> Task:
+    """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
+
+    Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
+    """
+    task = fresh(recipe, data=data, seed=seed, budget=budget)
+    given = load(place)
+    encoder: Any = given.recipe.encoder
+    recipe = _tied_as(within(task.recipe, encoder), given.recipe, given.model.heads)
+    if not shaped:
+        recipe = _as_short(recipe, given.recipe)
+    corpus = task.stores[0][0]
+    old = given.recipe.tokenizer.vocabulary
+    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
+        for name in ("weight", "bias"):
+            if f"pooler.{name}" in weights:
+                weights[f"heads.{owner}.pooler.{name}"] = weights[f"pooler.{name}"]
+    for part in recipe.objectives:  # a head that is untied now begins with the table it had
+        if not getattr(part, "tied", True):
+            table = f"heads.{slots.use('objectives', part)}.table"
+            weights.setdefault(table, weights["encoder.embeddings.words.weight"])
+    if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        weights = _extended(weights, given, corpus.tokenizer, str(corpus.path))
+    kind: Any = recipe.tokenizer
+    size = max(old, corpus.vocabulary.size)
+    return replace(
+        task,
+        recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
+        start=weights,
+        origin=place,
+        notes=task.notes + given.notes,
+    )
+
+
+def taught(
+    recipe: Recipe,
+    place: str,
+    *,
+    data: Sequence[str],
+    seed: int,
+    budget: str | None = None,
+    sized: bool = False,
+    own: Collection[str] = (),
+) -> Task:
+    """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher.
+
+    But for the settings of its encoder that are its `own`.
+    """
+    teacher = load(place)
+    stores = open_stores(data)
+    corpus = stores[0][0]
+    lessons = [part for part in recipe.objectives if isinstance(part, Distillation)]
+    if not lessons:
+        raise UserError(f"{recipe.name}: has no objective distillation; use --recipe distilbert")
+    if teacher.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        raise UserError(
+            f"{place}: the teacher's vocabulary is not that of {corpus.path}; build the corpus"
+            f" with --tokenizer-from {place}"
+        )
+    if "masked_lm" not in teacher.model.heads:
+        raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
+    if not sized:
+        recipe = _beside(recipe, teacher.recipe, own)
+    said = notes(recipe, corpus)
+    recipe = fitted(recipe, corpus)
+    kind: Any = recipe.tokenizer
+    recipe = replace(
+        recipe, tokenizer=replace(kind, vocabulary=teacher.recipe.tokenizer.vocabulary)
+    )
+    return Task(
+        recipe,
+        stores,
+        seed=seed,
+        budget=budgets.parse(budget) if budget else None,
+        start=_layers(lessons[0], recipe, teacher, seed=seed),
+        teacher=pretrained(teacher),
+        origin=place,
+        notes=said,
+    )
+
+
+def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> Task:
+    """A run as it was begun; a recipe given beside must be its own."""
+    run = Run.open(place)
+    kept = recipes.parse(run.recipe(), str(run.recipe_file))
+    facts = run.machine()
+    if not {"seed", "data"} <= facts.keys():
+        raise UserError(
+            f"{place}/machine.toml: does not tell the run's seed and data any more; put it back, or"
+            f" begin a run of its own with --from {place}"
+        )
+    stores = _where(place, data, facts["data"])
+    # Runs of old recorded the tokenizer that was asked for.
+    kept = kept.reading(stores[0][0].tokenizer, vocabulary=kept.tokenizer.vocabulary)
+    seconds = facts.get("budget_seconds")
+    budget = Budget("seconds", seconds) if seconds else None
+    if recipe is not None:
+        given = fitted(recipe, stores[0][0])
+        if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
+            kind: Any = kept.tokenizer
+            given = replace(within(given, kept.encoder), tokenizer=kind)
+        if facts.get("from"):
+            given = _tied_as(given, kept, slots.SLOTS["objectives"])
+        # The run's own length was its budget's.
+        fit = replace(given.schedule.fitted(kept.schedule.steps), refits=kept.schedule.refits)
+        same = replace(given, schedule=fit)
+        changed = recipes.difference(kept, same)
+        if changed:
+            told = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
+            raise UserError(
+                f"{place}: was started with another recipe ({told}); resume it as it was, or begin"
+                f" a run of its own with --from {place}"
+            )
+    if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from
+        begun: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
+        if facts.get("teacher"):
+            task = taught(kept, facts["teacher"], sized=True, **begun)
+            return replace(task, recipe=kept, budget=budget)
+        if facts.get("from"):
+            task = continued(kept, facts["from"], **begun)
+            return replace(task, recipe=kept, budget=budget)
+    teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
+    return Task(
+        kept,
+        stores,
+        seed=facts["seed"],
+        budget=budget,
+        teacher=teacher,
+        origin=facts.get("teacher") or facts.get("from"),
+    )
+
+
+def _where(place: Path, given: Sequence[str], before: Sequence[str]) -> list[Store]:
+    """The stores of a run, where they are by now."""
+    if not (given or before):
+        raise UserError(
+            f"{place}: was imported and has no steps to go on from; begin a run of its own with"
+            f" --from {place}"
+        )
+    gone = [one for one in before if not Path(one.rpartition(":")[0]).is_dir()]
+    if gone and not given:
+        raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
+    return open_stores(given or before)
+
+
+def _told(value: Any) -> str:
+    return "–" if value is None else written(value)
+
+
+def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
+    """The student's recipe at the teacher's width, with its own share of the layers.
+
+    A teacher that was shrunk has learned from short blocks, so its student does too.
+    """
+    student: Any = recipe.encoder
+    other: Any = teacher.encoder
+    full = recipes.read("bert").encoder.layers
+    same = (
+        *("width", "heads", "inner", "embedding", "positions", "position_offset"),
+        *("activation", "epsilon"),
+    )
+    taken = {name: getattr(other, name) for name in same}
+    taken["layers"] = max(1, other.layers * student.layers // full)
+    taken = {name: value for name, value in taken.items() if name not in own}
+    encoder = replace(student, **taken)
+    return _as_short(within(recipe, encoder), teacher)
+
+
+def _tied_as(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> Recipe:
+    """The recipe with the heads untied that are so in a model already."""
+    named = {slots.use("objectives", part): part for part in other.objectives}
+    untied = [name for name, part in named.items() if not getattr(part, "tied", True)]
+    ties = {name: False for name in {*untied} & {*heads}}
+    return replace(recipe, objectives=tied(recipe.objectives, ties))
+
+
+def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
+    """The recipe with blocks and steps no larger than those of a model that was shrunk."""
+    if other.blocks.length >= recipe.blocks.length:
+        return recipe
+    blocks: Any = recipe.blocks
+    few = min(recipe.schedule.sequences, other.schedule.sequences)
+    if "stream" in blocks.provides:
+        blocks = replace(blocks, rows=few, reuse=other.blocks.length // 2)
+    return replace(
+        recipe,
+        blocks=replace(blocks, length=other.blocks.length),
+        schedule=replace(recipe.schedule, sequences=few, phases=()),
+    )
+
+
+def _layers(
+    lesson: Distillation, recipe: Recipe, teacher: Loaded, *, seed: int
+) -> dict[str, Tensor] | None:
+    """The weights a student takes from its teacher, if it takes any."""
+    student: Any = recipe.encoder
+    other: Any = teacher.recipe.encoder
+    choice = lesson.layer_choice(other.layers, student.layers)
+    if not choice:
+        return None
+    size = recipe.tokenizer.vocabulary
+    mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))
+    return start_from(
+        {name: value.detach() for name, value in teacher.model.named_parameters()},
+        {name: value.detach() for name, value in mine.named_parameters()},
+        choice=choice,
+        teacher=other,
+        student=student,
+    )
+
+
+def _extended(
+    weights: dict[str, Tensor], given: Loaded, tokenizer: Tokenizer, place: str
+) -> dict[str, Tensor]:
+    """The weights with rows for words that the tokenizer has beyond the model's own.
+
+    A new word begins as the mean of the pieces that the model knew it by.
+    """
+    old, new = given.tokenizer.get_vocab(), tokenizer.get_vocab()
+    first = given.vocabulary.size
+    more = {word: number for word, number in new.items() if word not in old}
+    if any(new.get(word) != number for word, number in old.items()) or (
+        sorted(more.values()) != list(range(first, first + len(more)))
+    ):
+        raise UserError(
+            f"{place}: its tokenizer is not that of {given.place}; build the corpus with"
+            f" --tokenizer-from {given.place}, and --extend N to add words of its own"
+        )
+    known = pieces(given.tokenizer, sorted(more, key=more.__getitem__))
+    out = dict(weights)
+    for name, value in weights.items():
+        if _TABLED.fullmatch(name):
+            rows = [value[ids].mean(0) if ids else value.mean(0) for ids in known]
+            # A table may have had rows to spare: the new words take those first.
+            out[name] = torch.cat([value[:first], torch.stack(rows), value[first + len(rows) :]])
+    return out

@@ -1,0 +1,243 @@
+"""Which blocks make a step: a pure function of recipe, seed and step.
+
+Several stores are mixed in proportion to their blocks times their weight; length phases begin
+their stores anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Batch, Ints
+from clozelab.keys import key, mix, weighted
+from clozelab.objectives.widths import weight_at
+from clozelab.pretraining.source import Source
+from clozelab.text.store import Corpus
+from clozelab.training.feed import Cursor
+from clozelab.training.loop import Prepared
+from clozelab.training.packing import Room, Share, joined, pinned, room_for
+
+_SAMPLE = 256  # blocks that show how full blocks are
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The blocks of a step: store, epoch and number of each."""
+
+    stores: Ints
+    epochs: Ints
+    numbers: Ints
+
+    def part(self, rank: int, size: int) -> Picked:
+        """One process's even part."""
+        many = len(self.numbers)
+        mine = slice(many * rank // size, many * (rank + 1) // size)
+        return Picked(self.stores[mine], self.epochs[mine], self.numbers[mine])
+
+
+class Steps:
+    """The steps of a run, prepared for one process out of `size`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        stores: Sequence[tuple[Corpus, float]],
+        *,
+        seed: int,
+        rank: int = 0,
+        size: int = 1,
+        tokens: int,
+        gpu: bool,
+    ) -> None:
+        self.recipe, self.stores, self.seed = recipe, stores, seed
+        self.rank, self.size, self.tokens = rank, size, tokens
+        self.gpu = gpu
+        # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
+        self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
+        self._phases: dict[int, list[Source]] = {}
+        self._rooms: dict[tuple[int, int], Room] = {}
+        self._blanks: dict[int, Batch] = {}  # by the room, which is kept
+        self._means: dict[int, float] = {}  # tokens of a block, by phase
+
+    def start(self) -> Cursor:
+        """Where a run begins."""
+        return Cursor(0, ((0, 0),) * len(self.stores))
+
+    def sources(self, phase: int, length: int) -> list[Source]:
+        """The stores at the length of a phase."""
+        if phase not in self._phases:
+            given: Any = self.recipe.blocks
+            blocks = replace(given, length=length)
+            self._phases[phase] = [
+                Source(self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n)
+                for n, (corpus, _) in enumerate(self.stores)
+            ]
+        return self._phases[phase]
+
+    def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
+        """From a step and a place on: each job prepares one step."""
+        schedule = self.recipe.schedule
+        for step in range(first, schedule.total):
+            phase = schedule.phase(step)
+            sources = self.sources(phase.number, phase.length or self.recipe.blocks.length)
+            if cursor.phase != phase.number:
+                cursor = Cursor(phase.number, ((0, 0),) * len(sources))
+            fresh = any(index == 0 for _, index in cursor.places)
+            picked, places = self._pick(sources, cursor.places, step)
+            cursor = Cursor(phase.number, places)
+            yield _job(self, sources, picked, step=step, fresh=fresh, after=cursor)
+
+    def prepare(
+        self, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+    ) -> Prepared:
+        """One process's part of a step."""
+        schedule = self.recipe.schedule
+        progress = schedule.progress(step)
+        share = _gather(sources, picked.part(self.rank, self.size), progress=progress)
+        room = self.room(sources, phase=after.phase, blocks=-(-len(picked.numbers) // self.size))
+        parts: Sequence[Any] = self.recipe.objectives
+        return Prepared(
+            number=step,
+            batches=[pinned(one) if self.gpu else one for one in room.batches(share)],
+            blank=self._blank(room, share),
+            counts=share.counts(),
+            tokens=share.tokens,
+            factor=schedule.factor(step),
+            weights={
+                slots.use("objectives", part): weight_at(part.weight, part.course, progress)
+                for part in parts
+            },
+            fresh=fresh,
+            after=after,
+        )
+
+    def room(self, sources: list[Source], *, phase: int, blocks: int) -> Room:
+        """The micro-batches of a phase, by a sample of its blocks."""
+        # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
+        step = max(1, blocks // 16)
+        found = (phase, -(-blocks // step) * step)
+        if found not in self._rooms:
+            self._rooms[found] = room_for(
+                self.sample(sources),
+                tokens=self.tokens,
+                blocks=found[1],
+                longest=sources[0].blocks.length,
+                constant=self.constant,
+            )
+        return self._rooms[found]
+
+    def _blank(self, room: Room, share: Share) -> Batch:
+        """A micro-batch of dummies; the same for every step of a room."""
+        if id(room) not in self._blanks:
+            self._blanks[id(room)] = room.lay(share, slice(0, 0))
+        return self._blanks[id(room)]
+
+    def sample(self, sources: list[Source]) -> Share:
+        """Some blocks like those to come."""
+        taken = [source.order(0)[:_SAMPLE] for source in sources]
+        pairs = zip(sources, taken, strict=True)
+        return joined([source.share(0, numbers, progress=0.0) for source, numbers in pairs])
+
+    def tokens_a_step(self, first: float = 0.0) -> float:
+        """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""
+        schedule, whole_length, total = self.recipe.schedule, self.recipe.blocks.length, 0.0
+        lengths = [length for length, _ in schedule.phases] or [whole_length]
+        for share, phase, sequences in schedule.stretches(first):
+            fills = schedule.fill == "tokens"
+            each = whole_length if fills else self._block_tokens(phase, lengths[phase])
+            total += share * each * sequences
+        return total / (1 - first)
+
+    def _block_tokens(self, phase: int, length: int) -> float:
+        """The mean of a block; a sample needs the plan of the first epoch, so it is taken once."""
+        if phase not in self._means:
+            sample = self.sample(self.sources(phase, length))
+            self._means[phase] = sample.tokens / len(sample)
+        return self._means[phase]
+
+    def _pick(
+        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        """The blocks of a step, and the places after."""
+        many = self.recipe.schedule.sequences_at(step)
+        if self.recipe.schedule.fill == "tokens":
+            return self._pick_tokens(sources, places, step)
+        return _take(sources, places, self._mixed(sources, step, many))
+
+    def _pick_tokens(
+        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        """As many blocks as make the step's sequences of full length."""
+        wanted = self.recipe.schedule.sequences_at(step) * self.recipe.blocks.length
+        many = self.recipe.schedule.sequences_at(step)
+        while True:
+            stores = self._mixed(sources, step, many)
+            picked, _ = _take(sources, places, stores)
+            filled = np.cumsum(_lengths(sources, picked))
+            if filled[-1] >= wanted:
+                break
+            many *= 2
+        fit = max(1, int(np.searchsorted(filled, wanted, side="right")))
+        return _take(sources, places, stores[:fit])
+
+    def _mixed(self, sources: list[Source], step: int, many: int) -> Ints:
+        """Which store each of a step's blocks comes from."""
+        if len(sources) == 1:
+            return np.zeros(many, dtype=np.int64)
+        weights = [weight for _, weight in self.stores]
+        sizes = [source.size * w for source, w in zip(sources, weights, strict=True)]
+        shares = np.cumsum([max(1, round(1e6 * size / sum(sizes))) for size in sizes])
+        return weighted(mix(key(self.seed, "mix", step), np.arange(many)), shares)
+
+
+def _job(
+    steps: Steps, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+) -> Callable[[], Prepared]:
+    return lambda: steps.prepare(sources, picked, step=step, fresh=fresh, after=after)
+
+
+def _take(
+    sources: list[Source], places: tuple[tuple[int, int], ...], stores: Ints
+) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+    """The next block of the store named in each slot."""
+    epochs, numbers = np.zeros_like(stores), np.zeros_like(stores)
+    after = list(places)
+    for number, source in enumerate(sources):
+        mine = stores == number
+        if mine.any():
+            epochs[mine], numbers[mine], after[number] = source.take(
+                places[number], int(mine.sum())
+            )
+    return Picked(stores, epochs, numbers), tuple(after)
+
+
+def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
+    """Store, epoch and the slots of each run of equal ones."""
+    for store in np.unique(picked.stores).tolist():
+        for epoch in np.unique(picked.epochs[picked.stores == store]).tolist():
+            slots_ = np.flatnonzero((picked.stores == store) & (picked.epochs == epoch))
+            yield store, epoch, slots_
+
+
+def _gather(sources: list[Source], picked: Picked, *, progress: float) -> Share:
+    """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
+    found = [
+        sources[store].share(epoch, picked.numbers[at], progress=progress)
+        for store, epoch, at in _groups(picked)
+    ]
+    # More processes than blocks: one without any has an empty share.
+    return joined(found or [sources[0].share(0, picked.numbers, progress=progress)])
+
+
+def _lengths(sources: list[Source], picked: Picked) -> Ints:
+    """Tokens of each picked block."""
+    lengths = np.zeros_like(picked.numbers)
+    for store, epoch, at in _groups(picked):
+        lengths[at] = sources[store].plan(epoch).blocks(picked.numbers[at]).lengths
+    return lengths

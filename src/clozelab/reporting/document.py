@@ -1,0 +1,181 @@
+"""A page of sections: one file without a link to anything, or the same as Markdown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib import resources
+from pathlib import Path
+
+import clozelab
+from clozelab.errors import UserError
+from clozelab.markdown import fenced, plain
+
+GENERATOR = f"clozelab {clozelab.__version__}"  # by which a page of ours is known
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows, and what it is sorted by."""
+
+    text: str
+    value: float | None = None  # numbers stand on the right
+
+
+GAP = Cell("–")  # nothing was measured
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows; `soft` columns are told beside the others, in a lighter ink."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+    soft: frozenset[int] = frozenset()
+
+
+Part = str | Table | tuple[str, str]  # words, a table, or (kind, content)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, and what stands under it: words, tables, figures, headings, notes, code."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All of it; `lead` is said first and loudest, `opening` beside it."""
+
+    title: str
+    opening: str
+    sections: Sequence[Section]
+    lead: str = ""
+
+    def html(self, *, refresh: int | None = None) -> str:
+        """One self-contained file; it loads itself again every `refresh` seconds."""
+        style, script = (_file(name) for name in ("page.css", "page.js"))
+        again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
+        body = [f"<h1>{escape(self.title)}</h1>"]
+        body += [f'<p class="lead">{escape(self.lead)}</p>'] if self.lead else []
+        body += [f'<p class="note">{escape(self.opening)}</p>']
+        if refresh:
+            now = time.strftime("%H:%M:%S")
+            body.append(f'<p class="note">As of {now}; it loads itself every {refresh} s.</p>')
+        for section in self.sections:
+            body.append(f"<h2>{escape(section.title)}</h2>")
+            body += [_html(part) for part in section.parts]
+        return (
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<meta name="generator" content="{GENERATOR}">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"{again}<title>{escape(self.title)}</title>\n"
+            f"<style>\n{style}</style>\n</head>\n<body>\n"
+            + "\n".join(body)
+            + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
+        )
+
+    def markdown(self) -> str:
+        """The same in plain text, without the figures."""
+        lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {plain(self.title)}", ""]
+        lines += [f"**{plain(self.lead)}**", ""] if self.lead else []
+        lines += [plain(self.opening), ""]
+        for section in self.sections:
+            lines += [f"## {plain(section.title)}", ""]
+            for part in section.parts:
+                lines += _markdown(part)
+        return "\n".join(lines).rstrip() + "\n"
+
+    def written(self, place: Path, *, refresh: int | None = None) -> str:
+        """The text of the page in the form that the name of its file asks for."""
+        check(place)
+        return self.markdown() if place.suffix == ".md" else self.html(refresh=refresh)
+
+
+def check(place: Path) -> None:
+    """Refuse a name that is no page's."""
+    if place.suffix not in (".html", ".md"):
+        raise UserError(f"--out {place}: a page is .html or .md; name it so")
+
+
+def number(value: float, form: str = ".1f") -> Cell:
+    """A number as a format writes it, sorted by what it is."""
+    return Cell(format(int(value) if "d" in form else value, form), float(value))
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words in a row: a, b and c."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _html(part: Part) -> str:
+    if isinstance(part, Table):
+        return _html_table(part)
+    if isinstance(part, str):
+        return f"<p>{escape(part)}</p>"
+    kind, content = part
+    if kind == "figure":
+        return f"<figure>{content}</figure>" if content else ""
+    if kind == "note":
+        return f'<p class="note">{escape(content)}</p>'
+    tag = "pre" if kind == "code" else "h3"
+    return f"<{tag}>{escape(content)}</{tag}>"
+
+
+def _html_table(table: Table) -> str:
+    right = {at for row in table.rows for at, cell in enumerate(row) if cell.value is not None}
+    marks = [_marks(at in right, at in table.soft) for at in range(len(table.columns))]
+    head = "".join(
+        f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
+        for column, mark in zip(table.columns, marks, strict=True)
+    )
+    rows = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{mark}{_value(cell)}>{escape(cell.text)}</td>"
+            for cell, mark in zip(row, marks, strict=True)
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
+    return f'<div class="wide"><table>{inside}</table></div>{note}'
+
+
+def _marks(right: bool, soft: bool) -> str:
+    words = [*(["n"] if right else []), *(["soft"] if soft else [])]
+    return f' class="{" ".join(words)}"' if words else ""
+
+
+def _value(cell: Cell) -> str:
+    return "" if cell.value is None else f' data-value="{cell.value!r}"'
+
+
+def _markdown(part: Part) -> list[str]:
+    if isinstance(part, str):
+        return [plain(part), ""]
+    if isinstance(part, Table):
+        rule = ["---" for _ in part.columns]
+        rows = [part.columns, *([cell.text for cell in row] for row in part.rows)]
+        head, *body = ([plain(text) for text in row] for row in rows)
+        lines = [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
+        return [*lines, "", *([plain(part.note), ""] if part.note else [])]
+    kind, content = part
+    if kind == "figure":
+        return []
+    if kind == "note":
+        return [plain(content), ""]
+    if kind == "code":
+        return [fenced(content), ""]
+    return [f"### {plain(content)}", ""]
+
+
+def _file(name: str) -> str:
+    return (resources.files("clozelab") / "reporting" / name).read_text(encoding="utf-8")

@@ -1,0 +1,287 @@
+"""The run directory: recipe.toml, machine.toml, metrics.jsonl, result.json and checkpoints/.
+
+Metrics are only ever appended to; the other files are replaced whole. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import clozelab
+from clozelab import files
+from clozelab.errors import UserError
+from clozelab.files import write_text
+
+Entry = dict[str, Any]
+_KIND = "run"  # by its marker
+
+PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
+TASK = "task.toml"  # beside a fine-tuned checkpoint: the task, and how it was tuned
+STUDY = "study.toml"  # in a study's folder, beside a plan of its own
+MEASURED = "measured.json"  # in a study's cell: what it is compared by, beside its tasks
+# Of machine.toml: what a run was computed with, which a resume may change.
+SETTINGS = (
+    *("device", "gpu", "torch", "processes", "precision", "micro_tokens", "workers"),
+    *("compiled", "kernels", "graphs", "recompute", "sharded", "muon"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run's folder."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
+        """Begin a run in an empty folder, or in one whose run never took a step."""
+        run = cls(path)
+        run.claim()
+        run.refuse_begun()
+        write_text(path / "machine.toml", _toml(machine))
+        write_text(run.recipe_file, recipe_toml)
+        return run
+
+    def claim(self) -> None:
+        """Make the folder a run's, or find that it is; one with anything else in it is refused."""
+        if self.recipe_file.is_file() and files.kind_of(self.path) is None:
+            files.mark(self.path, _KIND)  # of a run made before there were markers
+        files.claim(self.path, _KIND)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep other writers out of the folder."""
+        self.claim()
+        with files.locked(self.path):
+            yield
+
+    def refuse_begun(self) -> None:
+        """Refuse to begin a run where one has taken a step, or where there is something else."""
+        if not self.recipe_file.exists():
+            files.check_claim(self.path, _KIND)
+        elif self._begun():
+            raise UserError(
+                f"{self.path}: has a run in it already; continue it with --resume {self.path},"
+                " or name another folder"
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """A run that was begun before."""
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            raise UserError(f"{path}: is no run, it has no recipe.toml; name the folder of a run")
+        return run
+
+    @property
+    def recipe_file(self) -> Path:
+        """The resolved recipe."""
+        return self.path / "recipe.toml"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are, if any."""
+        return self.path / "checkpoints"
+
+    def recipe(self) -> str:
+        """The resolved recipe's text."""
+        try:
+            return self.recipe_file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise UserError(
+                f"{self.recipe_file}: is not UTF-8 text; put back a copy of it"
+            ) from None
+
+    def machine(self) -> dict[str, Any]:
+        """What the run was made on and with."""
+        file = self.path / "machine.toml"
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{file}: is not TOML ({error}); fix it there") from None
+
+    def remember(self, facts: Mapping[str, Any]) -> None:
+        """Put facts into machine.toml, beside those that are there or in their place."""
+        write_text(self.path / "machine.toml", _toml({**self.machine(), **facts}))
+
+    def settled(
+        self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]
+    ) -> dict[str, dict[str, Any]]:
+        """Record what the run is computed with from a step on; what differs from `before` it.
+
+        machine.toml has the present values, metrics.jsonl each change with its step.
+        """
+        changes = {
+            name: {"from": before[name], "to": facts.get(name)}
+            for name in SETTINGS
+            if name in before and before[name] != facts.get(name)
+        }
+        # Of two changes before one step the last counts, even if it takes the other back.
+        if changes or any(entry["step"] == step for entry in self.entries("changed")):
+            self.append({"kind": "changed", "step": step, "settings": changes})
+        self.remember(facts)
+        return changes
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Add one entry with its `kind` and, where it belongs to one, its `step`."""
+        line = json.dumps(_finite(entry), allow_nan=False, ensure_ascii=False)
+        with self._metrics.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash tore the last line: it stays alone
+                    file.write(b"\n")
+            file.write(line.encode() + b"\n")
+
+    def resume(self, step: int) -> None:
+        """Note that the run goes on from there: what was recorded of later steps is void."""
+        self.append({"kind": "resume", "step": step})
+
+    def refit(self, step: int, steps: int, *, recipe_toml: str) -> None:
+        """Note that the run has other steps from there on, and that its recipe says so."""
+        write_text(self.recipe_file, recipe_toml)
+        self.append({"kind": "refit", "step": step, "steps": steps})
+
+    def entries(self, kind: str | None = None) -> list[Entry]:
+        """What was recorded, the last where a kind and step were recorded twice."""
+        found: dict[object, Entry] = {}
+        for number, entry in enumerate(self._lines()):
+            step: int | None = entry.get("step")
+            if entry["kind"] == "resume" and step is not None:
+                found = {k: old for k, old in found.items() if (old.get("step") or 0) <= step}
+            place = (number,) if step is None else (entry["kind"], step)
+            found[place] = entry
+        return [entry for entry in found.values() if kind in (None, entry["kind"])]
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write what came out, whole or not at all."""
+        text = json.dumps(_finite(result), indent=1, allow_nan=False, ensure_ascii=False)
+        write_text(self.path / "result.json", text + "\n")
+
+    def result(self) -> dict[str, Any] | None:
+        """What came out; None if the run is not done."""
+        file = self.path / "result.json"
+        if not file.exists():
+            return None
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise UserError(f"{file}: cannot be read; remove it") from None
+
+    @property
+    def _metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def _begun(self) -> bool:
+        saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
+        return saved or self.result() is not None or bool(self.entries("step"))
+
+    def _lines(self) -> Iterator[Entry]:
+        """Every line that was written to its end; a crash can leave one that was not."""
+        if not self._metrics.exists():
+            return
+        with self._metrics.open("rb") as file:
+            for line in file:
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(entry, dict) and "kind" in entry:
+                    yield entry
+
+
+class Board:
+    """Curves for TensorBoard, if it is installed; if not, `note` says so and nothing is written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.note = ""
+        self._writer: Any = None
+        if find_spec("tensorboard") is None:
+            self.note = "no curves for TensorBoard: pip install tensorboard to have them"
+        else:
+            self._writer = import_module("tensorboard.summary").Writer(str(folder))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        """One point of each curve."""
+        if self._writer is not None:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Write everything to disk."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def machine_facts() -> dict[str, Any]:
+    """What can be said of this machine without torch."""
+    facts: dict[str, Any] = {
+        "clozelab": clozelab.__version__,
+        "commit": _commit(Path(__file__)),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A file of ours; nothing, if there is none or less than a whole one."""
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _commit(file: Path) -> str | None:
+    """The commit of the checkout that has this very file in it, marked where it was changed.
+
+    A copy without its history is told by CLOZELAB_COMMIT which one it is of.
+    """
+    if commit := os.environ.get("CLOZELAB_COMMIT"):
+        return commit
+    git = ("git", "-C", str(file.parent))
+    tracked = (*git, "ls-files", "--error-unmatch", file.name)
+    described = (*git, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    try:
+        for words in (tracked, described):
+            done = subprocess.run(words, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _finite(value: Any) -> Any:
+    """The value with None where JSON has no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return value
+
+
+def _toml(facts: Mapping[str, Any], table: str = "") -> str:
+    """Facts as TOML: words, numbers, lists of them, and tables; a fact that is None is left out."""
+    tables = {name: one for name, one in facts.items() if isinstance(one, Mapping)}
+    lines = [
+        f"{json.dumps(name)} = {json.dumps(one, ensure_ascii=False)}\n".replace("\x7f", "\\u007f")
+        for name, one in facts.items()
+        if name not in tables and one is not None
+    ]
+    for name, one in tables.items():
+        key = f"{table}.{json.dumps(name)}" if table else json.dumps(name)
+        lines.append(f"\n[{key}]\n{_toml(one, key)}")
+    return "".join(lines)

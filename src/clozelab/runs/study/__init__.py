@@ -1,1 +1,0 @@
-"""A study: variants of a recipe × seeds, pretrained and tuned alike, to be compared."""

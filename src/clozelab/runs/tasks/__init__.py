@@ -1,1 +1,0 @@
-"""Fine-tuning wired: orders → lessons → trials → the best model, and what it says."""

@@ -1,0 +1,1 @@
+"""Comparisons of recipes: specifications, plans, cells, statistics."""

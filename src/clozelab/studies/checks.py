@@ -1,0 +1,110 @@
+"""Whether a study fits together: variants, their teachers and recipes, claims and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clozelab.config import slots
+from clozelab.config.tables import plain
+from clozelab.errors import UserError
+from clozelab.finetuning import protocols
+from clozelab.nearest import listed, remedy
+from clozelab.studies.scores import check_score, named_task
+
+if TYPE_CHECKING:
+    from clozelab.studies.spec import Claim, Study, Variant
+
+
+def check(study: Study, place: str) -> None:
+    """Refuse what does not fit together: variants, claims, scores."""
+    if len(study.variants) < 1:
+        raise UserError(f"{place}: variants are missing; write each under [[variants]]")
+    known = [one.name for one in study.variants]
+    for name in known:
+        if known.count(name) > 1:
+            raise UserError(f"{place}: variant {name} is listed twice; name each its own")
+    scored = [named_task(task, place=place) for task in study.tasks]
+    for task in scored:
+        if scored.count(task) > 1:
+            raise UserError(f"{place}: task {task} is listed twice; list it once")
+    for word in (*study.finetune, *(word for one in study.variants for word in one.finetune)):
+        _check_tuning(word, scored, place)
+    for measure in study.measures:
+        if not measure.startswith(("held_out.", "pair.")):
+            fix = "name held_out.OBJECTIVE or pair.OBJECTIVE"
+            raise UserError(f"{place}: base.measures: {measure} is no measure; {fix}")
+        check_score(measure, (), place=f"{place}: base.measures")
+    for variant in study.variants:
+        for score in variant.paper:
+            check_score(score, study.tasks, place=f"{place}: variant {variant.name}: paper")
+        _check_teacher(study, variant, place)
+    for number, claim in enumerate(study.claims):
+        _check_claim(study, claim, scored, f"{place}: claims.{number}")
+    _check_recipes(study, place)
+
+
+def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
+    """What stands before a dot is a task, this study's or another, or the word task itself."""
+    task, dot, _ = word.partition("=")[0].partition(".")
+    known = (*tasks, *(name for name in protocols.TASKS if name not in tasks))
+    if dot and task not in (*known, "task"):
+        raise UserError(f"{place}: fine-tuning {word}: {task} is no task; {remedy(task, known)}")
+
+
+def _check_teacher(study: Study, variant: Variant, place: str) -> None:
+    """A teacher is a variant that is taught by none, or by one before it."""
+    seen, at = [variant.name], variant.teacher
+    while at is not None:
+        if at in seen:
+            raise UserError(f"{place}: variant {variant.name} is its own teacher; name another")
+        others = [one.name for one in study.variants if one.name not in seen]
+        if at not in others:
+            raise UserError(
+                f"{place}: variant {variant.name}: teacher {at} is unknown; {remedy(at, others)}"
+            )
+        seen.append(at)
+        at = study.variant(at).teacher
+
+
+def _check_claim(study: Study, claim: Claim, tasks: Sequence[str], place: str) -> None:
+    known = [one.name for one in study.variants]
+    for side in (claim.better, claim.than):
+        if side not in known:
+            raise UserError(f"{place}: variant {side} is unknown; {remedy(side, known)}")
+    if claim.better == claim.than:
+        raise UserError(f"{place}: compares {claim.better} with itself; name two variants")
+    if not claim.on:
+        raise UserError(f"{place}: on is empty; name a score, as in sst2.accuracy")
+    for score in claim.on:
+        check_score(score, study.tasks, place=place)
+        if score not in study.measures and score.partition(".")[0] not in tasks:
+            able = (*study.measures, *(f"{task}.…" for task in tasks))
+            raise UserError(
+                f"{place}: {score} is not measured; add it to base.tasks or base.measures"
+                + (f", or use {listed(able)}" if able else "")
+            )
+
+
+def _check_recipes(study: Study, place: str) -> None:
+    """Resolve every variant's recipe, and refuse two that are the same experiment."""
+    seen: dict[str, str] = {}
+    for variant in study.variants:
+        try:
+            recipe = study.recipe_of(variant)
+        except UserError as error:
+            raise UserError(f"{place}: variant {variant.name}: {error}") from None
+        taught = any(slots.use("objectives", one) == "distillation" for one in recipe.objectives)
+        if taught != (variant.teacher is not None):
+            fix = "name its teacher" if taught else "leave teacher out, or use recipe distilbert"
+            what = "learns from a teacher" if taught else "has no objective distillation"
+            raise UserError(f"{place}: variant {variant.name} {what}; {fix}")
+        rest = replace(variant, name="x", says="", paper={}, set=(), recipe=None, teacher=None)
+        same = repr((recipe.tables(), plain(rest), variant.teacher))
+        if same in seen:
+            raise UserError(
+                f"{place}: variants {seen[same]} and {variant.name} are the same experiment;"
+                " let them differ in set, recipe, share, finetune, protocol or data"
+            )
+        seen[same] = variant.name

@@ -1,0 +1,82 @@
+"""The names of what a study compares: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
+
+A score of a task is the task's name and one of its metrics; a loss on held-out text is that of an
+objective, and so is the accuracy on its pairs. Of losses alone, lower is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from clozelab import objectives
+from clozelab.errors import UserError
+from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.kinds import KINDS, OWN
+from clozelab.finetuning.kinds.coreference import METRICS as COREFERENCE
+from clozelab.nearest import remedy
+
+_GAP = ("f1", "masculine_f1", "feminine_f1", "bias")
+
+
+def named_task(task: str, *, place: str) -> str:
+    """What a study calls a task: its name, or that of the folder it lies in (KIND=FOLDER)."""
+    kind, sign, folder = task.partition("=")
+    if sign:
+        if kind not in OWN or not folder:
+            raise UserError(
+                f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(OWN)}"
+            )
+        name = Path(folder).name
+        if "." in name or name in ("held_out", "pair"):
+            raise UserError(
+                f"{place}: task {task}: its scores would be called {name}.…, which is something"
+                " else; give the folder a name without a dot that is not held_out or pair"
+            )
+        return name
+    known = [name for name, one in NAMED.items() if "train" in one.splits]
+    if task not in known:
+        own = " or KIND=FOLDER for one's own, as in classify=reviews"
+        raise UserError(f"{place}: task {task} is unknown; {remedy(task, known)}{own}")
+    return task
+
+
+def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
+    """Refuse a score that nothing could have; `tasks` may be one's own."""
+    first, sign, metric = score.partition(".")
+    if not sign:
+        raise UserError(
+            f"{place}: {score} is no score; write TASK.METRIC, held_out.OBJECTIVE or pair.OBJECTIVE"
+        )
+    if first == "held_out":
+        allowed: Iterable[str] = objectives.PARTS
+    elif first == "pair":
+        allowed = objectives.PAIRS
+    else:
+        own = {named_task(one, place=place): one for one in tasks if "=" in one}
+        allowed = metrics_of(own.get(first) or named_task(first, place=place))
+    if metric not in allowed:
+        raise UserError(f"{place}: {score} is unknown: after {first}. {remedy(metric, allowed)}")
+
+
+def metrics_of(task: str) -> list[str]:
+    """The metrics that a task is scored by."""
+    kind, sign, _ = task.partition("=")
+    if sign:
+        return _usual("classify" if kind == "pairs" else kind)
+    named = NAMED[task]
+    if task == "gap":
+        return list(_GAP)
+    given = named.settings.get("metrics")
+    found = list(given) if isinstance(given, tuple) else _usual(named.kind)
+    others = [split for split in named.splits if split.startswith("dev_")]
+    return found + [f"{one}_{split.removeprefix('dev_')}" for split in others for one in found]
+
+
+def _usual(kind: str) -> list[str]:
+    if kind == "coreference":
+        return list(COREFERENCE)
+    found: Any = next(one.default for one in fields(KINDS[kind]) if one.name == "metrics")
+    return list(found)
