@@ -32,11 +32,14 @@ from learning import RECIPES, doubled, shrunk, steps_of, store, task
 from referring import stories
 from torch import Tensor, nn
 
-from clozelab.report import study
-from clozelab.report.gathering import Pretraining, gather
-from clozelab.runs import starting
+from clozelab.pretraining import starting
+from clozelab.pretraining.job import Setup
+from clozelab.reporting import study
+from clozelab.reporting.gathering import (
+    Pretraining,
+    gather,
+)
 from clozelab.runs.events import means
-from clozelab.runs.setup import Setup
 from clozelab.training import muon
 from clozelab.training.loop import Step
 

@@ -19,10 +19,8 @@ from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.masked_lm import MaskedLm
-from clozelab.objectives.next_sentence import NextSentence
-from clozelab.objectives.sentence_order import SentenceOrder
-from clozelab.objectives.span_boundary import SpanBoundary
-from clozelab.objectives.span_joint import SpanJoint
+from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
+from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
 # The permutation objective asks the encoder's query stream and has its tests beside that.

@@ -32,7 +32,7 @@ def study_of(name: str) -> Study:
 
 
 def text_of(name: str) -> str:
-    return (resources.files("clozelab") / "studies" / f"{name}.toml").read_text("utf-8")
+    return (resources.files("clozelab") / "studies" / "papers" / f"{name}.toml").read_text("utf-8")
 
 
 def gain(score: str, better: Variant, than: Variant) -> float:

@@ -16,17 +16,17 @@ import torch
 from learning import MACHINE, QUIET, of
 from recording import old, unpack_old
 
-from clozelab.recipe import studies
-from clozelab.report import study as study_pages
-from clozelab.report.gathering import gather
-from clozelab.runs import starting
-from clozelab.runs.evaluate import evaluate
+from clozelab.models.load import load
+from clozelab.pretraining import starting
+from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.pretrain import resume
+from clozelab.reporting import study as study_pages
+from clozelab.reporting.gathering import gather
 from clozelab.runs.events import Ended, drained, means
-from clozelab.runs.load import load
-from clozelab.runs.pretrain import resume
-from clozelab.runs.study.plan import planned
-from clozelab.runs.study.request import asked
-from clozelab.runs.study.running import follow
+from clozelab.studies import spec as studies
+from clozelab.studies.plan import planned
+from clozelab.studies.request import asked
+from clozelab.studies.running import follow
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Step
 

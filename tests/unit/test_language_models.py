@@ -23,8 +23,7 @@ from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.heads import chunks
 from clozelab.objectives.heads.words import WordHead, draw
 from clozelab.objectives.masked_lm import MaskedLm
-from clozelab.objectives.span_boundary import SpanBoundary
-from clozelab.objectives.span_joint import SpanJoint
+from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
 

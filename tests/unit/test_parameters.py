@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clozelab.config import sizes
-from clozelab.config.recipe import Recipe, names, read
+from clozelab.config.recipe import Recipe, names, read, sizes
 from clozelab.config.sizes import DIAL
 from clozelab.models.build import build
 

@@ -79,7 +79,9 @@ def test_a_protocol_reads_for_every_task_and_every_kind_of_ones_own(name: str) -
 
 @pytest.mark.parametrize("name", names())
 def test_a_protocol_begins_with_its_paper_and_fits_a_screen(name: str) -> None:
-    text = (resources.files("clozelab") / "protocols" / f"{name}.toml").read_text("utf-8")
+    text = (resources.files("clozelab") / "config" / "protocols" / f"{name}.toml").read_text(
+        "utf-8"
+    )
     assert text.startswith("# ") and ("arXiv" in text or name in ("gpt", "ours"))
     assert max(map(len, text.splitlines())) <= 100
 
@@ -526,7 +528,7 @@ def test_one_of_two_ways_to_say_a_thing_is_given() -> None:
 
 def test_protocols_are_read_without_torch() -> None:
     code = (
-        "import sys; from clozelab.config.recipe import protocols as p;"
+        "import sys; from clozelab.finetuning import protocols as p;"
         "p.read('bert', 'cola', 'classify').optimiser_part(); sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -536,5 +538,7 @@ def test_protocols_lie_in_the_package_that_the_wheel_is_made_of() -> None:
     root = Path(__file__).parents[2]
     wheel = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     assert wheel["targets"]["wheel"] == {"packages": ["src/clozelab"]}
-    assert {file.stem for file in (root / "src/clozelab/protocols").glob("*.toml")} == SYSTEMS
+    assert {
+        file.stem for file in (root / "src/clozelab/config/protocols").glob("*.toml")
+    } == SYSTEMS
     assert set(TASKS.values()) == set(KINDS)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clozelab.cli.views import recipes as report
-from clozelab.config import sizes, slots
-from clozelab.config.recipe import Recipe, difference, names, parse, read, to_toml
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe, difference, names, parse, read, sizes, to_toml
 from clozelab.config.sizes import DIAL
 from clozelab.config.tables import written
 from clozelab.errors import UserError
@@ -30,7 +30,9 @@ MINE = 'extends = "bert"\n'
 
 
 def source(name: str) -> dict[str, object]:
-    return tomllib.loads((resources.files("clozelab") / "recipes" / f"{name}.toml").read_text())
+    return tomllib.loads(
+        (resources.files("clozelab") / "config" / "recipes" / f"{name}.toml").read_text()
+    )
 
 
 def refusal(text: str) -> str:

@@ -16,8 +16,7 @@ from clozelab.contracts import Corrupted, Encoded, Hidden, Targets
 from clozelab.errors import UserError
 from clozelab.masking.span import Span
 from clozelab.masking.whole_word import WholeWord
-from clozelab.objectives.span_boundary import SpanBoundary
-from clozelab.objectives.span_joint import SpanJoint
+from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
 SHAPE = Shape(width=8, embedding=6)

@@ -4,11 +4,9 @@ from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.masked_lm import MaskedLm
-from clozelab.objectives.next_sentence import NextSentence
 from clozelab.objectives.permutation_lm import PermutationLm
-from clozelab.objectives.sentence_order import SentenceOrder
-from clozelab.objectives.span_boundary import SpanBoundary
-from clozelab.objectives.span_joint import SpanJoint
+from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
+from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 Objective = (
     MaskedLm

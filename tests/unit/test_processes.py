@@ -24,7 +24,7 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from clozelab.interrupts import stopping, terminable
-from clozelab.runs.apart import workers
+from clozelab.runs.processes import workers
 
 def work(place, saves):
     with stopping() as stopped:

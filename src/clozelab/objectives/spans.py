@@ -1,9 +1,11 @@
-"""The span-boundary objective: a span's tokens from the two tokens around it (SpanBERT §3.2)."""
+"""Objectives over hidden spans: a span's tokens from the two tokens around it (SpanBERT §3.2)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
@@ -25,6 +27,7 @@ class SpanBoundary:
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
+    chained: ClassVar[bool] = False  # whether the head reads the token before as well
 
     weight: float = 1.0
     course: Course = ()
@@ -44,7 +47,7 @@ class SpanBoundary:
             )
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable parameters of the head, by part."""
         width = encoder.width
         norm = 2 * encoder.embedding
         first = (2 * width + self.dimension) * width + width + 2 * width
@@ -65,5 +68,33 @@ class SpanBoundary:
         from clozelab.objectives.heads.span import SpanHead
 
         return SpanHead(
-            encoder, vocabulary, positions=self.positions, dimension=self.dimension, chained=False
+            encoder,
+            vocabulary,
+            positions=self.positions,
+            dimension=self.dimension,
+            chained=self.chained,
         )
+
+
+@dataclass(frozen=True)
+class SpanJoint(SpanBoundary):
+    """The probability of a whole span by the chain rule: the token before is read as well.
+
+    An experiment of ours; SpanBERT takes the tokens of a span for independent. The token before
+    comes in by its row of the tied table, a learned vector before the first, so the losses of a
+    span's tokens add up to -log p(span | neighbours).
+    """
+
+    chained: ClassVar[bool] = True
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        counts = super().parameters(encoder, vocabulary)
+        chained = counts["first"] + encoder.embedding * encoder.width
+        return {**counts, "first": chained, "start": encoder.embedding}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks; `previous` has no meaning at offset 0."""
+        targets = super().targets(blocks, hidden, corrupted)
+        previous = np.append(np.zeros(1, np.int64), targets.columns["labels"])[:-1]
+        return replace(targets, columns={**targets.columns, "previous": previous})

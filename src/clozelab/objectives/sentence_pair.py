@@ -1,4 +1,4 @@
-"""Sentence-order prediction: were A and B swapped (ALBERT §3.1)?"""
+"""Objectives over a pair of texts: next-sentence prediction and sentence-order prediction."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SentenceOrder:
-    """Two classes from the pooled first token: 0 in order, 1 swapped. It owns the pooler."""
+class NextSentence:
+    """Does B follow A in the text (BERT §3.1, task 2)? Two classes: 0 next, 1 random.
+
+    The classifier reads the pooled first token, and the objective owns the pooler.
+    """
 
     provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset({"order", "token_vectors"})
+    needs: ClassVar[frozenset[str]] = frozenset({"next", "token_vectors"})
 
     weight: float = 1.0
     course: Course = ()
@@ -27,7 +30,7 @@ class SentenceOrder:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable parameters of the head, by part."""
         return pair(encoder)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
@@ -39,3 +42,10 @@ class SentenceOrder:
         from clozelab.objectives.heads.pair import PairHead
 
         return PairHead(encoder)
+
+
+@dataclass(frozen=True)
+class SentenceOrder(NextSentence):
+    """Were A and B swapped (ALBERT §3.1)? Two classes: 0 in order, 1 swapped."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"order", "token_vectors"})
