@@ -7,7 +7,7 @@ EXTRAS ?= dev
 SEED ?= 0
 MINUTES ?= 9
 
-.PHONY: help setup demo test slow faults test-all check format bench clean
+.PHONY: help setup demo quick test slow faults test-all check format bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,6 +21,9 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 demo: setup  ## from text to two encoders, a task and transformers, on embedded data
 	$(BIN)/clozelab demo
+
+quick: setup  ## import rules, contracts, golden numbers and units: what to run while changing things
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/architecture tests/contracts tests/golden tests/unit
 
 test: setup  ## the whole suite but what is slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2

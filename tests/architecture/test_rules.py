@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "src" / "clozelab"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "clozelab"
 GROUND = {
     "contracts",
     "errors",
@@ -222,3 +225,13 @@ def test_the_rules_can_fail() -> None:
     )
     assert not any(within("blocks.pairs", one) for one in ALLOWED["masking"])
     assert not any(within("finetuning.predict", one) for one in ALLOWED["models"])
+
+
+def test_the_drawing_of_the_rooms_is_up_to_date() -> None:
+    """But for the sizes of rooms, which change with every change."""
+    tool = run_path(str(ROOT / "tools" / "draw_rooms.py"))
+    drawn = tool["draw"](tool["rooms"]())
+    kept = (ROOT / "docs" / "pictures" / "rooms.svg").read_text(encoding="utf-8")
+    assert re.sub(r"\d+ files, [\d,]+ lines", "", drawn) == re.sub(
+        r"\d+ files, [\d,]+ lines", "", kept
+    ), "run python tools/draw_rooms.py"

@@ -1,0 +1,56 @@
+"""Whether a change of the code changed its speed: two source trees take turns on one machine.
+
+    python benchmarks/before_after.py BEFORE/src AFTER/src --out FILE.json -- roberta --size base …
+
+Words behind -- are those of `clozelab bench`. Each turn is a process of its own, which reports the
+median of its own turns of two seconds. The trees alternate: a machine that slows down slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+
+def rate(source: Path, words: list[str]) -> float:
+    """Tokens a second of one tree."""
+    with tempfile.TemporaryDirectory() as folder:
+        record = Path(folder) / "bench.json"
+        path = os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])
+        command = [sys.executable, "-m", "clozelab", "bench", *words, "--out", str(record)]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
+        (row,) = json.loads(record.read_text(encoding="utf-8"))["rows"]
+        return float(row["clozelab"]["tokens_a_second"])
+
+
+def main() -> None:
+    """Alternate, and compare medians."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("before", type=Path)
+    words.add_argument("after", type=Path)
+    words.add_argument("--turns", type=int, default=3, help="of each tree")
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("bench", nargs="+", help="words of clozelab bench, behind --")
+    asked = words.parse_args()
+    trees = {"before": asked.before, "after": asked.after}
+    rates: dict[str, list[float]] = {name: [] for name in trees}
+    for _ in range(asked.turns):
+        for name, source in trees.items():
+            rates[name].append(rate(source, asked.bench))
+            print(f"{name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
+            medians = {side: median(values) for side, values in rates.items() if values}
+            record = {"bench": asked.bench, "tokens_a_second": rates, "medians": medians}
+            if len(medians) == len(trees):
+                record["ratio"] = medians["after"] / medians["before"]
+            asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"after / before: {record['ratio']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
