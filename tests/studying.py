@@ -54,7 +54,7 @@ def reviews() -> str:
 
 def written(place: Path, *variants: dict[str, Any], **base: Any) -> Path:
     """A study in a file."""
-    from clozelab.config.tables import written as toml
+    from clozelab.config.toml import written as toml
 
     common = {
         **{"recipe": "bert", "set": list(SMALL), "tasks": [], "seeds": 1},

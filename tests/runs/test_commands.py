@@ -87,6 +87,16 @@ def test_diff_tells_what_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "diff", "bert", "bert") == "bert and bert are the same\n"
 
 
+def test_diff_takes_files_and_show_says_what_a_file_extends(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "often.toml"
+    file.write_text('extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n')
+    lines = said(capsys, "diff", "roberta", str(file)).splitlines()
+    assert [line.split() for line in lines[1:] if line.strip()] == [["masking.rate", "0.15", "0.4"]]
+    assert "extends roberta, which extends bert" in said(capsys, "show", str(file))
+
+
 @pytest.mark.parametrize("text", [ENGLISH, CHINESE])
 @pytest.mark.parametrize("name", RECIPES)
 def test_mask_shows_every_recipe(capsys: pytest.CaptureFixture[str], name: str, text: str) -> None:

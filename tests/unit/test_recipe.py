@@ -17,9 +17,9 @@ from rich.console import Console
 
 from clozelab.cli.views import recipes as report
 from clozelab.config import slots
-from clozelab.config.recipe import Recipe, difference, names, parse, read, sizes, to_toml
+from clozelab.config.recipe import Recipe, chain, difference, names, parse, read, sizes, to_toml
 from clozelab.config.sizes import DIAL
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 from clozelab.errors import UserError
 
 BERT_FAMILY = {
@@ -108,6 +108,52 @@ def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
     assert read(str(tmp_path / "more.toml")).name == "more"
 
 
+def test_a_recipe_extends_any_recipe_and_the_nearest_table_counts(tmp_path: Path) -> None:
+    (tmp_path / "often.toml").write_text(
+        'extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n'
+    )
+    (tmp_path / "below").mkdir()
+    last = tmp_path / "below" / "last.toml"
+    last.write_text('extends = "../often.toml"\n[corruption]\nmask = 1.0\nsame = 0.0\n')
+    recipe, roberta = read(last), read("roberta")
+    assert recipe == replace(
+        roberta,
+        name="last",
+        title="last",
+        masking=replace(roberta.masking, rate=0.4),
+        corruption=replace(roberta.corruption, mask=1.0, same=0.0),
+    )
+    assert sizes(last) == sizes("roberta")
+    assert [Path(place).stem for place in chain(last)] == ["last", "often", "roberta", "bert"]
+    assert parse(to_toml(recipe), "recorded.toml") == recipe
+
+
+def test_recipes_that_extend_each_other_are_refused_with_the_circle(tmp_path: Path) -> None:
+    for name, parent in (("a", "b"), ("b", "c"), ("c", "a"), ("self", "self")):
+        (tmp_path / f"{name}.toml").write_text(f'extends = "./{parent}.toml"\n')
+    (tmp_path / "roberta").write_text('extends = "roberta"\n')  # a file called as the recipe is
+    with pytest.raises(
+        UserError, match=r"a\.toml: extends .*b\.toml, which extends .*c\.toml"
+    ) as circle:
+        read(tmp_path / "a.toml")
+    assert "for ever; let one of them" in one_line(circle.value)
+    with pytest.raises(UserError, match="for ever"):
+        read(str(tmp_path / "self.toml"))
+    assert read(tmp_path / "roberta").masking == read("roberta").masking
+
+
+def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path) -> None:
+    (tmp_path / "ours.toml").write_text('extends = "bert"\n[masking]\nuse = "tokn"\n')
+    (tmp_path / "mine.toml").write_text(
+        'extends = "ours.toml"\n[corruption]\nmask = 1.0\nsame = 0\n'
+    )
+    with pytest.raises(UserError, match=r"ours\.toml: masking\.use = .*did you mean token"):
+        read(tmp_path / "mine.toml")
+    (tmp_path / "ours.toml").write_text('extends = "bert"\nmaskin = 3\n')
+    with pytest.raises(UserError, match=r"ours\.toml: maskin is no key"):
+        read(tmp_path / "mine.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -115,7 +161,6 @@ def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
         ("", ("mine.toml", "tokenizer", "missing", "extends")),
         ("extends = 3", ("mine.toml", "extends", "quotes")),
         ('extends = "bort"', ("mine.toml", "bort", "did you mean bert?", "roberta")),
-        ('extends = "roberta"', ("mine.toml", "roberta", "complete recipe")),
         (MINE + "[maskin]\nrate = 0.1", ("mine.toml", "maskin", "did you mean masking?")),
         (MINE + "zzz = 1", ("mine.toml", "zzz", "masking", "blocks")),
         (MINE + "masking = 1", ("mine.toml", "masking", "table")),

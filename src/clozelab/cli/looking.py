@@ -33,7 +33,7 @@ def show(arguments: argparse.Namespace) -> None:
     if arguments.toml:
         out.print(escape(recipes.to_toml(recipe)), soft_wrap=True)  # a wrapped line is not TOML
     else:
-        out.print(views.show(recipe))
+        out.print(views.show(recipe, extends=recipes.chain(arguments.recipe)[1:]))
 
 
 def version(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""One change from the command line: a dotted key of a recipe, and its value."""
+"""Changes from the command line: key=value, the value as in TOML; a word need not be quoted."""
 
 from __future__ import annotations
 
@@ -7,36 +7,52 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.config.slots import SLOTS, TABLES
-from clozelab.config.tables import Table
+from clozelab.config.toml import Table
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
 
 _WORDS = ("name", "title")
 
 
+def split(change: str, *, example: str, place: str) -> tuple[str, str]:
+    """The key and the text of its value; `place` and an example for where there are none."""
+    key, sign, text = (part.strip() for part in change.partition("="))
+    if not sign or not key or not text:
+        raise UserError(f"{place}: {change!r} sets nothing; write key=value, as in {example}")
+    return key, text
+
+
+def value(text: str) -> Any:
+    """The value that a text is."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def values(text: str) -> list[Any]:
+    """The values between commas; a pair is in brackets."""
+    try:
+        return list(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:
+        return [value(item) for item in text.split(",")]
+
+
 def override(tables: Table, change: str, *, place: str) -> None:
-    """Set one dotted key of `tables` to a TOML value; a word need not be quoted."""
-    key, sign, text = change.partition("=")
-    if not sign or not key.strip():
-        raise UserError(
-            f"{place}: {change!r} sets nothing; write key=value, as in masking.rate=0.3"
-        )
-    first = key.strip().split(".")[0]
+    """Set one dotted key of a recipe's `tables`."""
+    key, text = split(change, example="masking.rate=0.3", place=place)
+    *path, last = key.split(".")
+    first = (*path, last)[0]
     if first not in (*TABLES, *_WORDS):
         raise UserError(f"{place}: {key} is no key of a recipe; {remedy(first, TABLES)}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    *path, last = key.strip().split(".")
     at: Any = tables
     for word in path:
         at = _step(at, word, place=place, key=key)
     if not isinstance(at, dict):
         raise UserError(f"{place}: {key} cannot be set; name a key of a table, as in masking.rate")
-    at[last] = value
-    if last == "use" and path and isinstance(value, str) and value in SLOTS.get(path[0], {}):
-        known = {field.name for field in fields(SLOTS[path[0]][value])} | {"use"}
+    at[last] = use = value(text)
+    if last == "use" and path and isinstance(use, str) and use in SLOTS.get(path[0], {}):
+        known = {field.name for field in fields(SLOTS[path[0]][use])} | {"use"}
         for name in [name for name in at if name not in known]:
             del at[name]
 

@@ -1,24 +1,23 @@
 """A recipe: the parts that make a pretraining run, and everything that changes its result.
 
-Recipes are TOML. One may extend one complete recipe, and then a table replaces its counterpart
-whole, so that the file is the paper's difference. All of it is checked when it is read.
+Recipes are TOML. A recipe may extend any other, and then a table replaces its counterpart whole, so
+that the file is the paper's difference. All of it is checked when it is read.
 """
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from clozelab.config import slots
+from clozelab.config import slots, toml
 from clozelab.config.overrides import override
 from clozelab.config.sizes import DIAL, derived, unknown
-from clozelab.config.tables import Table, build, flat, plain, written
+from clozelab.config.tables import build, flat, plain
+from clozelab.config.toml import RECIPES, Source, Table, written
 from clozelab.contracts import Format, Masking
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
@@ -29,6 +28,17 @@ from clozelab.text.tokenizers import Training, part_of
 from clozelab.training import Optimiser, Schedule
 
 _WORDS = ("name", "title", "extends")
+_KEYS = (*_WORDS, *slots.TABLES, "sizes")
+
+names = RECIPES.names
+
+
+class _Chain(NamedTuple):
+    """The tables of a recipe over those that it extends."""
+
+    tables: Table
+    homes: dict[str, str]  # the file that each table is from
+    places: list[str]  # the recipe, what it extends, and so on
 
 
 @dataclass(frozen=True)
@@ -85,21 +95,14 @@ class Recipe:
         return counts
 
 
-def names() -> list[str]:
-    """The recipes that come with the package."""
-    folder = resources.files("clozelab") / "config" / "recipes"
-    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
-
-
 def read(
     name_or_path: str | Path, *, size: str | None = None, overrides: Iterable[str] = ()
 ) -> Recipe:
     """The recipe of that name or in that file, at a size, with `key=value` overrides; checked."""
-    text, place = _find(name_or_path)
-    tables = _load(text, place)
-    recipe = _complete(tables, place)
+    chain = _resolve(RECIPES.find(name_or_path))
+    recipe = _complete(chain)
     if size is not None:
-        recipe = _sized(recipe, size, tables.get("sizes", {}))
+        recipe = _sized(recipe, size, chain.tables.get("sizes", {}))
     changes = list(overrides)
     if changes:
         found = recipe.tables()
@@ -112,23 +115,22 @@ def read(
 
 def parse(text: str, place: str) -> Recipe:
     """The recipe that a text holds; `place` is what errors call it."""
-    return _complete(_load(text, place), place)
+    return _complete(_resolve(Source(text, place, Path(place))))
+
+
+def chain(name_or_path: str | Path) -> list[str]:
+    """The recipe, the one that it extends, the one that that extends, and so on."""
+    return _resolve(RECIPES.find(name_or_path)).places
 
 
 def sizes(name_or_path: str | Path) -> list[str]:
     """The words `size` may be for a recipe: the dial's, then those its authors released."""
-    text, place = _find(name_or_path)
-    return [*DIAL, *_load(text, place).get("sizes", {})]
+    return [*DIAL, *_resolve(RECIPES.find(name_or_path)).tables.get("sizes", {})]
 
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe written out whole: it extends nothing and reads back equal."""
-    lines = [f"name = {written(recipe.name)}", f"title = {written(recipe.title)}"]
-    for slot, found in recipe.tables().items():
-        heads = [(f"[[{slot}]]", one) for one in found] if slot == "objectives" else []
-        for head, table in heads or [(f"[{slot}]", found)]:
-            lines += ["", head, *(f"{key} = {written(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+    return toml.to_toml({"name": recipe.name, "title": recipe.title, **recipe.tables()})
 
 
 def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
@@ -138,65 +140,56 @@ def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
 
 
-def _find(name_or_path: str | Path) -> tuple[str, str]:
-    """The text of a recipe, and what to call it."""
-    word = str(name_or_path)
-    if isinstance(name_or_path, Path) or word.endswith(".toml") or "/" in word:
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise UserError(f"{path} is no file; give a recipe's name or the path of a TOML file")
-        return path.read_text(encoding="utf-8", errors="replace"), str(path)
-    known = names()
-    if word not in known:
-        near = remedy(word, known)
-        more = f" (there are {', '.join(known)})" if near.startswith("did") else ""
-        raise UserError(f"recipe {word} is unknown; {near}{more}")
-    return (resources.files("clozelab") / "config" / "recipes" / f"{word}.toml").read_text(
-        "utf-8"
-    ), word
+def _resolve(source: Source) -> _Chain:
+    """A recipe's tables over those of the recipe that it extends, and so on to the last."""
+    chain = _Chain({}, {}, [])
+    seen: list[Path | str] = []
+    while True:
+        tables, place = _decoded(source), source.place
+        if not seen:
+            tables.setdefault("name", Path(place).stem)
+            tables.setdefault("title", tables["name"])
+        chain.places.append(place)
+        chain.homes.update({word: place for word in tables if word not in chain.tables})
+        chain.tables.update({word: tables[word] for word in tables if word not in chain.tables})
+        parent = chain.tables.pop("extends", None)
+        if parent is None:
+            return chain
+        seen.append(source.path.resolve() if source.path else place)
+        try:
+            source = RECIPES.find(source.beside(parent))
+        except UserError as error:
+            raise UserError(f"{place}: extends: {error}") from None
+        if (source.path.resolve() if source.path else source.place) in seen:
+            circle = ", which extends ".join([*chain.places[1:], source.place])
+            raise UserError(
+                f"{chain.places[0]}: extends {circle}, and so on for ever;"
+                " let one of them extend a complete recipe, for instance bert"
+            )
 
 
-def _decode(text: str, place: str) -> Table:
-    """What a text says, its words checked."""
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{place} is not TOML: {error}; mend it there") from None
-    for word in _WORDS:
-        if not isinstance(tables.get(word, ""), str):
-            raise UserError(f"{place}: {word} must be a word in quotes")
+def _decoded(source: Source) -> Table:
+    """What one file says, its keys checked."""
+    tables = source.tables()
+    _check_keys(tables, source.place)
     return tables
 
 
-def _load(text: str, place: str) -> Table:
-    """The tables of a text, over those of the recipe it extends."""
-    tables = _decode(text, place)
-    tables.setdefault("name", Path(place).stem)
-    tables.setdefault("title", tables["name"])
-    if "extends" not in tables:
-        return tables
-    try:
-        parent, where = _find(_beside(tables.pop("extends"), place))
-    except UserError as error:
-        raise UserError(f"{place}: extends: {error}") from None
-    below = _decode(parent, where)
-    if "extends" in below:
-        raise UserError(
-            f"{place}: extends {where}, which itself extends another;"
-            " extend a complete recipe, for instance bert"
-        )
-    return {**below, **tables}
+def _check_keys(tables: Table, place: str) -> None:
+    for word in tables:
+        if word not in _KEYS:
+            kind = "table" if isinstance(tables[word], dict | list) else "key"
+            raise UserError(f"{place}: {word} is no {kind} of a recipe; {remedy(word, _KEYS)}")
+    for word in _WORDS:
+        if not isinstance(tables.get(word, ""), str):
+            raise UserError(f"{place}: {word} must be a word in quotes")
 
 
-def _beside(word: str, place: str) -> str:
-    """A path in a file is seen from that file's folder."""
-    return str(Path(place).parent / word) if word.endswith(".toml") else word
-
-
-def _complete(tables: Table, place: str) -> Recipe:
-    """The recipe of loaded tables, having tried every size it offers."""
-    recipe = _build(tables, place)
-    released = tables.get("sizes", {})
+def _complete(chain: _Chain) -> Recipe:
+    """The recipe of a chain, having tried every size it offers."""
+    place = chain.places[0]
+    recipe = _build(chain.tables, place, homes=chain.homes)
+    released = chain.tables.get("sizes", {})
     if not isinstance(released, dict) or not all(
         isinstance(one, dict) for one in released.values()
     ):
@@ -208,23 +201,18 @@ def _complete(tables: Table, place: str) -> Recipe:
     return recipe
 
 
-def _build(tables: Table, place: str) -> Recipe:
-    """A checked recipe from complete tables."""
-    known = (*_WORDS, *slots.TABLES, "sizes")
-    for word in tables:
-        if word not in known:
-            kind = "table" if isinstance(tables[word], dict | list) else "key"
-            raise UserError(f"{place}: {word} is no {kind} of a recipe; {remedy(word, known)}")
-    if not isinstance(tables["title"], str) or not isinstance(tables["name"], str):
-        raise UserError(f"{place}: name and title must be words in quotes")
+def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None) -> Recipe:
+    """A checked recipe from complete tables; `homes` says which file each is from."""
+    _check_keys(tables, place)
     parts: dict[str, Any] = {}
     for slot in slots.TABLES:
         if slot not in tables:
             raise UserError(f'{place}: table {slot} is missing; give it, or set extends = "bert"')
+        home = (homes or {}).get(slot, place)
         if slot == "objectives":
-            parts[slot] = tuple(_objectives(tables[slot], place))
+            parts[slot] = tuple(_objectives(tables[slot], home))
         else:
-            parts[slot] = _part(slot, tables[slot], place=place, key=slot)
+            parts[slot] = _part(slot, tables[slot], place=home, key=slot)
     return Recipe(name=tables["name"], title=tables["title"], **parts)
 
 

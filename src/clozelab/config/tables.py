@@ -7,17 +7,15 @@ sentence: the place as a dotted key, what is wrong, and the nearest right word.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
-
-Table = dict[str, Any]
 
 
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
@@ -58,20 +56,6 @@ def plain(part: Any) -> Table:
 def hints(part: type) -> dict[str, Any]:
     """The resolved types of a part's fields."""
     return get_type_hints(part)
-
-
-def written(value: Any) -> str:
-    """A value as TOML."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(written(item) for item in value)}]"
-    if isinstance(value, dict):
-        pairs = (f"{json.dumps(name)} = {written(item)}" for name, item in value.items())
-        return f"{{ {', '.join(pairs)} }}" if value else "{}"
-    return repr(value)
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

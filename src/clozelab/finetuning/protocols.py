@@ -8,17 +8,17 @@ itself. All of a file is checked when it is read.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from importlib import resources
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from clozelab.config import overrides as setting
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import Table, build, written
+from clozelab.config.tables import build
+from clozelab.config.toml import PROTOCOLS, Table, written
 from clozelab.errors import UserError
 from clozelab.finetuning import task_settings
 from clozelab.finetuning.kinds import KINDS, OWN
@@ -35,6 +35,7 @@ TASKS = {
     **dict.fromkeys(("ontonotes", "litbank", "gap"), "coreference"),
 }
 OURS = "ours"
+names = PROTOCOLS.names
 
 _MANY = ("kinds", "tasks", "grids")  # tables of tables
 _WORDS = ("default", "grid", *_MANY)
@@ -43,12 +44,6 @@ _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(Tuning)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
 _LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
-
-
-def names() -> list[str]:
-    """The protocols that come with the package."""
-    folder = resources.files("clozelab") / "config" / "protocols"
-    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
 
 
 def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
@@ -113,11 +108,11 @@ def cells(
     In the order of the settings, so that the same cell has the same name however it was asked for.
     `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
     """
-    words = [_split(word, "rate=1e-5,2e-5", place="grid") for word in overrides]
+    words = [setting.split(word, example="rate=1e-5,2e-5", place="grid") for word in overrides]
     for key, text in words:
         if [name for name, _ in words].count(key) > 1:
             raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
-    chosen = {key: _values(text) for key, text in words} or grid
+    chosen = {key: setting.values(text) for key, text in words} or grid
     lists = _lists(chosen, place="grid", key="grid", kind=kind)
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
@@ -134,11 +129,8 @@ def changes(cell: Mapping[str, Any]) -> list[str]:
 
 def _load(protocol: str | Path) -> tuple[Table, str]:
     """The tables of a protocol, each of them tried, and what to call it."""
-    text, place = _find(protocol)
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{place} is not TOML: {error}; mend it there") from None
+    source = PROTOCOLS.find(protocol)
+    tables, place = source.tables(), source.place
     for word, found in tables.items():
         _known(word, _WORDS, f"{place}: {word}")
         inner = found.values() if word in _MANY and isinstance(found, dict) else ()
@@ -239,7 +231,7 @@ def _lists(
 def _changes(overrides: Iterable[str]) -> Table:
     found: Table = {}
     for change in overrides:
-        key, text = _split(change, "rate=2e-5", place="protocol")
+        key, text = setting.split(change, example="rate=2e-5", place="protocol")
         if key == "task":
             raise UserError(f"protocol: {change!r} sets nothing; name a setting, as task.stride=64")
         if key in found:
@@ -247,31 +239,8 @@ def _changes(overrides: Iterable[str]) -> Table:
                 f"{key} is set twice, to {written(found[key])} and to {text}; set it once,"
                 " or leave it out of the grid"
             )
-        found[key] = _value(text)
+        found[key] = setting.value(text)
     return found
-
-
-def _split(word: str, example: str, *, place: str) -> tuple[str, str]:
-    key, sign, text = (part.strip() for part in word.partition("="))
-    if not sign or not key or not text:
-        raise UserError(f"{place}: {word!r} sets nothing; write key=value, as in {example}")
-    return key, text
-
-
-def _value(text: str) -> Any:
-    """A TOML value; a word need not be quoted."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
-
-
-def _values(text: str) -> list[Any]:
-    """Values between commas; a pair is in brackets."""
-    try:
-        return list(tomllib.loads(f"values = [{text}]")["values"])
-    except tomllib.TOMLDecodeError:
-        return [_value(one) for one in text.split(",")]
 
 
 def _kind(task: str) -> str:
@@ -296,17 +265,3 @@ def _short(value: Any) -> str:
 def _known(word: str, allowed: Collection[str], what: str) -> None:
     if word not in allowed:
         raise UserError(f"{what} is unknown; {remedy(word, allowed)}")
-
-
-def _find(protocol: str | Path) -> tuple[str, str]:
-    """The text of a protocol, and what to call it."""
-    word = str(protocol)
-    if isinstance(protocol, Path) or word.endswith(".toml") or "/" in word:
-        path = Path(protocol)
-        if not path.is_file():
-            raise UserError(f"{path} is no file; give a protocol's name or the path of a TOML file")
-        return path.read_text(encoding="utf-8", errors="replace"), str(path)
-    _known(word, names(), f"protocol {word}")
-    return (resources.files("clozelab") / "config" / "protocols" / f"{word}.toml").read_text(
-        "utf-8"
-    ), word

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from clozelab.config.tables import Table, build, plain, written
+from clozelab.config.tables import build, plain
+from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.finetuning.kinds import KINDS, Kind
 

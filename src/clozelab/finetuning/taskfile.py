@@ -6,7 +6,9 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
-from clozelab.config.tables import build, plain, written
+from clozelab.config import toml
+from clozelab.config.tables import build, plain
+from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.finetuning.kinds import KINDS, Kind
 from clozelab.finetuning.tuning import Tuning
@@ -25,14 +27,14 @@ class Assignment:
 
 def to_toml(given: Assignment) -> str:
     """The whole of it as text; it reads back equal."""
-    lines = [f"name = {written(given.name)}"]
-    if given.columns:
-        lines.append(f"columns = {written(given.columns)}")
-    lines += ["", "[task]", f"use = {written(given.kind.name)}"]
-    lines += [f"{key} = {written(value)}" for key, value in plain(given.kind).items()]
-    lines += ["", "[tuning]"]
-    lines += [f"{key} = {written(value)}" for key, value in plain(given.tuning).items()]
-    return "\n".join(lines) + "\n"
+    return toml.to_toml(
+        {
+            "name": given.name,
+            "columns": given.columns or None,
+            "task": {"use": given.kind.name, **plain(given.kind)},
+            "tuning": plain(given.tuning),
+        }
+    )
 
 
 def parse(text: str, place: str) -> Assignment:

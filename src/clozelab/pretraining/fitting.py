@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.objectives import BidirectionalLm
 from clozelab.text.store import Corpus

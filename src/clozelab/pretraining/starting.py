@@ -15,7 +15,7 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.load import Loaded, load, pretrained, tied, within

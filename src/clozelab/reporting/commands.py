@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 from clozelab.reporting.gathering import Pretraining, Trials
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 from clozelab.reporting import commands, figures
 from clozelab.reporting.document import GAP, Cell, Page, Part, Section, Table, number
 from clozelab.reporting.figures import Line, Row

@@ -21,6 +21,7 @@ from typing import Any
 
 import clozelab
 from clozelab import files
+from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
 from clozelab.files import write_text
 
@@ -50,7 +51,7 @@ class Run:
         run = cls(path)
         run.claim()
         run.refuse_begun()
-        write_text(path / "machine.toml", _toml(machine))
+        write_text(path / "machine.toml", to_toml(machine))
         write_text(run.recipe_file, recipe_toml)
         return run
 
@@ -114,7 +115,7 @@ class Run:
 
     def remember(self, facts: Mapping[str, Any]) -> None:
         """Put facts into machine.toml, beside those that are there or in their place."""
-        write_text(self.path / "machine.toml", _toml({**self.machine(), **facts}))
+        write_text(self.path / "machine.toml", to_toml({**self.machine(), **facts}))
 
     def settled(
         self, step: int, facts: Mapping[str, Any], *, before: Mapping[str, Any]
@@ -271,17 +272,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
     return value
-
-
-def _toml(facts: Mapping[str, Any], table: str = "") -> str:
-    """Facts as TOML: words, numbers, lists of them, and tables; a fact that is None is left out."""
-    tables = {name: one for name, one in facts.items() if isinstance(one, Mapping)}
-    lines = [
-        f"{json.dumps(name)} = {json.dumps(one, ensure_ascii=False)}\n".replace("\x7f", "\\u007f")
-        for name, one in facts.items()
-        if name not in tables and one is not None
-    ]
-    for name, one in tables.items():
-        key = f"{table}.{json.dumps(name)}" if table else json.dumps(name)
-        lines.append(f"\n[{key}]\n{_toml(one, key)}")
-    return "".join(lines)

@@ -8,16 +8,16 @@ it is read, every variant's recipe included.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 from clozelab.config import recipe as recipes
+from clozelab.config import toml
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import Table, build, plain, written
+from clozelab.config.tables import build, plain
+from clozelab.config.toml import STUDIES, written
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.nearest import remedy
@@ -26,6 +26,7 @@ from clozelab.studies.scores import named_task
 
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")
+names = STUDIES.names
 
 
 @dataclass(frozen=True)
@@ -200,21 +201,10 @@ class Study:
         ]
 
 
-def names() -> list[str]:
-    """The studies that come with the package."""
-    folder = resources.files("clozelab") / "studies" / "papers"
-    if not folder.is_dir():
-        return []
-    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".toml"))
-
-
 def read(name_or_path: str | Path) -> Study:
     """The study of that name or in that file, checked."""
-    text, place = _find(name_or_path)
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{place} is not TOML: {error}; mend it there") from None
+    source = STUDIES.find(name_or_path)
+    tables, place = source.tables(), source.place
     for word in tables:
         if word not in (*_WORDS, *_TABLES):
             fix = remedy(word, (*_WORDS, *_TABLES))
@@ -242,40 +232,15 @@ def read(name_or_path: str | Path) -> Study:
 
 def to_toml(study: Study) -> str:
     """The study written out; it reads back equal."""
-    lines = [f"{word} = {written(getattr(study, word))}" for word in _WORDS]
-    lines += ["", "[paper]", *_lines(plain(study.paper)), "", "[base]"]
-    lines += _lines({name: getattr(study, name) for name in Base.__dataclass_fields__})
-    for variant in study.variants:
-        found = plain(variant)
-        paper = found.pop("paper")
-        lines += ["", "[[variants]]", *_lines(found)]
-        if paper:
-            lines += ["", "[variants.paper]", *(f"{written(k)} = {v!r}" for k, v in paper.items())]
-    for claim in study.claims:
-        lines += ["", "[[claims]]", *_lines(plain(claim))]
-    return "\n".join(lines) + "\n"
-
-
-def _lines(table: Table) -> list[str]:
-    return [f"{key} = {written(value)}" for key, value in table.items()]
-
-
-def _find(name_or_path: str | Path) -> tuple[str, str]:
-    """The text of a study, and what to call it."""
-    word = str(name_or_path)
-    if isinstance(name_or_path, Path) or word.endswith(".toml") or "/" in word:
-        path = Path(name_or_path)
-        if not path.is_file():
-            raise UserError(f"{path} is no file; give a study's name or the path of a TOML file")
-        return path.read_text(encoding="utf-8", errors="replace"), str(path)
-    known = names()
-    if word not in known:
-        near = remedy(word, known)
-        more = "" if near.startswith("use") else " (clozelab study lists them)"
-        raise UserError(f"study {word} is unknown; {near}{more}")
-    return (resources.files("clozelab") / "studies" / "papers" / f"{word}.toml").read_text(
-        "utf-8"
-    ), word
+    return toml.to_toml(
+        {
+            **{word: getattr(study, word) for word in _WORDS},
+            "paper": plain(study.paper),
+            "base": {name: getattr(study, name) for name in Base.__dataclass_fields__},
+            "variants": [plain(variant) for variant in study.variants],
+            "claims": [plain(claim) for claim in study.claims],
+        }
+    )
 
 
 def _one(part: type, table: Any, *, place: str, key: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -12,12 +12,14 @@ from rich.tree import Tree
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import written
+from clozelab.config.toml import written
 
 
-def show(recipe: Recipe) -> RenderableType:
+def show(recipe: Recipe, *, extends: Sequence[str] = ()) -> RenderableType:
     """The resolved recipe, its parts with their parameters, and what a step and the run hold."""
     head = Text.assemble((recipe.name, "bold"), "  ", recipe.title)
+    if extends:
+        head.append(f"\nextends {', which extends '.join(extends)}", style="dim")
     return Group(head, _settings(recipe), _parameters(recipe), _facts(recipe))
 
 

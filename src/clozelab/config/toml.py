@@ -1,0 +1,133 @@
+"""TOML as the package reads and writes it: where files are found, and the one writer.
+
+Recipes, protocols and studies come with the package, by name, or are the user's, by path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clozelab.errors import UserError
+from clozelab.nearest import remedy
+
+Table = dict[str, Any]
+
+
+class Source(NamedTuple):
+    """The text of a TOML file, what errors call it, and where it lies."""
+
+    text: str
+    place: str
+    path: Path | None  # None: it comes with the package
+
+    def tables(self) -> Table:
+        """What the text says."""
+        return decode(self.text, self.place)
+
+    def beside(self, word: str) -> str:
+        """A name as it is; a path as it is seen from this file's folder."""
+        return str(Path(self.place).parent / word) if is_path(word) else word
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The TOML files of one kind."""
+
+    kind: str  # what one is called, as in "recipe"
+    folder: str  # where those that come with the package lie in it
+
+    def names(self) -> list[str]:
+        """Those that come with the package."""
+        files = [file.name for file in self._home().iterdir()]
+        return sorted(name[:-5] for name in files if name.endswith(".toml"))
+
+    def find(self, name_or_path: str | Path) -> Source:
+        """The file of that name, or at that path."""
+        word = str(name_or_path)
+        if isinstance(name_or_path, Path) or is_path(word):
+            path = Path(name_or_path)
+            if not path.is_file():
+                raise UserError(
+                    f"{path} is no file; give a {self.kind}'s name or the path of a TOML file"
+                )
+            return Source(path.read_text(encoding="utf-8", errors="replace"), str(path), path)
+        known = self.names()
+        if word not in known:
+            fix = remedy(word, known)
+            more = f" (there are {', '.join(known)})" if fix.startswith("did") else ""
+            raise UserError(f"{self.kind} {word} is unknown; {fix}{more}")
+        return Source((self._home() / f"{word}.toml").read_text("utf-8"), word, None)
+
+    def _home(self) -> Any:
+        return resources.files("clozelab").joinpath(*self.folder.split("/"))
+
+
+RECIPES = Shelf("recipe", "config/recipes")
+PROTOCOLS = Shelf("protocol", "config/protocols")
+STUDIES = Shelf("study", "studies/papers")
+
+
+def is_path(word: str) -> bool:
+    """Whether a word is a file's path and not a name."""
+    return word.endswith(".toml") or "/" in word
+
+
+def decode(text: str, place: str) -> Table:
+    """What a text says; `place` is what errors call it."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{place} is not TOML: {error}; fix it there") from None
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """Tables as text that reads back equal; what is None is left out."""
+    return "\n".join(_lines(tables, "")).strip("\n") + "\n"
+
+
+def written(value: Any) -> str:
+    """A value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(written(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(name)} = {written(item)}" for name, item in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    return repr(float(value)) if isinstance(value, float) else repr(value)
+
+
+def _lines(tables: Mapping[str, Any], above: str) -> list[str]:
+    """Values first, then each table, or list of tables, under its head."""
+    inner = {name: one for name, one in tables.items() if one is not None and _tabular(one)}
+    lines = [
+        f"{_key(name)} = {written(value)}"
+        for name, value in tables.items()
+        if name not in inner and value is not None
+    ]
+    for name, found in inner.items():
+        head = f"{above}{_key(name)}"
+        for table in found if isinstance(found, list | tuple) else [found]:
+            opened = f"[{head}]" if isinstance(found, Mapping) else f"[[{head}]]"
+            lines += ["", opened, *_lines(table, f"{head}.")]
+    return lines
+
+
+def _tabular(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping)
+
+
+def _key(name: str) -> str:
+    bare = re.fullmatch(r"[A-Za-z0-9_-]+", name)
+    return name if bare else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
