@@ -76,7 +76,7 @@ def ours(
     with join() as world:
         work = Trial(given, machine, world)
         with closing(ahead(work.jobs(0, work.start()), workers=2)) as feed:
-            for _ in train(work.trainee, feed, world):
+            for _ in train(work.train_state, feed, world):
                 times.append(time.perf_counter())
                 if enough(times, seconds):
                     break

@@ -16,7 +16,7 @@ from clozelab.finetuning.examples import Answer as Gold
 from clozelab.finetuning.examples import Question
 from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.training.packing import Room, Share
+from clozelab.training.packing import BatchShape, PackedExamples
 
 CLS, SEP = 1, 2
 
@@ -89,18 +89,20 @@ def batch(laid: Laid, *, blocks: slice | None = None, spare: int = 0, longest: i
     """Some blocks as the packer lays them, with `spare` tokens, blocks and slots of dummies."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
-    share = Share({**laid.columns, "places": places}, laid.starts, {"answer": laid.targets})
+    share = PackedExamples(
+        {**laid.columns, "places": places}, laid.starts, {"answer": laid.targets}
+    )
     part = blocks or slice(0, len(lengths))
     tokens = int(lengths[part].sum())
     slots = int(np.diff(laid.targets.starts)[part].sum())
-    room = Room(
+    room = BatchShape(
         tokens=tokens + spare,
         blocks=len(lengths[part]) + spare,
         slots={"answer": slots + spare},
         longest=longest or int(lengths.max()),
         constant=spare > 0,
     )
-    return room.lay(share, part)
+    return room.collate(share, part)
 
 
 def encode(given: Input, width: int, *, table: torch.Tensor | None = None) -> Encoded:

@@ -117,7 +117,7 @@ def doubled(given: Lesson, machine: Machine = MACHINE) -> Trial:
 def steps_of(work: Trial) -> list[Step]:
     """Every step of a trial."""
     jobs = work.jobs(0, work.start())
-    return list(train(work.trainee, (job() for job in jobs), work.world))
+    return list(train(work.train_state, (job() for job in jobs), work.world))
 
 
 def lesson_of(given: Order, **settings: Any) -> Lesson:

@@ -23,7 +23,7 @@ from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.events import Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import Habits
-from clozelab.training.checkpoint import Checkpoint, at
+from clozelab.training.checkpoint import Checkpoint, open_checkpoint
 from clozelab.training.loop import Step, train
 from clozelab.training.world import World
 
@@ -124,7 +124,7 @@ def doubled(given: Task, machine: Machine = MACHINE, world: World = HERE) -> Set
 def steps_of(setup: Setup) -> list[Step]:
     """Every step of a set-up task."""
     jobs = setup.steps.jobs(0, setup.steps.start())
-    return list(train(setup.trainee, (job() for job in jobs), setup.world))
+    return list(train(setup.train_state, (job() for job in jobs), setup.world))
 
 
 def went(given: Task, out: Path, machine: Machine = MACHINE, habits: Habits = QUIET) -> list[Event]:
@@ -139,7 +139,7 @@ def of(kind: type, events: Sequence[Any]) -> list[Any]:
 
 def checkpoint(out: Path, step: int) -> Checkpoint:
     """A run's checkpoint after a step."""
-    return at(out / "checkpoints" / f"step-{step:08d}")
+    return open_checkpoint(out / "checkpoints" / f"step-{step:08d}")
 
 
 def assert_same(a: Checkpoint, b: Checkpoint) -> None:

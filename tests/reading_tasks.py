@@ -16,7 +16,7 @@ from clozelab.contracts import Array, Batch, Encoded, Pieces, Row
 from clozelab.encoder import Transformer
 from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.training.packing import Room, Share
+from clozelab.training.packing import BatchShape, PackedExamples
 
 PAD, CLS, SEP, SIZE = 0, 1, 2, 997
 NOTHING = "\u200b"  # a word of which the tokenizer makes nothing
@@ -81,26 +81,26 @@ def number_of(piece: str) -> int:
     return 3 + crc32(piece.encode()) % (SIZE - 3)
 
 
-def share(laid: Laid, name: str) -> Share:
+def share(laid: Laid, name: str) -> PackedExamples:
     """Laid examples as what is packed."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
     columns = {**laid.columns, "places": places}
-    return Share(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
+    return PackedExamples(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
 
 
 def batch(laid: Laid, name: str, *, idle: int = 0) -> Batch:
     """All blocks in one batch; `idle` adds dummy blocks, empty ones and idle slots."""
     given = share(laid, name)
     longest = int(np.diff(laid.starts).max())
-    room = Room(
+    room = BatchShape(
         tokens=given.tokens + idle * longest - min(idle, 1),
         blocks=len(given) + 2 * idle,
         slots={name: int(laid.targets.starts[-1]) + idle},
         longest=longest + idle,
         constant=True,
     )
-    return room.lay(given, slice(0, len(given)))
+    return room.collate(given, slice(0, len(given)))
 
 
 def rows(laid: Laid, name: str, found: Any) -> list[Any]:

@@ -220,7 +220,7 @@ def _batches(setup: Setup) -> dict[str, dict[str, str]]:
             made[f"corpus {number}, epoch {epoch}"] = {
                 "order": visited,
                 "blocks": source.plan(epoch).blocks(visited[:BLOCKS]),
-                "hidden": source.share(epoch, visited[:BLOCKS], progress=0.5),
+                "hidden": source.examples(epoch, visited[:BLOCKS], progress=0.5),
             }
         made[f"corpus {number}"] = source.documents
     return {name: digests(value) for name, value in made.items()}

@@ -13,7 +13,7 @@ from clozelab.contracts import Array, Input, Pieces, Row
 from clozelab.finetuning.examples import Document, Mention
 from clozelab.finetuning.laying import Laid
 from clozelab.packed import offsets
-from clozelab.training.packing import Room, Share
+from clozelab.training.packing import BatchShape, PackedExamples
 
 STORIES = (
     "[1 Anna ] met [2 Paul ] at [3 the station ] . [1 She ] gave [2 him ] [4 a letter ] ."
@@ -107,12 +107,12 @@ def batch(laid: Laid, group: int, *, idle: int = 0) -> tuple[Input, dict[str, Te
     """One group as a micro-batch, with so many dummy tokens and slots behind."""
     lengths = np.diff(laid.starts)
     places = np.arange(laid.starts[-1]) - np.repeat(laid.starts[:-1], lengths)
-    share = Share({**laid.columns, "places": places}, laid.starts, {"task": laid.targets})
+    share = PackedExamples({**laid.columns, "places": places}, laid.starts, {"task": laid.targets})
     part = slice(int(laid.groups[group]), int(laid.groups[group + 1]))
     tokens = int(laid.starts[part.stop] - laid.starts[part.start]) + idle
     slots = int(laid.targets.starts[part.stop] - laid.targets.starts[part.start]) + idle
     blocks = part.stop - part.start + idle
     longest = int(lengths.max(initial=1))
-    room = Room(tokens, blocks, {"task": slots}, longest=longest, constant=bool(idle))
-    made = room.lay(share, part)
+    room = BatchShape(tokens, blocks, {"task": slots}, longest=longest, constant=bool(idle))
+    made = room.collate(share, part)
     return made.input, made.targets["task"]

@@ -7,7 +7,7 @@ from clozelab.cli import main
 
 code = main()
 if "WORLD_SIZE" in os.environ:  # under torchrun, where torch has been loaded anyway
-    from clozelab.training.world import leave
+    from clozelab.training.world import exit_process
 
-    leave(code)
+    exit_process(code)
 sys.exit(code)

@@ -40,18 +40,18 @@ def key(seed: int, purpose: str, copy: int) -> int:
     return int(mix(root(seed, purpose), copy))
 
 
-def below(keys: Keys, bound: ArrayLike) -> Ints:
+def randint(keys: Keys, bound: ArrayLike) -> Ints:
     """Integers uniform in [0, bound): the key's upper 32 bits scaled, so bounds stay under 2³²."""
     scaled = (keys >> np.uint64(32)) * np.asarray(bound).astype(np.uint64)
     return (scaled >> np.uint64(32)).astype(np.int64)
 
 
-def unit(keys: Keys) -> np.typing.NDArray[np.float64]:
+def uniform(keys: Keys) -> np.typing.NDArray[np.float64]:
     """Numbers uniform in [0, 1): the key's upper 53 bits."""
     return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def heads(keys: Keys) -> np.typing.NDArray[np.bool_]:
+def coin_flips(keys: Keys) -> np.typing.NDArray[np.bool_]:
     """Fair coins: the key's top bit."""
     return (keys >> np.uint64(63)).astype(bool)
 

@@ -19,9 +19,9 @@ from clozelab.pretraining.job import Setup, Task
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, restore, save
 from clozelab.training.budget import parse
-from clozelab.training.checkpoint import at
+from clozelab.training.checkpoint import open_checkpoint
 from clozelab.training.loop import train
-from clozelab.training.world import World, join, leave
+from clozelab.training.world import World, exit_process, join
 
 STEPS, MIDDLE = 4, 2
 CASES = {
@@ -64,15 +64,15 @@ def go(setup: Setup, folder: Path, begin: Path | None = None) -> Losses:
     """Take the steps, from a checkpoint on if one is given, saving in the middle and at the end."""
     first, cursor = 0, setup.steps.start()
     if begin is not None:
-        found = at(begin)
-        first, cursor = found.step, restore(found, setup.trainee, setup.world)
+        found = open_checkpoint(begin)
+        first, cursor = found.step, restore(found, setup.train_state, setup.world)
     jobs = setup.steps.jobs(first, cursor)
     losses = []
-    for step in train(setup.trainee, (job() for job in jobs), setup.world):
+    for step in train(setup.train_state, (job() for job in jobs), setup.world):
         losses.append({**step.sums, "": {"norm": step.norm, "tokens": step.tokens}})
         if step.number in (MIDDLE, STEPS):
             keep: dict[str, Any] = {"state": {"tokens": 0}, "texts": {}, "keep": 0}
-            save(folder, step, setup.trainee, setup.world, **keep)
+            save(folder, step, setup.train_state, setup.world, **keep)
     return losses
 
 
@@ -81,7 +81,7 @@ def measured(setup: Setup) -> Any:
     corpus = setup.task.stores[0][0]
     found = held_out(setup.recipe, corpus, length=setup.recipe.blocks.length, many=7)
     assert not isinstance(found, str), found
-    model = setup.trainee.model if setup.machine.shard else bare(setup.trainee.model)
+    model = setup.train_state.model if setup.machine.shard else bare(setup.train_state.model)
     return found.measure(model, setup.world, tokens=64)
 
 
@@ -99,7 +99,7 @@ def main(folder: Path, stores: dict[str, str]) -> None:
             told[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
         timed = Setup(a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world)
         timed.fit(parse("0.5s"))
-        told["steps"] = world.totals([timed.recipe.schedule.steps])
+        told["steps"] = world.sum_counts([timed.recipe.schedule.steps])
         told["mine"] = timed.recipe.schedule.steps
         (folder / f"{world.rank}.json").write_text(json.dumps(told), encoding="utf-8")
 
@@ -107,4 +107,4 @@ def main(folder: Path, stores: dict[str, str]) -> None:
 if __name__ == "__main__":
     words = [word.split("=", 1) for word in sys.argv[2:]]
     main(Path(sys.argv[1]), {kind: place for kind, place in words})
-    leave(0)
+    exit_process(0)

@@ -20,7 +20,7 @@ from clozelab.config.recipe import to_toml
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import resume
 from clozelab.runs.directory import Run
-from clozelab.training.checkpoint import at
+from clozelab.training.checkpoint import open_checkpoint
 from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
@@ -75,7 +75,7 @@ def assert_losses(mine: Losses, other: Losses) -> None:
 
 
 def assert_states(mine: Path, other: Path) -> None:
-    a, b = at(mine), at(other)
+    a, b = open_checkpoint(mine), open_checkpoint(other)
     assert_close(a.weights(), b.weights())
     assert_close(a.tensors(), b.tensors())
     assert a.state()["places"] == b.state()["places"]
@@ -139,17 +139,17 @@ def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
             assert a["masked_lm"]["loss"] == pytest.approx(b["masked_lm"]["loss"], rel=1e-4)
     assert Run.open(two).result() is not None
     last = Path("checkpoints") / f"step-{STEPS:08d}"
-    assert_close(at(two / last).weights(), at(one / last).weights(), 1e-4)
+    assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
     shutil.rmtree(two / last)
     events = list(resume(starting.resumed(two), two, machine=MACHINE, habits=QUIET))
     assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
-    assert_close(at(two / last).weights(), at(one / last).weights(), 1e-4)
+    assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
 
 
 def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> None:
     script = (
         "import atexit; atexit.register(print, 'wound down');"
-        "from clozelab.training.world import leave; print('said'); leave(3)"
+        "from clozelab.training.world import exit_process; print('said'); exit_process(3)"
     )
     for size, told in ("1", "said\nwound down\n"), ("2", "said\n"):
         done = subprocess.run(

@@ -190,7 +190,7 @@ def curves(given: Trial, other: Peer, steps: int) -> list[tuple[float, float]]:
     """Every step's mean loss, ours and theirs."""
     prepared = [given.prepare(step) for step in range(steps)]
     mine = []
-    for step in train(given.trainee, prepared, HERE):
+    for step in train(given.train_state, prepared, HERE):
         sums = step.sums[given.kind.name]
         mine.append(sums["loss"] / sums["count"])
     return list(zip(mine, (other.step(list(one.batches)) for one in prepared), strict=True))

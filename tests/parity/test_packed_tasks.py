@@ -28,7 +28,7 @@ from clozelab.finetuning.kinds.tag import Tag
 from clozelab.finetuning.tuned import Tuned, build
 from clozelab.finetuning.tuning import Tuning
 from clozelab.models.reader import TaskReader
-from clozelab.training.packing import Share, room_for
+from clozelab.training.packing import PackedExamples, batch_shape
 
 torch.set_num_threads(1)
 
@@ -81,7 +81,7 @@ def set_up(recipe: str, kind: str) -> tuple[Judge, Tuned, TaskReader]:
 
 
 @torch.no_grad()
-def rows(model: Tuned, batch: Batch, share: Share) -> list[Tensor]:
+def rows(model: Tuned, batch: Batch, share: PackedExamples) -> list[Tensor]:
     """What the head says of each group."""
     found, name = model.predict(batch), model.task
     if model.head.rows == "group":
@@ -98,11 +98,11 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     share = judge.share
     lengths = np.diff(share.starts)
     assert lengths.min() < lengths.max(), "ragged"
-    singles = [share.picked(np.array([number])) for number in range(len(share.units) - 1)]
+    singles = [share.select(np.array([number])) for number in range(len(share.units) - 1)]
     alone = [rows(model, laid_out(one, slice(0, len(one))), one)[0] for one in singles]
     met = 0
     for numbers in batched(share, 96, alone=model.head.rows == "group"):
-        some = share.picked(numbers)
+        some = share.select(numbers)
         found = rows(model, laid_out(some, slice(0, len(some))), some)
         for number, mine in zip(numbers.tolist(), found, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
@@ -110,13 +110,13 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     assert met == len(alone)
     if model.head.rows == "group":  # never among dummies
         return
-    room = room_for(share, tokens=200, blocks=len(share), longest=32, constant=True)
+    room = batch_shape(share, tokens=200, blocks=len(share), longest=32, constant=True)
     parts = room.divide(share)
     many = np.searchsorted(share.units, [0, *(part.stop for part in parts)])
     for part, first, stop in zip(parts, many[:-1], many[1:], strict=True):
-        batch = room.lay(share, part)
+        batch = room.collate(share, part)
         assert batch.input.real is not None and int(batch.input.real) < len(batch.input.ids)
-        found = rows(model, batch, share.picked(np.arange(first, stop)))
+        found = rows(model, batch, share.select(np.arange(first, stop)))
         for number, mine in zip(range(first, stop), found, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
 

@@ -28,7 +28,7 @@ from clozelab.pretraining.job import Setup, Task
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.text.store import Corpus
-from clozelab.training.packing import Room, room_for
+from clozelab.training.packing import BatchShape, batch_shape
 from clozelab.training.world import World
 
 CPU = Machine(device="cpu", workers=0)
@@ -124,11 +124,11 @@ def prepared(corpus: Corpus, name: str) -> Setup:
     return Setup(Task(made, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu")))
 
 
-def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, Room]:
+def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
     setup = prepared(corpus, name)
     share = setup.steps.sample(setup.sources(0))
     many = len(share) // 2 + 1
-    return share, room_for(share, tokens=many * 32, blocks=many, longest=32, constant=constant)
+    return share, batch_shape(share, tokens=many * 32, blocks=many, longest=32, constant=constant)
 
 
 @pytest.mark.parametrize("full", [False, True])

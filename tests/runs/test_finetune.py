@@ -595,8 +595,8 @@ def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind
         work = Trial(replace(given, seed=seed), MACHINE, HERE)
         fresh = [p.tolist() for n, p in work.model.named_parameters() if n.startswith(head)]
         fixed = Trial(given, MACHINE, HERE)  # but for the dropout
-        fixed.trainee.seed = work.trainee.seed
-        (step,) = train(fixed.trainee, iter([fixed.prepare(0)]), HERE)
+        fixed.train_state.seed = work.train_state.seed
+        (step,) = train(fixed.train_state, iter([fixed.prepare(0)]), HERE)
         return [work.draws._order(0).tolist(), fresh, step.sums]
 
     same, other = drawn(0), drawn(1)

@@ -315,7 +315,7 @@ def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
         "the model": "clozelab.pretraining.job.build",
         "the moments of the optimiser": "clozelab.training.loop.clip",
         "held-out blocks": "clozelab.pretraining.held_out.measure",
-        "micro-batches of 1 sequences": "clozelab.training.packing.Room.batches",
+        "micro-batches of 1 sequences": "clozelab.training.packing.BatchShape.batches",
     }
     for number, (what, name) in enumerate(places.items()):
         with monkeypatch.context() as patch:

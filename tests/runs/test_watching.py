@@ -25,7 +25,7 @@ from clozelab.runs.events import Began, Said
 from clozelab.runs.session import Habits
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
-from clozelab.training.timing import Work
+from clozelab.training.timing import StepTimer
 
 torch.set_num_threads(1)
 STILL = ("optimiser.rate=1e-9", "schedule.decay=constant")
@@ -45,7 +45,7 @@ def test_a_step_says_how_long_its_text_was_waited_for(monkeypatch: pytest.Monkey
             yield job()
 
     steps = []
-    for step in train(setup.trainee, slowly(), HERE):
+    for step in train(setup.train_state, slowly(), HERE):
         steps.append(step)
         now[0] += 100  # what the caller does is nobody's waiting
     assert [(step.waited, step.slack, step.busy) for step in steps] == [(5.0, 0.0, None)] * 3
@@ -76,7 +76,7 @@ class Ticks:
 def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "Event", Ticks)
     monkeypatch.setattr(Ticks, "now", 0)
-    work = Work(torch.device("cuda"), 0.0)
+    work = StepTimer(torch.device("cuda"), 0.0)
     with work:
         Ticks.now += 9
     Ticks.now += 100  # between the two it rests
@@ -84,10 +84,10 @@ def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.Mon
         pass
     assert not Ticks.read
     assert work.busy() == 10.0 + 1.0
-    failed = Work(torch.device("cuda"), 0.0)
+    failed = StepTimer(torch.device("cuda"), 0.0)
     with pytest.raises(KeyError), failed:
         raise KeyError
-    assert len(failed.events) == 1 and Work(HERE.device, 0.0).busy() is None
+    assert len(failed.events) == 1 and StepTimer(HERE.device, 0.0).busy() is None
 
 
 def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:

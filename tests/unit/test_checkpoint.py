@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from clozelab.errors import UserError
 from clozelab.training import PARTS, checkpoint
-from clozelab.training.checkpoint import at, moments, newest, restore, save
+from clozelab.training.checkpoint import moments, newest, open_checkpoint, restore, save
 
 torch.set_num_threads(1)
 
@@ -59,7 +59,7 @@ def listed(folder: Path) -> list[str]:
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     path = write(tmp_path / "checkpoints", 1200)
     assert path == tmp_path / "checkpoints" / "step-00001200"
-    found = at(path)
+    found = open_checkpoint(path)
     assert found.step == 1200
     assert same(found.weights(), tensors(1200))
     assert same(found.tensors(), {"memory": tensors(1201)["heads.b"]})
@@ -71,7 +71,7 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
 
 
 def test_weights_alone_have_no_state(tmp_path: Path) -> None:
-    found = at(write(tmp_path, 0, tensors={}, state={}))
+    found = open_checkpoint(write(tmp_path, 0, tensors={}, state={}))
     assert not (found.path / "state").exists()
     assert (found.tensors(), found.state(), found.step) == ({}, {}, 0)
     assert same(found.weights(), tensors(0))
@@ -79,12 +79,14 @@ def test_weights_alone_have_no_state(tmp_path: Path) -> None:
 
 def test_a_moved_checkpoint_knows_its_step(tmp_path: Path) -> None:
     moved = write(tmp_path, 7).rename(tmp_path / "best")
-    assert at(moved).step == 7
+    assert open_checkpoint(moved).step == 7
 
 
 def test_views_and_parameters_are_saved_as_they_look(tmp_path: Path) -> None:
     weight = nn.Parameter(torch.arange(12.0).view(3, 4))
-    found = at(write(tmp_path, 1, weights={"turned": weight.t(), "kept": weight[1:].clone()}))
+    found = open_checkpoint(
+        write(tmp_path, 1, weights={"turned": weight.t(), "kept": weight[1:].clone()})
+    )
     assert found.weights()["turned"].tolist() == weight.t().tolist()
 
 
@@ -93,7 +95,7 @@ def test_a_folder_without_checkpoints_has_no_newest(tmp_path: Path) -> None:
     (tmp_path / "step-abc").mkdir()
     assert newest(tmp_path) == (None, [])
     with pytest.raises(UserError, match="no such checkpoint"):
-        at(tmp_path / "nowhere")
+        open_checkpoint(tmp_path / "nowhere")
 
 
 # --- damage ---
@@ -124,7 +126,7 @@ def test_a_damaged_checkpoint_is_told_and_passed_over(tmp_path: Path, name: str,
     assert same(found.weights(), tensors(10))
     assert len(passed) == 1 and "step-00000100" in passed[0] and name in passed[0]
     with pytest.raises(UserError, match=name):
-        at(tmp_path / "step-00000100")
+        open_checkpoint(tmp_path / "step-00000100")
     with pytest.raises(UserError, match=name):
         checkpoint.Checkpoint(tmp_path / "step-00000100", 100).verify()
 
@@ -173,7 +175,7 @@ def test_a_half_written_folder_is_no_checkpoint_and_goes_with_the_next(tmp_path:
     assert found is not None and (found.step, passed) == (1, [])
     write(tmp_path, 2)
     assert listed(tmp_path) == ["step-00000001", "step-00000002"]
-    assert at(tmp_path / "step-00000002").step == 2
+    assert open_checkpoint(tmp_path / "step-00000002").step == 2
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -202,7 +204,7 @@ def test_a_crash_at_any_rename_leaves_a_whole_checkpoint_of_the_same_step(
     assert found is not None and (found.step, passed) == (5, [])
     assert same(found.weights(), tensors(99 if before == 2 else 5))
     write(tmp_path, 6)
-    at(tmp_path / "step-00000006")
+    open_checkpoint(tmp_path / "step-00000006")
     assert not [name for name in listed(tmp_path) if name.startswith(".")]
 
 
@@ -226,7 +228,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole_and_nothing_else(
         with pytest.raises(OSError, match="No space left"):
             write(tmp_path, 1, keep=1)
     assert listed(tmp_path) == ["step-00000001"]
-    assert same(at(tmp_path / "step-00000001").weights(), tensors(1))
+    assert same(open_checkpoint(tmp_path / "step-00000001").weights(), tensors(1))
 
 
 # --- keeping ---
@@ -235,7 +237,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_whole_and_nothing_else(
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (2, 10, 9, 100):
         write(tmp_path, step, keep=2)
-        assert at(tmp_path / f"step-{step:08d}").step == step
+        assert open_checkpoint(tmp_path / f"step-{step:08d}").step == step
     assert listed(tmp_path) == ["step-00000010", "step-00000100"]
     for step in (101, 102, 103):
         write(tmp_path, step, keep=0)
@@ -258,7 +260,7 @@ def test_the_same_step_again_takes_the_place_of_the_first(tmp_path: Path) -> Non
     write(tmp_path, 3)
     write(tmp_path, 3, weights=tensors(77), keep=1)
     assert listed(tmp_path) == ["step-00000003"]
-    assert same(at(tmp_path / "step-00000003").weights(), tensors(77))
+    assert same(open_checkpoint(tmp_path / "step-00000003").weights(), tensors(77))
 
 
 # --- optimisers ---
@@ -315,7 +317,7 @@ def test_three_steps_saved_and_three_more_are_six(tmp_path: Path, name: str) -> 
         texts={},
         keep=1,
     )
-    found = at(tmp_path / "step-00000003")
+    found = open_checkpoint(tmp_path / "step-00000003")
 
     second = Model(1)
     second.load_state_dict(found.weights())

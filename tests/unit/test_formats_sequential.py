@@ -21,7 +21,7 @@ from clozelab.blocks.pairs import draw
 from clozelab.blocks.segment_pair import SegmentPair
 from clozelab.blocks.sentence_order import SentenceOrder
 from clozelab.contracts import Documents
-from clozelab.keys import below, heads, mix, unit
+from clozelab.keys import coin_flips, mix, randint, uniform
 
 Sentence = list[int]
 KEY = 77
@@ -119,14 +119,14 @@ class Pairs:
         self.made: list[tuple[Sentence, Sentence, int]] = []
 
     def below(self, purpose: str, at: int, bound: int) -> int:
-        return int(below(mix(draw(KEY, purpose), at), bound))
+        return int(randint(mix(draw(KEY, purpose), at), bound))
 
     def heads(self, at: int) -> bool:
-        return bool(heads(mix(draw(KEY, "coin"), at)))
+        return bool(coin_flips(mix(draw(KEY, "coin"), at)))
 
     def target(self, document: int, at: int) -> int:
         who = document if self.published else at
-        if float(unit(mix(draw(KEY, "short"), who))) < self.part.short:
+        if float(uniform(mix(draw(KEY, "short"), who))) < self.part.short:
             return 2 + self.below("target", who, self.room - 1)
         return self.room
 
@@ -135,7 +135,7 @@ class Pairs:
             other = document
             for attempt in range(10):
                 again = mix(mix(draw(KEY, "document"), at), attempt)
-                other = int(below(again, len(self.documents)))
+                other = int(randint(again, len(self.documents)))
                 if other != document:
                     break
         else:

@@ -6,7 +6,7 @@ from hiding import assert_shares
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozelab.keys import below, fold, heads, key, mix, root, unit, weighted
+from clozelab.keys import coin_flips, fold, key, mix, randint, root, uniform, weighted
 
 WORD = st.integers(0, 2**64 - 1)
 MANY = mix(12345, np.arange(200_000))
@@ -92,7 +92,7 @@ def test_seeds_purposes_and_copies_have_keys_of_their_own() -> None:
 
 @pytest.mark.parametrize("bound", [1, 2, 7, 100])
 def test_below_is_even_and_in_range(bound: int) -> None:
-    drawn = below(MANY, bound)
+    drawn = randint(MANY, bound)
     assert drawn.min() >= 0
     assert drawn.max() < bound
     if bound > 1:
@@ -101,20 +101,20 @@ def test_below_is_even_and_in_range(bound: int) -> None:
 
 def test_below_takes_a_bound_for_each_key_and_bounds_up_to_32_bits() -> None:
     bounds = np.resize([1, 5, 2**32 - 1], len(MANY))
-    drawn = below(MANY, bounds)
+    drawn = randint(MANY, bounds)
     assert (drawn < bounds).all()
     assert (drawn >= 0).all()
-    assert below(np.array([2**64 - 1], dtype=np.uint64), 2**32).tolist() == [2**32 - 1]
+    assert randint(np.array([2**64 - 1], dtype=np.uint64), 2**32).tolist() == [2**32 - 1]
 
 
 def test_unit_is_even_and_under_one() -> None:
-    numbers = unit(MANY)
-    assert unit(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist() == [0.0, 1 - 2.0**-53]
+    numbers = uniform(MANY)
+    assert uniform(np.array([0, 2**64 - 1], dtype=np.uint64)).tolist() == [0.0, 1 - 2.0**-53]
     assert_shares(np.bincount((numbers * 64).astype(int), minlength=64), np.ones(64))
 
 
 def test_heads_is_fair() -> None:
-    up = int(heads(MANY).sum())
+    up = int(coin_flips(MANY).sum())
     assert_shares([up, len(MANY) - up], [1, 1])
 
 

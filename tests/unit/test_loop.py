@@ -48,7 +48,7 @@ def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> 
         setup = doubled(given, replace(MACHINE, micro_batch=micro))
         jobs = [job() for job in setup.steps.jobs(0, setup.steps.start())]
         assert max(len(one.batches) for one in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
-        steps = list(train(setup.trainee, jobs, HERE))
+        steps = list(train(setup.train_state, jobs, HERE))
         found.append((steps, weights(setup)))
     for steps, after in found[1:]:
         for mine, other in zip(steps, found[0][0], strict=True):
@@ -69,7 +69,7 @@ def gradient(setup: Setup) -> dict[str, Tensor]:
                 if parameter.grad is not None:
                     found[names[parameter]] = parameter.grad.clone()
 
-    hooks = [one.register_step_pre_hook(note) for one in setup.trainee.optimisers]
+    hooks = [one.register_step_pre_hook(note) for one in setup.train_state.optimisers]
     steps_of(setup)
     for hook in hooks:
         hook.remove()
@@ -130,7 +130,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_objective(
 
     monkeypatch.setattr(head, "forward", broken)
     jobs = (job() for job in setup.steps.jobs(0, setup.steps.start()))
-    steps = train(setup.trainee, jobs, HERE)
+    steps = train(setup.train_state, jobs, HERE)
     assert [next(steps).number, next(steps).number] == [1, 2]
     assert all(torch.isfinite(p).all() for p in setup.model.parameters())
     with pytest.raises(DivergedError, match=rf"step 3: the loss of {objective} is nan"):
@@ -145,7 +145,7 @@ def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
     parameter.register_hook(lambda gradient: gradient * math.inf)
     jobs = (job() for job in setup.steps.jobs(0, setup.steps.start()))
     with pytest.raises(DivergedError, match=r"step 1: the gradient's norm is (nan|inf)"):
-        next(train(setup.trainee, jobs, HERE))
+        next(train(setup.train_state, jobs, HERE))
 
 
 def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
@@ -165,11 +165,11 @@ def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() ->
     assert first.fresh and not second.fresh
 
     def loss(steps: list[Prepared]) -> float:
-        *_, last = train(setup.trainee, steps, HERE)
+        *_, last = train(setup.train_state, steps, HERE)
         return last.sums["permutation_lm"]["loss"]
 
     remembered = loss([first, second])
-    assert setup.trainee.memory is not None
+    assert setup.train_state.memory is not None
     cut = loss([first, replace(second, fresh=True)])
     assert cut != remembered
     assert loss([replace(second, fresh=True)]) == cut  # whatever the memory held

@@ -248,7 +248,7 @@ def test_queries_keys_and_values_are_each_made_orthogonal() -> None:
 
 def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
     groups = by_name(Muon(rate=1e-3, matrix_rate=0.03), model(query_biases=True))
-    taken = {name for name, group in groups.items() if group["by"] == "Muon"}
+    taken = {name for name, group in groups.items() if group["by"] == "MuonOptimizer"}
     halves = ("attention.{}.qkv", "attention.{}.output", "ffn.{}.inner", "ffn.{}.output")
     layers = {f"encoder.{half.format(n)}.weight" for half in halves for n in (0, 1)}
     assert taken == layers | {"encoder.embeddings.projection.weight"}

@@ -14,13 +14,13 @@ from learning import doubled, task
 
 from clozelab.contracts import Batch, Targets
 from clozelab.packed import offsets
-from clozelab.training.packing import Room, Share, joined, room_for
+from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, concatenate
 
 torch.set_num_threads(1)
 LONGEST = 12
 
 
-def share_of(blocks: list[tuple[int, int]]) -> Share:
+def share_of(blocks: list[tuple[int, int]]) -> PackedExamples:
     """Blocks of so many tokens and targets; ids and labels tell which they are."""
     lengths = [length for length, _ in blocks]
     counts = [min(count, length) for length, count in blocks]
@@ -29,7 +29,7 @@ def share_of(blocks: list[tuple[int, int]]) -> Share:
     at = np.concatenate([np.arange(count) for count in counts])
     labels = np.arange(sum(counts))
     pair = {"at": np.zeros(len(blocks), np.int64), "labels": np.arange(len(blocks)) % 2}
-    return Share(
+    return PackedExamples(
         {"ids": np.arange(1, tokens + 1), "places": places, "segments": np.zeros(tokens, int)},
         offsets(lengths),
         {
@@ -39,17 +39,17 @@ def share_of(blocks: list[tuple[int, int]]) -> Share:
     )
 
 
-def grouped(groups: list[list[tuple[int, int]]]) -> Share:
+def grouped(groups: list[list[tuple[int, int]]]) -> PackedExamples:
     """The same in groups of blocks; numbers to predict that are not whole, some read backwards."""
-    share = share_of([block for group in groups for block in group])
-    blocks = np.arange(len(share))
-    value = Targets(np.arange(len(share) + 1), {"at": blocks * 0, "labels": blocks / 7 - 0.3})
-    targets = {**share.targets, "value": value}
+    examples = share_of([block for group in groups for block in group])
+    blocks = np.arange(len(examples))
+    value = Targets(np.arange(len(examples) + 1), {"at": blocks * 0, "labels": blocks / 7 - 0.3})
+    targets = {**examples.targets, "value": value}
     sizes = [len(group) for group in groups]
-    return replace(share, targets=targets, reverse=blocks % 3 == 1, groups=offsets(sizes))
+    return replace(examples, targets=targets, reverse=blocks % 3 == 1, groups=offsets(sizes))
 
 
-shares = st.lists(
+packs = st.lists(
     st.tuples(st.integers(1, LONGEST), st.integers(0, LONGEST)), min_size=1, max_size=20
 ).map(share_of)
 groups = st.lists(
@@ -59,7 +59,7 @@ groups = st.lists(
 ).map(grouped)
 slots = {"words": st.integers(1, 30), "pair": st.integers(1, 8), "value": st.integers(1, 8)}
 rooms = st.builds(
-    Room,
+    BatchShape,
     tokens=st.integers(LONGEST, 60),
     blocks=st.integers(1, 12),
     slots=st.fixed_dictionaries(slots),
@@ -79,12 +79,12 @@ def sizes(batch: Batch) -> dict[str, int]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(shares, rooms)
+@given(packs, rooms)
 def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
-    share: Share, room: Room
+    examples: PackedExamples, shape: BatchShape
 ) -> None:
     ids, labels, pairs, met = [], [], [], 0
-    for batch in room.batches(share):
+    for batch in shape.batches(examples):
         given = batch.input
         ids += given.ids[: real(batch)].tolist()
         lengths = given.starts.diff()
@@ -96,63 +96,69 @@ def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
         labels += columns["labels"][there].tolist()
         assert torch.equal(columns["at"], columns["left"])
         # A target's place, counted over the micro-batch, is that of its own token.
-        rows = np.repeat(np.arange(len(share)), np.diff(share.targets["words"].starts))
-        wanted = share.starts[rows] + share.targets["words"].columns["at"] + 1
+        rows = np.repeat(np.arange(len(examples)), np.diff(examples.targets["words"].starts))
+        wanted = examples.starts[rows] + examples.targets["words"].columns["at"] + 1
         mine = wanted[met : met + int(there.sum())]
         met += int(there.sum())
         assert given.ids[columns["at"][there]].tolist() == mine.tolist()
         kept = batch.targets["pair"]["labels"] != Targets.IGNORED
         pairs += batch.targets["pair"]["labels"][kept].tolist()
         assert (given.ids[real(batch) :] == 0).all()
-    assert ids == list(range(1, share.tokens + 1))
-    assert labels == list(range(share.counts()["words"]))
-    assert pairs == [number % 2 for number in range(len(share))]
+    assert ids == list(range(1, examples.tokens + 1))
+    assert labels == list(range(examples.counts()["words"]))
+    assert pairs == [number % 2 for number in range(len(examples))]
 
 
 @settings(max_examples=200, deadline=None)
-@given(shares, rooms)
-def test_no_micro_batch_of_several_blocks_overflows_its_room(share: Share, room: Room) -> None:
-    for part, batch in zip(room.divide(share), room.batches(share), strict=True):
+@given(packs, rooms)
+def test_no_micro_batch_of_several_blocks_overflows_its_room(
+    examples: PackedExamples, shape: BatchShape
+) -> None:
+    for part, batch in zip(shape.divide(examples), shape.batches(examples), strict=True):
         found = sizes(batch)
         if part.stop - part.start > 1:
-            assert found["tokens"] <= room.tokens and found["blocks"] <= room.blocks
-            most = {name: room.slots[name] for name in share.targets}
-            if room.constant:
-                limits = {"tokens": room.tokens, "blocks": room.blocks}
+            assert found["tokens"] <= shape.tokens and found["blocks"] <= shape.blocks
+            most = {name: shape.slots[name] for name in examples.targets}
+            if shape.constant:
+                limits = {"tokens": shape.tokens, "blocks": shape.blocks}
                 assert found == {**limits, **most}
-            for name, one in share.targets.items():
+            for name, one in examples.targets.items():
                 # Where there is nothing to predict each block has an idle slot.
                 none = one.starts[part.stop] == one.starts[part.start]
                 assert found[name] <= most[name] or (none and found[name] == found["blocks"])
-        if not room.constant:
+        if not shape.constant:
             assert real(batch) == found["tokens"]
 
 
 @settings(max_examples=100, deadline=None)
-@given(shares, rooms)
-def test_dense_is_said_of_full_blocks_and_of_nothing_else(share: Share, room: Room) -> None:
-    for batch in room.batches(share):
+@given(packs, rooms)
+def test_dense_is_said_of_full_blocks_and_of_nothing_else(
+    examples: PackedExamples, shape: BatchShape
+) -> None:
+    for batch in shape.batches(examples):
         lengths = batch.input.starts.diff()
         full = bool((lengths == LONGEST).all()) and real(batch) == len(batch.input.ids)
         assert batch.input.dense == full
 
 
 @settings(max_examples=100, deadline=None)
-@given(shares, st.integers(LONGEST, 200), st.integers(1, 40))
+@given(packs, st.integers(LONGEST, 200), st.integers(1, 40))
 def test_a_room_made_for_blocks_gives_them_constant_shapes(
-    share: Share, tokens: int, blocks: int
+    examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
-    room = room_for(share, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
-    found = [sizes(batch) for batch in [*room.batches(share), room.lay(share, slice(0, 0))]]
+    shape = batch_shape(examples, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
+    found = [
+        sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
+    ]
     assert all(one == found[0] for one in found)
-    assert LONGEST <= room.tokens <= max(tokens, LONGEST)
+    assert LONGEST <= shape.tokens <= max(tokens, LONGEST)
 
 
 def test_a_blank_micro_batch_has_dummies_and_no_label() -> None:
-    share = share_of([(5, 2), (7, 3)])
+    examples = share_of([(5, 2), (7, 3)])
     for constant in (True, False):
-        room = Room(24, 6, {"words": 8, "pair": 4}, LONGEST, constant)
-        blank = room.lay(share, slice(0, 0))
+        shape = BatchShape(24, 6, {"words": 8, "pair": 4}, LONGEST, constant)
+        blank = shape.collate(examples, slice(0, 0))
         assert real(blank) == 0 and len(blank.input.ids) > 0 and not blank.input.dense
         for columns in blank.targets.values():
             assert (columns["labels"] == Targets.IGNORED).all()
@@ -160,69 +166,69 @@ def test_a_blank_micro_batch_has_dummies_and_no_label() -> None:
 
 def test_shares_join_end_to_end_and_rows_of_one_size_stay_even() -> None:
     parts = [share_of([(5, 2), (7, 3)]), share_of([(4, 4)]), share_of([(12, 0)])]
-    whole = joined(parts)
+    whole = concatenate(parts)
     assert len(whole) == 4 and whole.tokens == 28
     assert whole.starts.tolist() == [0, 5, 12, 16, 28]
     assert whole.targets["words"].starts.tolist() == [0, 2, 5, 9, 9]
     assert whole.counts() == {"words": 9, "pair": 4}
-    even = joined([share_of([(5, 2), (7, 2)]), share_of([(8, 4)])])
+    even = concatenate([share_of([(5, 2), (7, 2)]), share_of([(8, 4)])])
     assert even.targets["words"].starts.tolist() == [0, 4, 8, 12]
     assert even.counts()["words"] == 8
 
 
-def content(share: Share) -> dict[str, list[float]]:
+def content(examples: PackedExamples) -> dict[str, list[float]]:
     """All of a share, by name."""
-    found = {name: values.tolist() for name, values in share.columns.items()}
-    for name, targets in share.targets.items():
+    found = {name: values.tolist() for name, values in examples.columns.items()}
+    for name, targets in examples.targets.items():
         found[f"{name} starts"] = targets.starts.tolist()
         found |= {f"{name} {column}": v.tolist() for column, v in targets.columns.items()}
-    found["reverse"] = [] if share.reverse is None else share.reverse.tolist()
-    return {**found, "starts": share.starts.tolist(), "units": share.units.tolist()}
+    found["reverse"] = [] if examples.reverse is None else examples.reverse.tolist()
+    return {**found, "starts": examples.starts.tolist(), "units": examples.units.tolist()}
 
 
 @settings(max_examples=100, deadline=None)
 @given(groups, st.randoms(use_true_random=False))
 def test_groups_picked_in_another_order_and_back_are_what_they_were(
-    share: Share, chance: Random
+    examples: PackedExamples, chance: Random
 ) -> None:
-    order = list(range(len(share.units) - 1))
+    order = list(range(len(examples.units) - 1))
     chance.shuffle(order)
-    turned = share.picked(np.array(order))
-    assert content(turned.picked(np.argsort(order))) == content(share)
+    turned = examples.select(np.array(order))
+    assert content(turned.select(np.argsort(order))) == content(examples)
     for place, number in enumerate(order):
-        one, other = share.picked(np.array([number])), turned.picked(np.array([place]))
+        one, other = examples.select(np.array([number])), turned.select(np.array([place]))
         assert content(one) == content(other)
-        first, stop = share.units[number], share.units[number + 1]
+        first, stop = examples.units[number], examples.units[number + 1]
         assert len(one) == stop - first and one.units.tolist() == [0, stop - first]
         assert one.columns["ids"].tolist() == list(
-            range(share.starts[first] + 1, share.starts[stop] + 1)
+            range(examples.starts[first] + 1, examples.starts[stop] + 1)
         )
-    none = share.picked(np.zeros(0, dtype=np.int64))
+    none = examples.select(np.zeros(0, dtype=np.int64))
     assert len(none) == none.tokens == 0 and none.units.tolist() == [0]
 
 
 @settings(max_examples=200, deadline=None)
 @given(groups, rooms)
 def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
-    share: Share, room: Room
+    examples: PackedExamples, shape: BatchShape
 ) -> None:
-    assert share.groups is not None
-    edges = {*share.groups.tolist()}
-    parts = room.divide(share)
+    assert examples.groups is not None
+    edges = {*examples.groups.tolist()}
+    parts = shape.divide(examples)
     assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
-    assert parts[-1].stop == len(share)
+    assert parts[-1].stop == len(examples)
     assert all(part.start in edges and part.stop in edges for part in parts)
-    for part, batch in zip(parts, room.batches(share), strict=True):
+    for part, batch in zip(parts, shape.batches(examples), strict=True):
         found = sizes(batch)
         alone = sum(part.start <= edge < part.stop for edge in edges) == 1
-        for name, targets in share.targets.items():
+        for name, targets in examples.targets.items():
             mine = slice(targets.starts[part.start], targets.starts[part.stop])
             there = batch.targets[name]["labels"] != Targets.IGNORED
             labels = targets.columns["labels"][mine]
             assert batch.targets[name]["labels"][there].tolist() == labels.tolist()
             assert bool(there[: len(labels)].all()), "behind them is nothing but filler"
-            assert alone or found[name] <= room.slots[name]
-        assert alone or (found["tokens"] <= room.tokens and found["blocks"] <= room.blocks)
+            assert alone or found[name] <= shape.slots[name]
+        assert alone or (found["tokens"] <= shape.tokens and found["blocks"] <= shape.blocks)
 
 
 @settings(max_examples=100, deadline=None)
@@ -231,22 +237,24 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
 @example(grouped([[(1, 0)] * 20, *[[(11, 0)]] * 30]), LONGEST, 1)
 @example(grouped([[(11, 0)] * 8, *[[(3, 0)]] * 30]), LONGEST, 1)
 def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
-    share: Share, tokens: int, blocks: int
+    examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
-    room = room_for(share, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
-    found = [sizes(batch) for batch in [*room.batches(share), room.lay(share, slice(0, 0))]]
+    shape = batch_shape(examples, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
+    found = [
+        sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
+    ]
     assert all(one == found[0] for one in found)
 
 
 @settings(max_examples=100, deadline=None)
 @given(groups, rooms)
 def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
-    share: Share, room: Room
+    examples: PackedExamples, shape: BatchShape
 ) -> None:
-    full, free = (replace(room, constant=constant) for constant in (True, False))
-    assert full.divide(share) == free.divide(share)
+    full, free = (replace(shape, constant=constant) for constant in (True, False))
+    assert full.divide(examples) == free.divide(examples)
     for part, one, other in zip(
-        free.divide(share), full.batches(share), free.batches(share), strict=True
+        free.divide(examples), full.batches(examples), free.batches(examples), strict=True
     ):
         tokens, blocks = real(other), part.stop - part.start
         assert real(one) == tokens == len(other.input.ids)
@@ -256,7 +264,7 @@ def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
         assert torch.equal(one.input.starts[: blocks + 1], other.input.starts)
         assert one.input.reverse is not None and other.input.reverse is not None
         assert torch.equal(one.input.reverse[:blocks], other.input.reverse)
-        for name, targets in share.targets.items():
+        for name, targets in examples.targets.items():
             many = int(targets.starts[part.stop] - targets.starts[part.start])
             for column, values in other.targets[name].items():
                 filled = one.targets[name][column]
@@ -267,24 +275,24 @@ def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
 
 
 def test_numbers_that_are_not_whole_stay_as_they_are() -> None:
-    share = grouped([[(5, 2)], [(7, 3), (3, 1)]])
-    room = Room(24, 6, {"words": 8, "pair": 4, "value": 4}, LONGEST, constant=True)
-    (batch,) = room.batches(share)
+    examples = grouped([[(5, 2)], [(7, 3), (3, 1)]])
+    shape = BatchShape(24, 6, {"words": 8, "pair": 4, "value": 4}, LONGEST, constant=True)
+    (batch,) = shape.batches(examples)
     assert batch.targets["value"]["labels"].dtype == torch.float64
-    wanted = [*share.targets["value"].columns["labels"].tolist(), Targets.IGNORED]
+    wanted = [*examples.targets["value"].columns["labels"].tolist(), Targets.IGNORED]
     assert batch.targets["value"]["labels"].tolist() == wanted
-    assert share.counts() == {"words": 6, "pair": 3, "value": 3}
+    assert examples.counts() == {"words": 6, "pair": 3, "value": 3}
 
 
 def test_shares_that_join_keep_their_groups() -> None:
     first, second = grouped([[(5, 2), (7, 2)], [(3, 2)]]), grouped([[(4, 1), (6, 1), (2, 1)]])
-    whole = joined([first, second])
+    whole = concatenate([first, second])
     assert whole.groups is not None and whole.groups.tolist() == [0, 2, 3, 6]
     assert whole.targets["words"].starts.tolist() == [0, 2, 4, 6, 7, 8, 9]
     for numbers, part in (([0, 1], first), ([2], second)):
-        assert content(whole.picked(np.array(numbers))) == content(part)
+        assert content(whole.select(np.array(numbers))) == content(part)
     plain = replace(grouped([[(5, 2)], [(7, 2)]]), groups=None)
-    alone = joined([first, plain])
+    alone = concatenate([first, plain])
     assert alone.groups is not None and alone.groups.tolist() == [0, 2, 3, 4, 5]
 
 
@@ -292,13 +300,13 @@ def test_shares_that_join_keep_their_groups() -> None:
 def test_the_sums_are_the_same_for_every_room_and_with_dummies(name: str) -> None:
     setup = doubled(task(name, sequences=7))
     source = setup.sources(0)[0]
-    share = source.share(0, source.order(0)[:7], progress=0.0)
+    examples = source.examples(0, source.order(0)[:7], progress=0.0)
     setup.model.eval()
     found = []
     for tokens, constant in ((1024, False), (32, False), (96, True), (1024, True)):
-        room = room_for(share, tokens=tokens, blocks=7, longest=32, constant=constant)
+        shape = batch_shape(examples, tokens=tokens, blocks=7, longest=32, constant=constant)
         total: dict[tuple[str, str], torch.Tensor] = {}
-        for batch in room.batches(share):
+        for batch in shape.batches(examples):
             for objective, sums in setup.model(batch)[0].items():
                 for what, value in sums.items():
                     before = total.get((objective, what), torch.zeros(()))

@@ -81,7 +81,7 @@ def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     sent: list[Any] = []
     on = loop.moved
     monkeypatch.setattr(loop, "moved", lambda one, _: sent.append(one) or on(one, HERE.device))
-    monkeypatch.setattr(World, "most", lambda self, value: value + self.rank)
+    monkeypatch.setattr(World, "all_reduce_max", lambda self, value: value + self.rank)
     there = loop._sent(prepared, torch.device("meta"))
     assert len(loop._batches(there, World(0, 2, HERE.device))) == len(prepared.batches)
     assert sent == list(prepared.batches)

@@ -8,7 +8,7 @@ from hiding import STRAY, assert_shares, flags, groups, hide, lay, per_block, pi
 
 from clozelab.contracts import Blocks, Bools, Mark
 from clozelab.errors import UserError
-from clozelab.keys import below, mix
+from clozelab.keys import mix, randint
 from clozelab.masking.span import Span
 from clozelab.masking.units import block_draws
 
@@ -28,7 +28,7 @@ def walk(blocks: Blocks, part: Span, key: int) -> Bools:
         draw, count = 0, 0
         while count < wanted:
             length = int(part.lengths(mix(keys[row : row + 1], 2 * draw))[0])
-            anchor = tokens[int(below(mix(keys[row : row + 1], 2 * draw + 1), len(tokens))[0])]
+            anchor = tokens[int(randint(mix(keys[row : row + 1], 2 * draw + 1), len(tokens))[0])]
             draw += 1
             if chosen[anchor]:
                 continue

@@ -176,7 +176,7 @@ def test_static_copies_come_again_and_dynamic_masks_do_not() -> None:
         recipe = shrunk("roberta", f"corruption.copies={copies}")
         source = made(recipe, "byte_bpe").sources(0, 32)[0]
         numbers = np.arange(5)
-        found = [source.share(epoch, numbers, progress=0.0) for epoch in range(4)]
+        found = [source.examples(epoch, numbers, progress=0.0) for epoch in range(4)]
         return [share.columns["ids"].tolist() for share in found]
 
     static, dynamic = masks(2), masks(0)
@@ -269,7 +269,7 @@ def test_stores_with_the_same_text_hide_different_tokens() -> None:
     place = store("byte_bpe")
     stores = open_stores([place, place])
     steps = Steps(fitted(shrunk("roberta"), stores[0][0]), stores, seed=0, tokens=64, gpu=False)
-    one, other = (s.share(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
+    one, other = (s.examples(0, np.arange(6), progress=0.0) for s in steps.sources(0, 32))
     assert one.columns["ids"].tolist() != other.columns["ids"].tolist()
 
 

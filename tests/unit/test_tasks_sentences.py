@@ -21,7 +21,7 @@ from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
 from clozelab.finetuning.predictions import Class, Number
-from clozelab.training.packing import Room
+from clozelab.training.packing import BatchShape
 
 torch.set_num_threads(1)
 READER = FakeReader()
@@ -138,7 +138,7 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
     model, laid = Small(kind), kind.lay(examples, READER)
     whole = model(batch(laid, kind.name))
     most = max(len(kind.lay([example], READER).starts) for example in examples)
-    room = Room(tokens, most + 10, {kind.name: 45}, READER.length, constant=True)
+    room = BatchShape(tokens, most + 10, {kind.name: 45}, READER.length, constant=True)
     parts = [model(found) for found in room.batches(share(laid, kind.name))]
     for name, value in whole.items():
         total = sum(sums[name].item() for sums in parts)
@@ -149,9 +149,9 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
 def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> None:
     laid = kind.lay(told(kind), READER)
     for constant in (True, False):
-        room = Room(64, 4, {kind.name: 5}, READER.length, constant)
+        room = BatchShape(64, 4, {kind.name: 5}, READER.length, constant)
         model = Small(kind)
-        sums = model(room.lay(share(laid, kind.name), slice(0, 0)))
+        sums = model(room.collate(share(laid, kind.name), slice(0, 0)))
         sums["loss"].backward()
         assert all(value.item() == 0 for value in sums.values())
         for parameter in model.parameters():

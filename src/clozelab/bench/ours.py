@@ -42,7 +42,7 @@ class Ours:
         return self._lap(self.prepared, len(self.prepared) - 1)
 
     def _lap(self, feed: Iterable[Prepared], steps: int) -> Lap:
-        stepping = train(self.setup.trainee, feed, self.setup.world)
+        stepping = train(self.setup.train_state, feed, self.setup.world)
         # The first is told of when the second is under way, as each is: no time is lost or won.
         loss = sum(one["loss"] for one in means(next(stepping).sums).values())
         began = time.perf_counter()

@@ -11,7 +11,7 @@ from clozelab.blocks.table import Parts
 from clozelab.blocks.walk import Walk
 from clozelab.contracts import Bools, Ints
 from clozelab.errors import UserError
-from clozelab.keys import below, mix, root, unit
+from clozelab.keys import mix, randint, root, uniform
 
 Negatives = Literal["other_document", "same_document"]
 
@@ -37,12 +37,12 @@ def chunks(walk: Walk, key: int, *, room: int, short: float, by_document: bool) 
     drew it once for each document (`by_document`).
     """
     who = walk.documents if by_document else np.arange(len(walk))
-    is_short = unit(mix(draw(key, "short"), who)) < short
-    target = np.where(is_short, 2 + below(mix(draw(key, "target"), who), room - 1), room)
+    is_short = uniform(mix(draw(key, "short"), who)) < short
+    target = np.where(is_short, 2 + randint(mix(draw(key, "target"), who), room - 1), room)
     stop = np.searchsorted(walk.running, walk.running[:-1] + target, side="left")
     stop = np.minimum(stop, walk.ends)
     here = np.arange(len(walk))
-    cut = here + 1 + below(mix(draw(key, "cut"), here), np.maximum(stop - here - 1, 1))
+    cut = here + 1 + randint(mix(draw(key, "cut"), here), np.maximum(stop - here - 1, 1))
     return Chunks(target, stop, np.minimum(cut, stop))
 
 
@@ -50,11 +50,11 @@ def other_document(walk: Walk, key: int, at: Ints, *, redraws: int | None = None
     """A document for each entry, uniform among the others; or, as published, after some redraws."""
     own, count = walk.documents[at], len(walk.bounds) - 1
     if redraws is None:
-        other = below(mix(draw(key, "document"), at), count - 1)
+        other = randint(mix(draw(key, "document"), at), count - 1)
         return np.asarray(other + (other >= own))
     other = own
     for attempt in range(redraws):
-        again = below(mix(mix(draw(key, "document"), at), attempt), count)
+        again = randint(mix(mix(draw(key, "document"), at), attempt), count)
         other = np.where(other == own, again, other)
     return other
 

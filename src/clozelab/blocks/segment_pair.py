@@ -21,7 +21,7 @@ from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, chain, walk
 from clozelab.contracts import Bools, Documents, Ints
 from clozelab.errors import UserError
-from clozelab.keys import below, heads, mix
+from clozelab.keys import coin_flips, mix, randint
 
 _SPECIALS = 3
 
@@ -62,7 +62,7 @@ class SegmentPair:
         parts = chunks(way, key, room=room, short=self.short, by_document=google)
         here = np.arange(len(way))
         single = parts.stop - here == 1
-        random = heads(mix(draw(key, "coin"), here)) | single
+        random = coin_flips(mix(draw(key, "coin"), here)) | single
         if self.negatives == "same_document":
             possible = (here > way.bounds[way.documents]) | (parts.stop < way.ends)
             random &= possible
@@ -96,13 +96,13 @@ class SegmentPair:
         if self.negatives == "same_document":
             lowest = way.bounds[way.documents[mine]]
             before, after = mine - lowest, way.ends[mine] - parts.stop[mine]
-            pick = below(start_key, before + after)
+            pick = randint(start_key, before + after)
             first = np.where(pick < before, lowest + pick, parts.stop[mine] + pick - before)
             limit = np.where(pick < before, mine, way.ends[mine])
         else:
             redraws = 10 if self.compat == "google" else None
             other = other_document(way, key, mine, redraws=redraws)
             lowest, limit = way.bounds[other], way.bounds[other + 1]
-            first = lowest + below(start_key, limit - lowest)
+            first = lowest + randint(start_key, limit - lowest)
         begin[random], end[random] = first, run_from(way, first, wanted, limit=limit)
         return begin, end

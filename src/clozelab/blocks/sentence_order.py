@@ -12,7 +12,7 @@ from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, chain, walk
 from clozelab.contracts import Documents
 from clozelab.errors import UserError
-from clozelab.keys import below, heads, mix
+from clozelab.keys import coin_flips, mix, randint
 
 _SPECIALS = 3
 
@@ -48,13 +48,13 @@ class SentenceOrder:
         met = chain(parts.stop)
         single = parts.stop[met] - met == 1
         at = met if albert else met[~single]
-        coin = heads(mix(draw(key, "coin"), at))
+        coin = coin_flips(mix(draw(key, "coin"), at))
         one, two = (at, parts.cut[at]), (parts.cut[at].copy(), parts.stop[at].copy())
         if albert and single.any():
             alone = at[single]
             other = other_document(way, key, alone, redraws=10)
             lowest, limit = way.bounds[other], way.bounds[other + 1]
-            first = lowest + below(mix(draw(key, "start"), alone), limit - lowest)
+            first = lowest + randint(mix(draw(key, "start"), alone), limit - lowest)
             wanted = parts.target[alone] - way.sizes[alone]
             two[0][single] = first
             two[1][single] = run_from(way, first, wanted, limit=limit)

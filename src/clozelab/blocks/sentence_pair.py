@@ -12,7 +12,7 @@ from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, walk
 from clozelab.contracts import Documents, Ints
 from clozelab.errors import UserError
-from clozelab.keys import below, heads, mix
+from clozelab.keys import coin_flips, mix, randint
 
 _SPECIALS = 3
 
@@ -44,7 +44,7 @@ class SentencePair:
         here = np.arange(len(way))
         ending = here + 1 == way.ends
         at = here if self.last == "random" else here[~ending]
-        random = heads(mix(draw(key, "coin"), at)) | ending[at]
+        random = coin_flips(mix(draw(key, "coin"), at)) | ending[at]
         if self.negatives == "same_document":  # a document of two sentences has no third to draw
             random &= way.ends[at] - way.bounds[way.documents[at]] > 2 - ending[at]
             at, random = at[random | ~ending[at]], random[random | ~ending[at]]
@@ -66,8 +66,8 @@ class SentencePair:
         keys = mix(draw(key, "start"), at)
         if self.negatives == "other_document":
             other = other_document(way, key, at)
-            return way.bounds[other] + below(keys, way.bounds[other + 1] - way.bounds[other])
+            return way.bounds[other] + randint(keys, way.bounds[other + 1] - way.bounds[other])
         lowest = way.bounds[way.documents[at]]
         taken = np.where(at + 1 == way.ends[at], 1, 2)
-        pick = lowest + below(keys, way.ends[at] - lowest - taken)
+        pick = lowest + randint(keys, way.ends[at] - lowest - taken)
         return np.where(pick >= at, pick + taken, pick)

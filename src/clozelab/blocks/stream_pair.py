@@ -12,7 +12,7 @@ from clozelab.blocks.pairs import draw
 from clozelab.blocks.stream import Stream
 from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ids, Ints, Mark
 from clozelab.errors import UserError
-from clozelab.keys import below, heads, mix
+from clozelab.keys import coin_flips, mix, randint
 
 _SPECIALS = 3
 
@@ -89,13 +89,15 @@ class Rows:
         sentences = self.stream.sentences
         first = np.searchsorted(sentences, low, side="right")
         many = np.searchsorted(sentences, low + room, side="left") - first
-        pick = first + below(mix(draw(self.stream.key, "cut"), numbers), np.maximum(many, 1))
+        pick = first + randint(mix(draw(self.stream.key, "cut"), numbers), np.maximum(many, 1))
         chosen = sentences[np.minimum(pick, len(sentences) - 1)]
         cut = np.where(reverse, end - chosen, chosen - base) - begin
         # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
         cut = np.where(many > 0, cut, room // 2)
-        random = heads(mix(draw(self.stream.key, "coin"), numbers)) | (many <= 0)
-        anywhere = below(mix(draw(self.stream.key, "start"), numbers), self.width - room + cut + 1)
+        random = coin_flips(mix(draw(self.stream.key, "coin"), numbers)) | (many <= 0)
+        anywhere = randint(
+            mix(draw(self.stream.key, "start"), numbers), self.width - room + cut + 1
+        )
         start = np.where(random, anywhere, begin + cut)
         return cut, start, random.astype(np.int64)
 

@@ -61,9 +61,9 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     from clozelab.finetuning.finetune import follow, planned
     from clozelab.finetuning.request import Data
     from clozelab.runs.session import Habits
-    from clozelab.training.world import several
+    from clozelab.training.world import is_distributed
 
-    if several():
+    if is_distributed():
         raise UserError(
             f"--after is for one process: under torchrun fit the model to {arguments.after} first,"
             " then name that run"

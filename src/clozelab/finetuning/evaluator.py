@@ -20,8 +20,7 @@ from clozelab.finetuning.laying import Laid
 from clozelab.finetuning.metrics.pronouns import Row, gap
 from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
-from clozelab.training.loop import moved
-from clozelab.training.packing import Room, Share
+from clozelab.training.packing import BatchShape, PackedExamples, moved
 
 _MANY = 1 << 40  # more than there can be
 
@@ -48,7 +47,7 @@ class Judge:
         return cls(kind, examples, kind.lay(examples, reader), pronouns)
 
     @cached_property
-    def share(self) -> Share:
+    def share(self) -> PackedExamples:
         """The blocks as they are packed."""
         return shared(self.laid, self.kind.name)
 
@@ -65,7 +64,7 @@ class Judge:
         outputs: dict[int, NDArray[Any]] = {}
         rows = model.head.rows
         for numbers in batched(self.share, tokens, alone=rows == "group"):
-            share = self.share.picked(numbers)
+            share = self.share.select(numbers)
             batch = moved(laid_out(share, slice(0, len(share))), device)
             found = model.predict(batch).float().cpu().numpy()
             by = share.targets[self.kind.name].starts if rows == "slots" else share.starts
@@ -107,17 +106,19 @@ def _answers(predictions: Sequence[Any], pronouns: Sequence[Pronoun]) -> list[Ro
     return found
 
 
-def shared(laid: Laid, name: str) -> Share:
+def shared(laid: Laid, name: str) -> PackedExamples:
     """Laid examples as blocks to pack."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
     places = places.astype(np.int32)
     columns: dict[str, Array] = {**laid.columns, "places": places}
     alone = len(laid.groups) - 1 == len(lengths)
-    return Share(columns, laid.starts, {name: laid.targets}, None, None if alone else laid.groups)
+    return PackedExamples(
+        columns, laid.starts, {name: laid.targets}, None, None if alone else laid.groups
+    )
 
 
-def batched(share: Share, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
+def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
     """Groups in batches of at most so many tokens and padding, neighbours alike in length."""
     units = share.units
     if len(units) == 1:
@@ -134,9 +135,11 @@ def batched(share: Share, tokens: int, *, alone: bool = False) -> Iterator[Ints]
         done += many
 
 
-def laid_out(share: Share, part: slice) -> Batch:
+def laid_out(share: PackedExamples, part: slice) -> Batch:
     """Some blocks as a batch without dummies, its rows no longer than its longest block."""
     lengths = np.diff(share.starts)[part]
     slots = dict.fromkeys(share.targets, _MANY)
     longest = max(int(lengths.max(initial=0)), 1)
-    return Room(int(lengths.sum()), _MANY, slots, longest, constant=False).lay(share, part)
+    return BatchShape(int(lengths.sum()), _MANY, slots, longest, constant=False).collate(
+        share, part
+    )

@@ -40,7 +40,7 @@ from clozelab.runs.processes import workers
 from clozelab.runs.session import Habits, Session
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
-from clozelab.training.world import World, join, several
+from clozelab.training.world import World, is_distributed, join
 
 _KIND = "fine-tuning"  # by its marker
 
@@ -113,11 +113,11 @@ def follow(
 
 def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iterator[Happened]:
     """The trials in this process, or in all of torchrun's; the first of them writes."""
-    with join(machine.device) as world, _held(out) if world.leads else nullcontext():
-        if world.leads:
+    with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
+        if world.is_main:
             for line in _begin(plan, out):
                 yield Happened("", Said(line))
-        world.wait()
+        world.barrier()
         sign = 0
         for order in _left(plan, out):
             if sign:  # it came while the last step of the one before was taken
@@ -128,9 +128,9 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iter
                     sign = happened.event.signal
                     if not happened.event.whole:
                         return
-        if world.leads:
+        if world.is_main:
             _finish(plan, out)
-        world.wait()
+        world.barrier()
 
 
 def _left(plan: Plan, out: Path) -> list[Order]:
@@ -159,7 +159,7 @@ def trial(
     habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
     session = Session(work, run, habits, again=again)
     # A process may outlive the one that holds the whole folder by a few seconds.
-    with run.writing() if world.leads else nullcontext():
+    with run.writing() if world.is_main else nullcontext():
         for event in _resumed(session, work):
             yield Happened(name, event)
 
@@ -168,12 +168,12 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     """Begin a trial, or go on with it, in a folder that is ours alone."""
     run, world, given = session.run, work.world, work.lesson
     begun = run.recipe_file.exists()
-    if world.leads:
+    if world.is_main:
         tidy(run.checkpoints, keep=session.habits.keep)
         if not begun:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
         write_text(run.path / TASK, taskfile.to_toml(given.task))
-    world.wait()
+    world.barrier()
     found, passed = newest(run.checkpoints)
     for line in passed:
         yield Said(line)
@@ -182,15 +182,15 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
         first, cursor = found.step, work.recall(found)
         session.recall(found.state())
         session.last = work.chosen()
-    if world.leads and begun:
+    if world.is_main and begun:
         run.resume(first)
         if first < work.schedule.total:
             yield from session.settle(first)
-    world.wait()
+    world.barrier()
     try:
         yield from session.go(first, cursor)
     except DivergedError as error:  # one cell of a grid may, and the others go on
-        if world.leads:
+        if world.is_main:
             run.write_result({"diverged": str(error)})
         yield Said(str(error))
         yield Ended(work.schedule.total, True, {})
@@ -271,7 +271,7 @@ def _side_by_side(
     plan: Plan, out: Path, machine: Machine, habits: Habits, at_once: int
 ) -> Iterator[Happened]:
     """Several trials at a time on one device, each in a process of its own."""
-    if several():
+    if is_distributed():
         raise UserError("--at-once is for one process: leave it out under torchrun")
     with _held(out):
         for line in _begin(plan, out):

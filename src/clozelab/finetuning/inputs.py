@@ -31,7 +31,7 @@ from clozelab.models.interop.fitting import fitting, summary
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
 from clozelab.objectives.targets import following
-from clozelab.training.packing import Share
+from clozelab.training.packing import PackedExamples
 
 _POOLERS = ("next_sentence", "sentence_order")
 _PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
@@ -44,7 +44,7 @@ class Lesson:
     task: Assignment
     recipe: Recipe
     tokenizer: Tokenizer
-    share: Share  # the training examples
+    share: PackedExamples  # the training examples
     dev: Mapping[str, Judge]  # the first selects
     start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
     seed: int
@@ -61,7 +61,7 @@ class Read:
     """The examples of a task for one encoder."""
 
     kind: Kind
-    train: Share
+    train: PackedExamples
     dev: dict[str, Judge]
     notes: tuple[str, ...]
 
@@ -270,7 +270,7 @@ def _counted(counts: Counts) -> list[str]:
     ]
 
 
-def _with_language_model(share: Share) -> Share:
+def _with_language_model(share: PackedExamples) -> PackedExamples:
     """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
     some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
     blocks = Blocks(

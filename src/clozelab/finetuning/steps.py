@@ -16,7 +16,7 @@ from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import laid_out
 from clozelab.keys import key, mix
 from clozelab.packed import sums
-from clozelab.training.packing import Room, Share, room_for
+from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
 
 _SAMPLE = 512  # groups that show how long examples are
 
@@ -26,7 +26,7 @@ class Draws:
 
     def __init__(
         self,
-        share: Share,
+        share: PackedExamples,
         task: str,
         *,
         sequences: int,
@@ -47,27 +47,29 @@ class Draws:
         self.longest = int(np.diff(share.starts).max())
         self._last: tuple[int, Ints] | None = None
 
-    def take(self, step: int) -> Share:
+    def take(self, step: int) -> PackedExamples:
         """This process's part of a step."""
         epoch, index = divmod(step, self.epoch)
         drawn = self._order(epoch)[index * self.sequences : (index + 1) * self.sequences]
         many = len(drawn)
-        return self.share.picked(
+        return self.share.select(
             drawn[many * self.rank // self.ranks : many * (self.rank + 1) // self.ranks]
         )
 
-    def batches(self, share: Share, *, tokens: int) -> list[Batch]:
+    def batches(self, share: PackedExamples, *, tokens: int) -> list[Batch]:
         """A part laid out without dummies, so many tokens and padding at a time."""
         lengths = sums(np.diff(share.starts), share.units)
-        share = share.picked(np.argsort(-lengths, kind="stable"))
+        share = share.select(np.argsort(-lengths, kind="stable"))
         return [laid_out(share, part) for part in self._parts(share, tokens)]
 
-    def room(self, *, tokens: int) -> Room:
+    def room(self, *, tokens: int) -> BatchShape:
         """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
-        sample = self.share.picked(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
+        sample = self.share.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
         many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
         blocks = -(-int(self.sequences * many) // self.ranks)
-        return room_for(sample, tokens=tokens, blocks=blocks, longest=self.longest, constant=True)
+        return batch_shape(
+            sample, tokens=tokens, blocks=blocks, longest=self.longest, constant=True
+        )
 
     def _order(self, epoch: int) -> Ints:
         kept = self._last  # several threads may ask: what each has read is whole
@@ -77,7 +79,7 @@ class Draws:
             self._last = kept
         return kept[1]
 
-    def _parts(self, share: Share, tokens: int) -> Sequence[slice]:
+    def _parts(self, share: PackedExamples, tokens: int) -> Sequence[slice]:
         """Which blocks go together."""
         units = share.units.tolist()
         lengths = np.diff(share.starts)

@@ -32,9 +32,9 @@ from clozelab.runs.saving import bare, begin_with, plainly, restore, save
 from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
-from clozelab.training.loop import Prepared, Step, Trainee
+from clozelab.training.loop import Prepared, Step, TrainState
 from clozelab.training.packing import pinned
-from clozelab.training.world import World, whole
+from clozelab.training.world import World, full_tensor
 
 _PAYS = 4000  # steps from which compiling is worth its half minute
 _BEST = "best/"
@@ -76,7 +76,7 @@ class Trial:
         )
         self.schedule = self.tuning.schedule(len(self.draws.numbers))
         self.compiled = self._compiles()
-        self.trainee = self._trainee()
+        self.train_state = self._train_state()
         self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
         self.best: Best | None = None
 
@@ -116,7 +116,7 @@ class Trial:
         """One process's part of a step."""
         share = self.draws.take(step)
         if self.room is not None:
-            batches, blank = self.room.batches(share), self.room.lay(share, slice(0, 0))
+            batches, blank = self.room.batches(share), self.room.collate(share, slice(0, 0))
         else:
             batches = self.draws.batches(share, tokens=self.tokens)
             blank = laid_out(share, slice(0, 0))
@@ -139,7 +139,7 @@ class Trial:
                 f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
             )
-        self.trainee.model.zero_grad(set_to_none=True)
+        self.train_state.model.zero_grad(set_to_none=True)
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
         self.tokens //= 2
@@ -151,7 +151,7 @@ class Trial:
         scores: dict[str, float] = {}
         task = self.lesson.task
         value = 0.0
-        with plainly(self.trainee.model) as model:
+        with plainly(self.train_state.model) as model:
             assert isinstance(model, Tuned)
             for place, (name, judge) in enumerate(self.lesson.dev.items()):
                 found = judge.predictions(model, self.world.device, tokens=self.tokens)
@@ -163,7 +163,7 @@ class Trial:
                 value = value if place else judge.selects(told)
                 scores |= {_called(what, name): one for what, one in told.items()}
         if self.best is None or value > self.best.value:
-            kept = self._weights() if self.world.leads else {}
+            kept = self._weights() if self.world.is_main else {}
             self.best = Best(value, number, scores, task, kept)
         yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
 
@@ -175,7 +175,7 @@ class Trial:
         state = {"seed": self.lesson.seed, "best": best.told() if best else None, **state}
         if ends:
             assert best is not None
-            if not self.world.leads:
+            if not self.world.is_main:
                 return None
             return checkpoint.save(
                 folder,
@@ -189,7 +189,7 @@ class Trial:
         return save(
             folder,
             step,
-            self.trainee,
+            self.train_state,
             self.world,
             state=state,
             texts=self._texts(self.lesson.task),
@@ -207,7 +207,7 @@ class Trial:
             self.best = Best(told["value"], told["step"], told["scores"], task, kept)
         if found.step == self.schedule.total:
             return self.start()  # it has the best weights alone: only their result is to be written
-        return restore(found, self.trainee, self.world)
+        return restore(found, self.train_state, self.world)
 
     def chosen(self) -> dict[str, Any]:
         """What a result says of the best so far."""
@@ -228,7 +228,7 @@ class Trial:
             "recompute": bool(self.machine.recompute),
             "compiled": self.compiled,
             "kernels": self.machine.fuses(device, compiled=self.compiled),
-            "graphs": self.trainee.replays,
+            "graphs": self.train_state.replays,
             "processes": self.world.size,
             "seed": lesson.seed,
             "task": lesson.task.name,
@@ -256,7 +256,7 @@ class Trial:
             model.softness = (self.tuning.alpha, self.tuning.temperature)
         return model
 
-    def _trainee(self) -> Trainee:
+    def _train_state(self) -> TrainState:
         model, device = self.model, self.world.device
         self.machine.place((model, *model.teacher), device, compiled=self.compiled)
         # A step is so short that launching its kernels takes longer than running them.
@@ -268,7 +268,7 @@ class Trial:
         part = self.tuning.optimiser_part()
         optimisers = part.build(model.named_parameters(), scale=self._scale)
         scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
-        return Trainee(
+        return TrainState(
             wrapped,
             optimisers,
             self.tuning.clip,
@@ -287,8 +287,8 @@ class Trial:
         return self.tuning.scale(name, shape.layers, shared=shared)
 
     def _weights(self) -> dict[str, Tensor]:
-        parameters = bare(self.trainee.model).named_parameters()
-        return {name: whole(value.detach()).cpu().clone() for name, value in parameters}
+        parameters = bare(self.train_state.model).named_parameters()
+        return {name: full_tensor(value.detach()).cpu().clone() for name, value in parameters}
 
     def _texts(self, task: Assignment) -> dict[str, str]:
         return {

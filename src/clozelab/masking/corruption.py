@@ -13,7 +13,7 @@ import numpy as np
 from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Ids, Ints, Keys, Mark
 from clozelab.contracts import Vocabulary as Vocab
 from clozelab.errors import UserError
-from clozelab.keys import below, unit, weighted
+from clozelab.keys import randint, uniform, weighted
 from clozelab.masking.units import divide, draws
 
 
@@ -55,7 +55,7 @@ class Corruption:
         """Decide at each chosen position and replace; `key` is another purpose's than hiding's."""
         at = hidden.positions
         leader = self._leaders(blocks, hidden)
-        share = unit(draws(blocks, key, 0)[leader])
+        share = uniform(draws(blocks, key, 0)[leader])
         decisions = np.full(len(at), Corrupted.RANDOM, dtype=np.uint8)
         decisions[share < self.mask + self.same] = Corrupted.SAME
         decisions[share < self.mask] = Corrupted.MASK
@@ -83,10 +83,10 @@ class Corruption:
 
     def _replacements(self, keys: Keys, vocabulary: Vocab) -> Ids:
         if self.replacement == "any":
-            return below(keys, vocabulary.size).astype(np.int32)
+            return randint(keys, vocabulary.size).astype(np.int32)
         ordinary = vocabulary.ordinary
         if self.replacement == "uniform":
-            return ordinary[below(keys, len(ordinary))]
+            return ordinary[randint(keys, len(ordinary))]
         if vocabulary.counts is None:
             raise UserError(
                 'corruption.replacement = "unigram" needs how often each token occurs: give it'
@@ -94,5 +94,5 @@ class Corruption:
             )
         counts = vocabulary.counts[ordinary]
         if not counts.sum():
-            return ordinary[below(keys, len(ordinary))]
+            return ordinary[randint(keys, len(ordinary))]
         return ordinary[weighted(keys, np.cumsum(counts))]

@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.errors import UserError
-from clozelab.keys import below, mix, unit
+from clozelab.keys import mix, randint, uniform
 from clozelab.masking.units import (
     Over,
     Units,
@@ -87,7 +87,7 @@ class Knowledge:
         units = divide(blocks, self.begins(blocks, key))
         keys = draws(blocks, key, 0)[units.first]
         if self.choose == "bernoulli":
-            chosen = np.asarray(unit(keys) < self.rate)
+            chosen = np.asarray(uniform(keys) < self.rate)
         else:
             wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
             chosen = _window(units, keys, wanted=wanted, turns=block_draws(blocks, key, 1))
@@ -106,9 +106,9 @@ class Knowledge:
         """[B] which of `levels` each block uses."""
         share = np.cumsum(np.array(list(self.levels.values())))
         if self.pick == "epoch":
-            draw = np.repeat(unit(mix(key, 0)), len(blocks))
+            draw = np.repeat(uniform(mix(key, 0)), len(blocks))
         else:
-            draw = unit(block_draws(blocks, key, 0))
+            draw = uniform(block_draws(blocks, key, 0))
         return np.asarray(np.searchsorted(share[:-1], draw * share[-1], side="right"))
 
 
@@ -126,5 +126,5 @@ def _window(units: Units, keys: Keys, *, wanted: Ints, turns: Keys) -> Bools:
     places[order] = before
     tokens = np.bincount(units.rows, weights=units.sizes, minlength=len(wanted)).astype(np.int64)
     places -= (np.cumsum(tokens) - tokens)[units.rows]
-    turn = np.where(tokens == units.counts, 0, below(turns, tokens))
+    turn = np.where(tokens == units.counts, 0, randint(turns, tokens))
     return np.asarray((places - turn[units.rows]) % tokens[units.rows] < wanted[units.rows])

@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.errors import UserError
-from clozelab.keys import below, mix, weighted
+from clozelab.keys import mix, randint, weighted
 from clozelab.masking.units import check_rate, smallest, spans
 
 
@@ -65,7 +65,7 @@ class Partial:
             n = 1 + weighted(mix(keys, 2 * step), table)
             n = np.minimum(n, goals[active] - count[active])
             room = n * self.context
-            left = below(mix(keys, 2 * step + 1), room)
+            left = randint(mix(keys, 2 * step + 1), room)
             begin = next_start[active, np.minimum(cursor[active] + left, width)]
             end = self._end(next_start, active, begin, n)
             fits = end < halves.sizes[active]

@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.errors import UserError
-from clozelab.keys import unit
+from clozelab.keys import uniform
 from clozelab.masking.units import check_rate, draws, grid
 
 
@@ -40,7 +40,7 @@ class Rarity:
         free = np.flatnonzero(~blocks.fixed)
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
         # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
-        waits = -np.log1p(-unit(draws(blocks, key, 0)[free])) * counts**self.smoothing
+        waits = -np.log1p(-uniform(draws(blocks, key, 0)[free])) * counts**self.smoothing
         if self.scope == "batch":
             wanted = np.array([np.ceil(self.rate * len(blocks.ids) - 1e-9)], dtype=np.int64)
             rows, places = np.zeros_like(free), np.arange(len(free))

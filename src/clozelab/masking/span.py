@@ -9,7 +9,7 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.errors import UserError
-from clozelab.keys import below, mix, unit
+from clozelab.keys import mix, randint, uniform
 from clozelab.masking.units import Units, block_draws, check_rate, content, divide, spans, whole
 
 _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
@@ -46,7 +46,7 @@ class Span:
 
     def lengths(self, keys: Keys) -> Ints:
         """Span lengths in words, one per key."""
-        return 1 + np.searchsorted(np.cumsum(self.chances())[:-1], unit(keys), side="right")
+        return 1 + np.searchsorted(np.cumsum(self.chances())[:-1], uniform(keys), side="right")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose spans; see `Masking`."""
@@ -64,7 +64,7 @@ class Span:
         while len(active):
             mine = keys[active]
             words = self.lengths(mix(mine, 2 * draw))
-            anchor = free[first_free[active] + below(mix(mine, 2 * draw + 1), counts[active])]
+            anchor = free[first_free[active] + randint(mix(mine, 2 * draw + 1), counts[active])]
             fresh = ~chosen[anchor]
             rows, begin = active[fresh], units.of[anchor[fresh]]
             got = self._spread(units, chosen, begin, words[fresh], left[rows])

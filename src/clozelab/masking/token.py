@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
-from clozelab.keys import unit
+from clozelab.keys import uniform
 from clozelab.masking.units import Over, block_draws, budget, check_cap, check_rate, draws, smallest
 
 
@@ -41,7 +41,7 @@ class Token:
         free = np.flatnonzero(open_)
         keys = draws(blocks, key, 0)[free]
         if self.count == "bernoulli":
-            chosen = free[unit(keys) < self.rate]
+            chosen = free[uniform(keys) < self.rate]
         else:
             wanted = self._wanted(blocks, key)
             rows, places = blocks.rows[free], blocks.places[free]
@@ -53,6 +53,6 @@ class Token:
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
             return budget(blocks, self.rate, over=self.over, cap=self.cap)
-        extra = unit(block_draws(blocks, key, 0))
+        extra = uniform(block_draws(blocks, key, 0))
         wanted = np.maximum(1, np.floor(self.rate * blocks.lengths + extra).astype(np.int64))
         return wanted if self.cap is None else np.minimum(self.cap, wanted)

@@ -34,7 +34,7 @@ from clozelab.runs.saving import set_weights
 from clozelab.text.vocabulary import describe
 from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.text.vocabulary import within as in_table
-from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, at, newest
+from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_checkpoint
 
 if TYPE_CHECKING:
     from clozelab.finetuning.taskfile import Assignment
@@ -98,7 +98,7 @@ def load(place: str) -> Loaded:
     """The model at a place."""
     path = Path(place)
     if (path / CHECKSUMS).exists():
-        return _checkpoint(at(path), ())
+        return _checkpoint(open_checkpoint(path), ())
     if (path / "recipe.toml").exists():
         found, passed = newest(path / "checkpoints")
         if found is None:

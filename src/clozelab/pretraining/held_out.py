@@ -14,7 +14,7 @@ from clozelab.errors import UserError
 from clozelab.pretraining.source import Source
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Measured, Prepared, measure
-from clozelab.training.packing import Room, room_for
+from clozelab.training.packing import BatchShape, batch_shape
 from clozelab.training.world import World
 
 _SEED = 1_000_003  # of every evaluation, so that runs with different seeds can be compared
@@ -61,16 +61,16 @@ class HeldOut:
                 len(group) * world.rank // world.size : len(group) * (world.rank + 1) // world.size
             ]
             # A process without a block has one to make blank batches like.
-            share = self.source.share(0, mine if len(mine) else group[:1], progress=1.0)
-            room: Room = room_for(
-                share, tokens=tokens, blocks=len(share), longest=self.length, constant=False
+            examples = self.source.examples(0, mine if len(mine) else group[:1], progress=1.0)
+            shape: BatchShape = batch_shape(
+                examples, tokens=tokens, blocks=len(examples), longest=self.length, constant=False
             )
             yield Prepared(
                 number=number,
-                batches=room.batches(share) if len(mine) else [],
-                blank=room.lay(share, slice(0, 0)),
-                counts=share.counts(),
-                tokens=share.tokens,
+                batches=shape.batches(examples) if len(mine) else [],
+                blank=shape.collate(examples, slice(0, 0)),
+                counts=examples.counts(),
+                tokens=examples.tokens,
                 fresh=number == 0,
             )
 

@@ -29,11 +29,11 @@ from clozelab.training import budget as budgets
 from clozelab.training import muon
 from clozelab.training.budget import Budget
 from clozelab.training.feed import Cursor, ahead
-from clozelab.training.loop import Measured, Prepared, Step, Trainee, train
+from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
 from clozelab.training.memory import raising_one
 from clozelab.training.optimiser import Muon
 from clozelab.training.schedule import Schedule
-from clozelab.training.world import World, whole
+from clozelab.training.world import World, full_tensor
 
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is reckoned by
@@ -66,7 +66,7 @@ class Setup:
         self._check_rows()
         self.compiled = machine.compiles(world.device, task.recipe)
         self.model = self._model()
-        self.trainee = self._trainee()
+        self.train_state = self._train_state()
         self.steps = self._steps()
         self._held_out: dict[int, HeldOut | str] = {}
 
@@ -98,21 +98,21 @@ class Setup:
 
     def seconds_a_step(self, budget: float) -> float:
         """Time steps for a twentieth of the budget, then begin again as if they had not been."""
-        kept = {name: whole(value.detach()).clone() for name, value in self._parameters()}
+        kept = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
         taken: list[Step] = []
         jobs = self.steps.jobs(0, self.steps.start())
         try:
             with closing(ahead(jobs, workers=self.machine.threads)) as feed:
-                stepping = train(self.trainee, feed, self.world)
+                stepping = train(self.train_state, feed, self.world)
                 taken += islice(stepping, _WARM)
                 # Every process must take as many.
                 wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
-                taken += islice(stepping, self.world.most(min(max(int(wanted), 2), 500)))
+                taken += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
         finally:
-            set_weights(self.trainee.model, kept)
-            self.trainee.optimisers = self.recipe.optimiser.build(self._parameters())
-            self.trainee.scaler = self._scaler()
-            self.trainee.memory = None
+            set_weights(self.train_state.model, kept)
+            self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
+            self.train_state.scaler = self._scaler()
+            self.train_state.memory = None
         timed = taken[_WARM:] or taken[-1:]  # a recipe may have fewer steps than these
         rate = sum(step.seconds for step in timed) / sum(step.tokens for step in timed)
         return self._mean(rate * self.steps.tokens_a_step())
@@ -140,7 +140,7 @@ class Setup:
                 f"{device}: out of memory with micro-batches of {held} sequences;"
                 f" use --micro-batch {max(fits, 1)}, --recompute or a smaller --size"
             )
-        self.trainee.model.zero_grad(set_to_none=True)
+        self.train_state.model.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
         self.tokens = fits * length
@@ -209,7 +209,7 @@ class Setup:
         tokens = self.tokens
         while True:
             try:
-                plain = plainly(self.trainee.model, wrapped=bool(self.machine.shard))
+                plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))
                 with plain as model, raising_one():
                     return judge.measure(model, self.world, tokens=tokens)
             except torch.OutOfMemoryError:
@@ -228,7 +228,7 @@ class Setup:
         return save(
             folder,
             step,
-            self.trainee,
+            self.train_state,
             self.world,
             state={"data": self.identity(), "seed": self.seed, **state},
             texts={
@@ -251,7 +251,7 @@ class Setup:
             "workers": self.machine.threads,
             "compiled": self.compiled,
             "kernels": self.machine.fuses(device, compiled=self.compiled),
-            "graphs": self.trainee.replays,
+            "graphs": self.train_state.replays,
             "recompute": bool(self.machine.recompute),
             "sharded": bool(self.machine.shard),
             "muon": self._muon_precision(),
@@ -299,7 +299,7 @@ class Setup:
     def _tokens(self) -> int:
         """As asked in this process, or as much as every process has memory for."""
         tokens = self.machine.tokens(self.world.device, self.recipe)
-        return tokens if self.machine.micro_batch else -self.world.most(-tokens)
+        return tokens if self.machine.micro_batch else -self.world.all_reduce_max(-tokens)
 
     def _model(self) -> Model:
         size = self.recipe.tokenizer.vocabulary
@@ -308,7 +308,7 @@ class Setup:
             begin_with(model, self.task.start)
         return model
 
-    def _trainee(self) -> Trainee:
+    def _train_state(self) -> TrainState:
         """The model on its device, wrapped, with fresh optimisers."""
         model, device, compiled = self.model, self.world.device, self.compiled
         replays = self.machine.replays(
@@ -321,7 +321,9 @@ class Setup:
         wrapped = self.world.wrap(model, shard=bool(self.machine.shard))
         optimisers = self.recipe.optimiser.build(model.named_parameters())
         clip = self.recipe.optimiser.clip
-        return Trainee(wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays)
+        return TrainState(
+            wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
+        )
 
     def _waits_for_launches(self) -> bool:
         """Whether a GPU would be done with a step before it is launched.
@@ -349,7 +351,7 @@ class Setup:
     def _mean(self, seconds: float) -> float:
         """Over the processes, which must all reckon with the same."""
         told = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
-        return float(self.world.total(told)) / self.world.size
+        return float(self.world.all_reduce_sum(told)) / self.world.size
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.named_parameters())

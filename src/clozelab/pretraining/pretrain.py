@@ -45,13 +45,13 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
             yield from _fit(setup, task.budget)
         if not there:
             held.enter_context(_alone(run, world))
-        if world.leads:
+        if world.is_main:
             # By which a reader knows that the recipe has the corpus's tokenizer.
             part = part_of(task.stores[0][0].tokenizer)
             tokenizer = setup.recipe.tables()["tokenizer"]["use"] if part else None
             facts = {**setup.facts(), "tokenizer": tokenizer, "keep": habits.keep}
             Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=facts)
-        world.wait()
+        world.barrier()
         session = _session(setup, run, habits, times=Times(setup=watch.read()))
         yield from session.go(0, setup.steps.start())
 
@@ -62,11 +62,11 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
     facts = run.machine()
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, task)
-        if world.leads:
+        if world.is_main:
             if facts.get("keep", Habits.keep) != habits.keep:
                 run.remember({"keep": habits.keep})
             tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
-        world.wait()
+        world.barrier()
         found, passed = newest(run.checkpoints)
         for line in passed:
             yield Said(line)
@@ -85,13 +85,13 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
                 )
             _check(out, state["data"], setup.identity())
             with room_for("the checkpoint", world.device):
-                first, cursor = found.step, restore(found, setup.trainee, world)
+                first, cursor = found.step, restore(found, setup.train_state, world)
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())
         session = _session(setup, run, habits, times=times, first=first)
         if state:
             session.recall(state)
-        if world.leads:
+        if world.is_main:
             run.resume(first)
         if first < setup.schedule.total:
             yield from session.settle(first)
@@ -100,7 +100,7 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
 
 def _alone(run: Run, world: World) -> AbstractContextManager[None]:
     """Keep other writers out of the run's folder; one process holds the lock for all."""
-    return run.writing() if world.leads else nullcontext()
+    return run.writing() if world.is_main else nullcontext()
 
 
 def _session(setup: Setup, run: Run, habits: Habits, *, times: Times, first: int = 0) -> Session:

@@ -20,7 +20,7 @@ from clozelab.keys import key, mix
 from clozelab.masking.knowledge import Knowledge
 from clozelab.pretraining.masks import check_units
 from clozelab.text.store import Corpus
-from clozelab.training.packing import Share
+from clozelab.training.packing import PackedExamples
 
 
 class Source:
@@ -102,7 +102,7 @@ class Source:
                 epoch, index = epoch + 1, 0
         return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
 
-    def share(self, epoch: int, numbers: Ints, *, progress: float) -> Share:
+    def examples(self, epoch: int, numbers: Ints, *, progress: float) -> PackedExamples:
         """Some blocks of an epoch with what is hidden in them."""
         recipe, copy = self.recipe, self.recipe.corruption.copy(epoch)
         blocks = self.plan(epoch).blocks(numbers)
@@ -118,7 +118,7 @@ class Source:
         return shared(recipe, blocks, hidden, corrupted)
 
 
-def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Share:
+def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> PackedExamples:
     """Blocks as an encoder reads them, with every objective's targets."""
     parts: Sequence[Any] = recipe.objectives
     targets = {
@@ -133,14 +133,14 @@ def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted)
             "segments": np.zeros(len(words.ids), dtype=np.uint8),
             "characters": words.characters,
         }
-        return Share(columns, words.starts, targets)
+        return PackedExamples(columns, words.starts, targets)
     columns = {"ids": corrupted.ids, "places": blocks.places, "segments": blocks.segments}
     if hidden.order is not None:
         kinds = blocks.fixed.astype(np.int64)
         kinds[hidden.positions] = 2
         columns |= {"order": hidden.order, "kinds": kinds}
-        return Share(columns, blocks.starts, targets, blocks.reverse)
-    return Share(columns, blocks.starts, targets)
+        return PackedExamples(columns, blocks.starts, targets, blocks.reverse)
+    return PackedExamples(columns, blocks.starts, targets)
 
 
 def _keep(found: dict[int, Any], number: int, value: Any) -> None:

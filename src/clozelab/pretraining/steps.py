@@ -21,7 +21,7 @@ from clozelab.pretraining.source import Source
 from clozelab.text.store import Corpus
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
-from clozelab.training.packing import Room, Share, joined, pinned, room_for
+from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, concatenate, pinned
 
 _SAMPLE = 256  # blocks that show how full blocks are
 
@@ -61,8 +61,8 @@ class Steps:
         # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[Source]] = {}
-        self._rooms: dict[tuple[int, int], Room] = {}
-        self._blanks: dict[int, Batch] = {}  # by the room, which is kept
+        self._shapes: dict[tuple[int, int], BatchShape] = {}
+        self._blanks: dict[int, Batch] = {}  # by the shape, which stays alive
         self._means: dict[int, float] = {}  # tokens of a block, by phase
 
     def start(self) -> Cursor:
@@ -99,15 +99,15 @@ class Steps:
         """One process's part of a step."""
         schedule = self.recipe.schedule
         progress = schedule.progress(step)
-        share = _gather(sources, picked.part(self.rank, self.size), progress=progress)
-        room = self.room(sources, phase=after.phase, blocks=-(-len(picked.numbers) // self.size))
+        examples = _gather(sources, picked.part(self.rank, self.size), progress=progress)
+        shape = self.shape(sources, phase=after.phase, blocks=-(-len(picked.numbers) // self.size))
         parts: Sequence[Any] = self.recipe.objectives
         return Prepared(
             number=step,
-            batches=[pinned(one) if self.gpu else one for one in room.batches(share)],
-            blank=self._blank(room, share),
-            counts=share.counts(),
-            tokens=share.tokens,
+            batches=[pinned(one) if self.gpu else one for one in shape.batches(examples)],
+            blank=self._blank(shape, examples),
+            counts=examples.counts(),
+            tokens=examples.tokens,
             factor=schedule.factor(step),
             weights={
                 slots.use("objectives", part): weight_at(part.weight, part.course, progress)
@@ -117,32 +117,32 @@ class Steps:
             after=after,
         )
 
-    def room(self, sources: list[Source], *, phase: int, blocks: int) -> Room:
+    def shape(self, sources: list[Source], *, phase: int, blocks: int) -> BatchShape:
         """The micro-batches of a phase, by a sample of its blocks."""
         # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
         step = max(1, blocks // 16)
         found = (phase, -(-blocks // step) * step)
-        if found not in self._rooms:
-            self._rooms[found] = room_for(
+        if found not in self._shapes:
+            self._shapes[found] = batch_shape(
                 self.sample(sources),
                 tokens=self.tokens,
                 blocks=found[1],
                 longest=sources[0].blocks.length,
                 constant=self.constant,
             )
-        return self._rooms[found]
+        return self._shapes[found]
 
-    def _blank(self, room: Room, share: Share) -> Batch:
-        """A micro-batch of dummies; the same for every step of a room."""
-        if id(room) not in self._blanks:
-            self._blanks[id(room)] = room.lay(share, slice(0, 0))
-        return self._blanks[id(room)]
+    def _blank(self, shape: BatchShape, examples: PackedExamples) -> Batch:
+        """A micro-batch of dummies; the same for every step of a batch shape."""
+        if id(shape) not in self._blanks:
+            self._blanks[id(shape)] = shape.collate(examples, slice(0, 0))
+        return self._blanks[id(shape)]
 
-    def sample(self, sources: list[Source]) -> Share:
+    def sample(self, sources: list[Source]) -> PackedExamples:
         """Some blocks like those to come."""
         taken = [source.order(0)[:_SAMPLE] for source in sources]
         pairs = zip(sources, taken, strict=True)
-        return joined([source.share(0, numbers, progress=0.0) for source, numbers in pairs])
+        return concatenate([source.examples(0, numbers, progress=0.0) for source, numbers in pairs])
 
     def tokens_a_step(self, first: float = 0.0) -> float:
         """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""
@@ -225,14 +225,14 @@ def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
             yield store, epoch, slots_
 
 
-def _gather(sources: list[Source], picked: Picked, *, progress: float) -> Share:
+def _gather(sources: list[Source], picked: Picked, *, progress: float) -> PackedExamples:
     """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
     found = [
-        sources[store].share(epoch, picked.numbers[at], progress=progress)
+        sources[store].examples(epoch, picked.numbers[at], progress=progress)
         for store, epoch, at in _groups(picked)
     ]
-    # More processes than blocks: one without any has an empty share.
-    return joined(found or [sources[0].share(0, picked.numbers, progress=progress)])
+    # More processes than blocks: one without any has no examples.
+    return concatenate(found or [sources[0].examples(0, picked.numbers, progress=progress)])
 
 
 def _lengths(sources: list[Source], picked: Picked) -> Ints:

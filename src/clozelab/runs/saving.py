@@ -14,8 +14,8 @@ from clozelab.errors import UserError
 from clozelab.training import checkpoint
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
-from clozelab.training.loop import Step, Trainee
-from clozelab.training.world import World, like, whole
+from clozelab.training.loop import Step, TrainState
+from clozelab.training.world import World, full_tensor, shard_like
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -44,7 +44,7 @@ def names(model: nn.Module) -> dict[nn.Parameter, str]:
 def save(
     folder: Path,
     step: Step,
-    trainee: Trainee,
+    train_state: TrainState,
     world: World,
     *,
     state: Mapping[str, Any],
@@ -53,24 +53,24 @@ def save(
     more: Mapping[str, Tensor] | None = None,
 ) -> Path | None:
     """Write a checkpoint; every process takes part, the first one writes."""
-    parameters = bare(trainee.model).named_parameters()
-    moments = checkpoint.moments(trainee.optimisers, names(trainee.model))
-    weights = _kept(((name, whole(value.detach())) for name, value in parameters), world)
+    parameters = bare(train_state.model).named_parameters()
+    moments = checkpoint.moments(train_state.optimisers, names(train_state.model))
+    weights = _kept(((name, full_tensor(value.detach())) for name, value in parameters), world)
     tensors = _kept(moments, world)
-    if trainee.memory is not None:
-        layers = enumerate(torch.split(trainee.memory, 1))
-        memory = _kept(((str(number), world.joined(layer)) for number, layer in layers), world)
+    if train_state.memory is not None:
+        layers = enumerate(torch.split(train_state.memory, 1))
+        memory = _kept(((str(number), world.all_gather(layer)) for number, layer in layers), world)
         if memory:
             tensors["memory"] = torch.cat([*memory.values()])
     assert isinstance(step.after, Cursor)
     place = None
-    if world.leads:
+    if world.is_main:
         told = {
             **state,
             "step": step.number,
             "phase": step.after.phase,
             "places": [list(one) for one in step.after.places],
-            "scaler": trainee.scaler.state_dict() if trainee.scaler else None,
+            "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
         }
         place = checkpoint.save(
             folder,
@@ -81,27 +81,27 @@ def save(
             texts=texts,
             keep=keep,
         )
-    world.wait()
+    world.barrier()
     return place
 
 
 def _kept(gathered: Iterable[tuple[str, Tensor]], world: World) -> dict[str, Tensor]:
     """What all processes gather, one tensor after another, in the memory of the one that writes."""
-    return {name: value.cpu() for name, value in gathered if world.leads}
+    return {name: value.cpu() for name, value in gathered if world.is_main}
 
 
-def restore(found: Checkpoint, trainee: Trainee, world: World) -> Cursor:
+def restore(found: Checkpoint, train_state: TrainState, world: World) -> Cursor:
     """Put a checkpoint's state into a trainee; where its feed stood."""
-    set_weights(trainee.model, found.weights())
+    set_weights(train_state.model, found.weights())
     tensors, state = found.tensors(), found.state()
     memory = tensors.pop("memory", None)
     if memory is not None:
         rows = memory.shape[1] // world.size
         mine = memory[:, world.rank * rows : (world.rank + 1) * rows]
-        trainee.memory = mine.to(world.device)
-    checkpoint.restore(trainee.optimisers, names(trainee.model), tensors)
-    if trainee.scaler is not None and state["scaler"]:
-        trainee.scaler.load_state_dict(state["scaler"])
+        train_state.memory = mine.to(world.device)
+    checkpoint.restore(train_state.optimisers, names(train_state.model), tensors)
+    if train_state.scaler is not None and state["scaler"]:
+        train_state.scaler.load_state_dict(state["scaler"])
     return Cursor(state["phase"], tuple((epoch, index) for epoch, index in state["places"]))
 
 
@@ -113,7 +113,7 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if strange:
         raise UserError(f"the checkpoint does not fit the recipe: {', '.join(strange[:5])}")
     for name, parameter in parameters.items():
-        parameter.copy_(like(weights[name].to(parameter.dtype), parameter))
+        parameter.copy_(shard_like(weights[name].to(parameter.dtype), parameter))
 
 
 def begin_with(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

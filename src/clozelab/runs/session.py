@@ -35,7 +35,7 @@ from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.plateau import Plateau
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import Cursor, ahead
-from clozelab.training.loop import DivergedError, Prepared, Step, Trainee, train
+from clozelab.training.loop import DivergedError, Prepared, Step, TrainState, train
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
 
@@ -78,7 +78,7 @@ class Work(Protocol):
 
     machine: Machine
     world: World
-    trainee: Trainee
+    train_state: TrainState
 
     @property
     def schedule(self) -> Schedule:
@@ -159,7 +159,7 @@ class Session:
         """Record what the steps from here on are computed with, and say what of it has changed."""
         facts = self.work.facts()
         self._settings = {name: facts.get(name) for name in SETTINGS}
-        if not self.work.world.leads:
+        if not self.work.world.is_main:
             return
         changes = self.run.settled(step, facts, before=self._before or self.run.machine())
         if changes:
@@ -167,7 +167,7 @@ class Session:
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
-        leads = self.work.world.leads
+        leads = self.work.world.is_main
         yield (began := self.work.began(first))
         recorded = self.run.machine()
         self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
@@ -190,7 +190,7 @@ class Session:
                 log.step(event)
                 yield from self._warn(event)
                 # What any process is told, all of them do.
-                told = self.work.world.most(2 * stopped() + self._unsaved_long())
+                told = self.work.world.all_reduce_max(2 * stopped() + self._unsaved_long())
                 schedule = self.work.schedule
                 ends = number == schedule.total or told >= 2
                 looks = self.pacer.evaluations if self.pacer else 10
@@ -205,7 +205,7 @@ class Session:
                 if ends:
                     break
             # Also one that came since: whoever would go on with another run is to know.
-            sign = self.work.world.most(stopped())
+            sign = self.work.world.all_reduce_max(stopped())
         total = self.work.schedule.total
         result = self._result or self._told(number, began)
         # A run that was done before has its result already.
@@ -229,7 +229,7 @@ class Session:
         The last checkpoint has the result; one that was written before it did is measured again.
         """
         total = self.work.schedule.total
-        if not self.work.world.most(int(self.run.result() is None)) or self.last:
+        if not self.work.world.all_reduce_max(int(self.run.result() is None)) or self.last:
             return
         if self._result is None:
             for entry in self.run.entries("step"):
@@ -250,7 +250,7 @@ class Session:
             jobs = self.work.jobs(first, cursor)
             with closing(ahead(jobs, workers=self.work.machine.threads)) as feed:
                 try:
-                    for step in train(self.work.trainee, feed, self.work.world):
+                    for step in train(self.work.train_state, feed, self.work.world):
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
                         self._before = self._settings
@@ -259,7 +259,7 @@ class Session:
                         yield replace(step, seconds=self._watch.read())
                         if self.pacer is not None:  # what one process wants, all of them do
                             wanted = self.pacer.wanted(first, self.work.schedule)
-                            total = self.work.world.most(wanted)
+                            total = self.work.world.all_reduce_max(wanted)
                         if total:
                             break
                     else:
@@ -279,7 +279,7 @@ class Session:
             text = self.pacer.refit(first, total)
             if self.plateau is not None:
                 self.plateau.schedule = self.work.schedule
-            if self.work.world.leads:  # recorded, so that the same run can be done again
+            if self.work.world.is_main:  # recorded, so that the same run can be done again
                 self.run.refit(first, total, recipe_toml=text)
             yield Refitted(first, total)
 

@@ -22,7 +22,7 @@ from clozelab.studies.pace import clear
 from clozelab.studies.plan import Plan, planned
 from clozelab.studies.request import Cell, asked
 from clozelab.studies.started import held
-from clozelab.training.world import several
+from clozelab.training.world import is_distributed
 
 # What may be wrong with a cell, and is then no reason to leave the others: a user's error, a loss
 # that is no number, memory or a disk that is full, a step that does not compile.
@@ -100,7 +100,7 @@ def follow(
     keep_models: bool = False,
 ) -> Iterator[Told]:
     """Do the cells that are not done; `on` is the address of a Ray cluster, or local."""
-    if several():
+    if is_distributed():
         raise UserError("study is for one process: leave torchrun out, and see --at-once and --on")
     if on is not None:
         cluster.known(on)

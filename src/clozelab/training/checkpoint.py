@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from clozelab import files
 from clozelab.errors import UserError
 from clozelab.files import write_tensors
-from clozelab.training.world import like, whole
+from clozelab.training.world import full_tensor, shard_like
 
 WEIGHTS = "model.safetensors"
 TENSORS = "state/tensors.safetensors"
@@ -35,7 +35,7 @@ Names = Mapping[nn.Parameter, str]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that `at` or `newest` found whole."""
+    """A folder that `open_checkpoint` or `newest` found whole."""
 
     path: Path
     step: int
@@ -102,7 +102,7 @@ def save(
     return place
 
 
-def at(path: Path) -> Checkpoint:
+def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder; refused if it is damaged."""
     if not path.is_dir():
         raise UserError(f"{path}: there is no such checkpoint; name a folder checkpoints/step-…")
@@ -116,7 +116,7 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     passed: list[str] = []
     for _, path in sorted(_found(folder), reverse=True):
         try:
-            return at(path), passed
+            return open_checkpoint(path), passed
         except UserError as error:
             passed.append(str(error))
     return None, passed
@@ -141,7 +141,7 @@ def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str
     for number, optimiser in enumerate(optimisers):
         for parameter in _members(optimiser):
             for key, value in optimiser.state.get(parameter, {}).items():
-                yield f"{number}/{names[parameter]}/{key}", whole(value)
+                yield f"{number}/{names[parameter]}/{key}", full_tensor(value)
 
 
 def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:
@@ -177,7 +177,7 @@ def _fitted(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
             f"the checkpoint's moments of {names[parameter]} have the shape {[*value.shape]} and"
             f" the parameter {[*parameter.shape]}: resume with the recipe of the run that wrote it"
         )
-    return like(value.clone(), parameter)
+    return shard_like(value.clone(), parameter)
 
 
 def _members(optimiser: Optimizer) -> list[nn.Parameter]:

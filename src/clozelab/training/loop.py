@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ from clozelab.contracts import Batch
 from clozelab.errors import UserError
 from clozelab.keys import key, mix
 from clozelab.training.memory import raising_one, room_for
-from clozelab.training.timing import Coming, Work
+from clozelab.training.packing import moved
+from clozelab.training.timing import AsyncScalars, StepTimer
 from clozelab.training.updates import clip
 from clozelab.training.world import World
 
@@ -27,7 +28,7 @@ Measured = dict[str, dict[str, float]]  # by objective: its sums
 
 
 class DivergedError(UserError):
-    """A loss that is no number; what was learned last is worth nothing."""
+    """A loss or a gradient that is not finite; the last step is worth nothing."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Step:
 
 
 @dataclass
-class Trainee:
+class TrainState:
     """What training changes: the weights, the optimisers' state, the memory of a stream."""
 
     model: nn.Module  # as `World.wrap` gave it
@@ -89,8 +90,8 @@ class _Sums(NamedTuple):
         return out
 
 
-class _Made(NamedTuple):
-    """What the gradients of a step came with."""
+class _Gradients(NamedTuple):
+    """What comes with a step's gradients, which lie in the parameters."""
 
     sums: _Sums
     tokens: int
@@ -98,22 +99,22 @@ class _Made(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _PendingStep:
     """A step that the device may still be at."""
 
     number: int
-    made: _Made
-    coming: Coming  # its sums, then the gradient's norm
+    gradients: _Gradients
+    scalars: AsyncScalars  # its sums, then the gradient's norm
     rate: float
-    scaled: bool  # a scaler has skipped the update if the norm is no number
-    work: Work
+    scaled: bool  # a scaler has skipped the update if the norm is not finite
+    timer: StepTimer
     after: object
 
     def read(self, since: float) -> Step:
         """Wait for it and look at what came out."""
         asked = time.perf_counter()
-        *values, norm = self.coming.read()
-        sums, tokens = self.made.sums.named(values), self.made.tokens
+        *values, norm = self.scalars.read()
+        sums, tokens = self.gradients.sums.named(values), self.gradients.tokens
         now = time.perf_counter()
         _check(sums, self.number, norm=0.0 if self.scaled else norm)
         return Step(
@@ -123,51 +124,51 @@ class _Taken:
             self.rate,
             tokens,
             seconds=now - since,
-            waited=self.work.waited,
+            waited=self.timer.waited,
             slack=now - asked,
-            busy=self.work.busy(),
-            starved=min(self.work.starved(), now - since),
+            busy=self.timer.busy(),
+            starved=min(self.timer.starved(), now - since),
             after=self.after,
         )
 
 
-def train(trainee: Trainee, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
-    """Take a step for each prepared one; a loss that is no number raises `DivergedError`.
+def train(state: TrainState, feed: Iterable[Prepared], world: World) -> Iterator[Step]:
+    """Take a step for each prepared one; a loss that is not finite raises `DivergedError`.
 
     At every yield the weights are those after the step. So that a GPU never waits, a step is read
     only when the gradients of the next are under way, where `_overlaps` allows it.
     """
-    trainee.model.zero_grad(set_to_none=True)
-    taken: _Taken | None = None
+    state.model.zero_grad(set_to_none=True)
+    pending: _PendingStep | None = None
     last = time.perf_counter()
     for prepared, waited in _sent_ahead(iter(feed), world.device):
-        if taken and not _overlaps(prepared, world):
-            yield taken.read(last)
-            taken, last = None, time.perf_counter()
-        work = Work(world.device, waited)
-        made, full = None, ""
+        if pending and not _overlaps(prepared, world):
+            yield pending.read(last)
+            pending, last = None, time.perf_counter()
+        timer = StepTimer(world.device, waited)
+        gradients, full = None, ""
         try:
-            with work, raising_one():
-                made = _gradients(trainee, prepared, world)
+            with timer, raising_one():
+                gradients = _gradients(state, prepared, world)
         except torch.OutOfMemoryError as error:
             full = str(error) or "out of memory"  # its traceback would hold what filled the memory
-        if taken:
-            yield taken.read(last)
+        if pending:
+            yield pending.read(last)
             last = time.perf_counter()
         if full:
             raise torch.OutOfMemoryError(full)
-        assert made is not None
-        with work, room_for("the moments of the optimiser", world.device):
-            taken = _update(trainee, prepared, made, work)
-    if taken:
-        yield taken.read(last)
+        assert gradients is not None
+        with timer, room_for("the moments of the optimiser", world.device):
+            pending = _update(state, prepared, gradients, timer)
+    if pending:
+        yield pending.read(last)
 
 
 @torch.no_grad()
 def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measured:
     """Every objective's sums over some batches, nothing dropped out and nothing learned."""
     model.eval()
-    found: dict[str, dict[str, Tensor]] = {}
+    totals: dict[str, dict[str, Tensor]] = {}
     memory: Tensor | None = None
     for prepared in feed:
         memory = None if prepared.fresh else memory
@@ -175,43 +176,45 @@ def measure(model: nn.Module, feed: Iterable[Prepared], world: World) -> Measure
         for batch in _batches(_sent(prepared, world.device), world):
             sums, after = model(_remembering(batch, memory, parts))
             parts += [] if after is None else [after]
-            _add(found, sums)
-        memory = _kept(parts, prepared)
-    world.rest(model)
-    sums = _reduced(found, world)
+            _add(totals, sums)
+        memory = _memory(parts, prepared)
+    world.reshard(model)
+    sums = _reduced(totals, world)
     return sums.named(sums.values.tolist())
 
 
-def _gradients(trainee: Trainee, prepared: Prepared, world: World) -> _Made:
+def _gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradients:
     """The gradients of a step, left in the parameters, and its sums over all processes."""
-    trainee.model.train()
-    memory = None if prepared.fresh else trainee.memory
+    state.model.train()
+    memory = None if prepared.fresh else state.memory
     names = sorted(prepared.counts)
-    tokens, *labels = world.totals([prepared.tokens, *(prepared.counts[name] for name in names)])
+    tokens, *labels = world.sum_counts(
+        [prepared.tokens, *(prepared.counts[name] for name in names)]
+    )
     counts = dict(zip(names, labels, strict=True))
     # Wrappers average gradients over the processes: the factor makes a sum of it.
     scale = {n: prepared.weights[n] * world.size / max(counts[n], 1) for n in names}
-    found: dict[str, dict[str, Tensor]] = {}
+    totals: dict[str, dict[str, Tensor]] = {}
     parts: list[Tensor] = []
     batches = _batches(prepared, world)
-    draws = mix(key(trainee.seed, "dropout", prepared.number), world.rank)
-    if trainee.replays and len(batches) > 1:
+    draws = mix(key(state.seed, "dropout", prepared.number), world.rank)
+    if state.replays and len(batches) > 1:
         # A graph writes every batch's gradients to one place: they add up in another.
-        for parameter in trainee.model.parameters():
+        for parameter in state.model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     for number, batch in enumerate(batches):
         torch.manual_seed(int(mix(draws, number)) >> 1)
-        with world.accumulate(trainee.model, number == len(batches) - 1):
-            sums, after = trainee.model(_remembering(batch, memory, parts))
+        with world.accumulate(state.model, number == len(batches) - 1):
+            sums, after = state.model(_remembering(batch, memory, parts))
             loss = torch.stack([sums[name]["loss"] * scale[name] for name in names]).sum()
-            (trainee.scaler.scale(loss) if trainee.scaler else loss).backward()  # type: ignore[no-untyped-call]
+            (state.scaler.scale(loss) if state.scaler else loss).backward()  # type: ignore[no-untyped-call]
         parts += [] if after is None else [after]
-        _add(found, sums)
-    return _Made(_reduced(found, world), tokens, _kept(parts, prepared))
+        _add(totals, sums)
+    return _Gradients(_reduced(totals, world), tokens, _memory(parts, prepared))
 
 
 def _overlaps(prepared: Prepared, world: World) -> bool:
-    """Whether a step's gradients may be begun before the step before is read.
+    """Whether a step's gradients may be started before the step before is read.
 
     Several processes wait for one another's counts anyhow; and they differ in their batches, while
     what the caller does at a yield has to come at the same place in all of them.
@@ -219,31 +222,35 @@ def _overlaps(prepared: Prepared, world: World) -> bool:
     return world.device.type == "cuda" and world.size == 1 and len(prepared.batches) == 1
 
 
-def _update(trainee: Trainee, prepared: Prepared, made: _Made, work: Work) -> _Taken:
+def _update(
+    state: TrainState, prepared: Prepared, gradients: _Gradients, timer: StepTimer
+) -> _PendingStep:
     """Clip and learn; nothing is waited for."""
-    for optimiser in trainee.optimisers if trainee.scaler else ():
-        trainee.scaler.unscale_(optimiser)  # type: ignore[union-attr]
-    norm = clip(trainee.model.parameters(), trainee.clip)
-    coming = Coming(torch.cat([made.sums.values, norm.detach().double().reshape(1)]))
-    for optimiser in trainee.optimisers:
+    for optimiser in state.optimisers if state.scaler else ():
+        state.scaler.unscale_(optimiser)  # type: ignore[union-attr]
+    norm = clip(state.model.parameters(), state.clip)
+    scalars = AsyncScalars(torch.cat([gradients.sums.values, norm.detach().double().reshape(1)]))
+    for optimiser in state.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * prepared.factor
-        if trainee.scaler is None:
+        if state.scaler is None:
             optimiser.step()
         else:
-            trainee.scaler.step(optimiser)
+            state.scaler.step(optimiser)
         optimiser.zero_grad(set_to_none=True)
-    if trainee.scaler is not None:
-        trainee.scaler.update()
-    trainee.memory = made.memory
-    rate = trainee.optimisers[0].param_groups[0]["lr"]
-    scaled = trainee.scaler is not None
-    return _Taken(prepared.number + 1, made, coming, rate, scaled, work, prepared.after)
+    if state.scaler is not None:
+        state.scaler.update()
+    state.memory = gradients.memory
+    rate = state.optimisers[0].param_groups[0]["lr"]
+    scaled = state.scaler is not None
+    return _PendingStep(
+        prepared.number + 1, gradients, scalars, rate, scaled, timer, prepared.after
+    )
 
 
 def _batches(prepared: Prepared, world: World) -> list[Batch]:
     """As many batches as the process with the most has."""
-    missing = world.most(len(prepared.batches)) - len(prepared.batches)
+    missing = world.all_reduce_max(len(prepared.batches)) - len(prepared.batches)
     if not missing:
         return list(prepared.batches)
     return [*prepared.batches, *[moved(prepared.blank, world.device)] * missing]
@@ -257,11 +264,11 @@ def _sent_ahead(feed: Iterator[Prepared], device: torch.device) -> Iterator[tupl
     asked = time.perf_counter()
     while True:
         with raising_one():
-            coming = next(feed, None)
-        if coming is None:
+            prepared = next(feed, None)
+        if prepared is None:
             return
         waited = time.perf_counter() - asked
-        yield _sent(coming, device), waited
+        yield _sent(prepared, device), waited
         asked = time.perf_counter()
 
 
@@ -270,21 +277,6 @@ def _sent(prepared: Prepared, device: torch.device) -> Prepared:
     if device.type == "cpu":
         return prepared
     return replace(prepared, batches=[moved(batch, device) for batch in prepared.batches])
-
-
-def moved(batch: Batch, device: torch.device) -> Batch:
-    """The batch on its way to a device."""
-    given = batch.input
-    values: dict[str, Any] = {
-        name: value.to(device, non_blocking=True)
-        for name, value in given._asdict().items()
-        if isinstance(value, Tensor)
-    }
-    targets = {
-        name: {key: value.to(device, non_blocking=True) for key, value in columns.items()}
-        for name, columns in batch.targets.items()
-    }
-    return Batch(given._replace(**values), targets)
 
 
 def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) -> Batch:
@@ -298,33 +290,33 @@ def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) 
     return batch._replace(input=batch.input._replace(memory=mine))
 
 
-def _kept(parts: list[Tensor], prepared: Prepared) -> Tensor | None:
+def _memory(parts: list[Tensor], prepared: Prepared) -> Tensor | None:
     """The memory of this process's rows; what blank batches left behind is none."""
     mine = parts[: len(prepared.batches)]
     return torch.cat(mine, 1) if mine else None
 
 
-def _add(found: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Tensor]]) -> None:
-    for name, one in sums.items():
-        mine = found.setdefault(name, {})
-        for what, value in one.items():
+def _add(totals: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, Tensor]]) -> None:
+    for name, values in sums.items():
+        total = totals.setdefault(name, {})
+        for what, value in values.items():
             value = value.detach().double()
-            mine[what] = mine[what] + value if what in mine else value
+            total[what] = total[what] + value if what in total else value
 
 
-def _reduced(found: dict[str, dict[str, Tensor]], world: World) -> _Sums:
+def _reduced(totals: dict[str, dict[str, Tensor]], world: World) -> _Sums:
     """The sums over all processes, in one exchange."""
-    places = [(name, what) for name in sorted(found) for what in sorted(found[name])]
+    places = [(name, what) for name in sorted(totals) for what in sorted(totals[name])]
     if not places:
         return _Sums([], torch.zeros(0, dtype=torch.float64, device=world.device))
-    values = torch.stack([found[name][what] for name, what in places])
-    return _Sums(places, world.total(values))
+    values = torch.stack([totals[name][what] for name, what in places])
+    return _Sums(places, world.all_reduce_sum(values))
 
 
 def _check(sums: Measured, number: int, *, norm: float) -> None:
-    """Refuse what is no number, gradients too: a checkpoint of that step would be worth nothing."""
-    found = {f"the loss of {name}": one["loss"] for name, one in sums.items()}
-    for what, value in {**found, "the gradient's norm": norm}.items():
+    """Refuse what is not finite, gradients too: a checkpoint of it would be worthless."""
+    losses = {f"the loss of {name}": values["loss"] for name, values in sums.items()}
+    for what, value in {**losses, "the gradient's norm": norm}.items():
         if not math.isfinite(value):
             raise DivergedError(
                 f"step {number}: {what} is {value}; lower optimiser.rate, lengthen"

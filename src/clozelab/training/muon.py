@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from clozelab.training.world import like, whole
+from clozelab.training.world import full_tensor, shard_like
 
 # Of the odd polynomial that pulls singular values towards 1, steeply at first.
 _POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 
 
-class Muon(Optimizer):
+class MuonOptimizer(Optimizer):
     """θ ← (1 − lr · decay) θ − lr · √max(1, rows / columns) · orthogonal(momentum).
 
     `parts` says of how many matrices, one below another, a parameter is made; 1 if it is not there.
@@ -58,7 +58,7 @@ class Muon(Optimizer):
         for members in self._alike(moved):
             steps = self._orthogonal([ahead[place] for place in members], moved[members[0]], group)
             mine = [moved[place] for place in members]
-            laid = [like(step, p) for step, p in zip(steps, mine, strict=True)]
+            laid = [shard_like(step, p) for step, p in zip(steps, mine, strict=True)]
             torch._foreach_add_(mine, laid, alpha=-group["lr"])
 
     def _alike(self, moved: list[Tensor]) -> Iterable[list[int]]:
@@ -74,7 +74,7 @@ class Muon(Optimizer):
     ) -> Iterable[Tensor]:
         """The steps of some parameters that are alike."""
         parts = self.parts.get(first, 1)
-        stacked = torch.stack([whole(one) for one in given])
+        stacked = torch.stack([full_tensor(one) for one in given])
         matrices = stacked.view(len(given) * parts, -1, stacked.shape[-1])
         rows, columns = matrices.shape[1:]
         made = orthogonal(matrices, group["iterations"]) * max(1.0, rows / columns) ** 0.5

@@ -1,4 +1,4 @@
-"""A step's blocks laid into micro-batches of a constant size: one compiled graph serves them all.
+"""A step's blocks collated into micro-batches of constant size: one compiled graph serves them all.
 
 Blocks are taken in order; a micro-batch closes when its tokens, its blocks or one objective's
 slots run out, so that no target is ever dropped and no group divided. What is left over is filled
@@ -7,7 +7,7 @@ with dummies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from clozelab.packed import offsets, ranges
 
 
 @dataclass(frozen=True)
-class Share:
+class PackedExamples:
     """The blocks that one rank trains on in one step, corrupted, with what is to be predicted.
 
     An array of `columns` has one row for each token (or word, where the encoder reads words).
@@ -48,46 +48,46 @@ class Share:
 
     def counts(self) -> dict[str, int]:
         """How many labels each objective has to predict."""
-        return {name: _labels(found.columns) for name, found in self.targets.items()}
+        return {name: _labels(targets.columns) for name, targets in self.targets.items()}
 
-    def picked(self, numbers: Ints) -> Share:
+    def select(self, numbers: Ints) -> PackedExamples:
         """Some of the groups, in that order."""
         units = self.units
-        many = units[numbers + 1] - units[numbers]
-        blocks = ranges(units[numbers], many)
+        sizes = units[numbers + 1] - units[numbers]
+        blocks = ranges(units[numbers], sizes)
         lengths = self.starts[blocks + 1] - self.starts[blocks]
         tokens = ranges(self.starts[blocks], lengths)
-        return Share(
+        return PackedExamples(
             {name: values[tokens] for name, values in self.columns.items()},
             offsets(lengths),
-            {name: _chosen(found, blocks) for name, found in self.targets.items()},
+            {name: _chosen(targets, blocks) for name, targets in self.targets.items()},
             None if self.reverse is None else self.reverse[blocks],
-            None if self.groups is None else offsets(many),
+            None if self.groups is None else offsets(sizes),
         )
 
 
-def joined(shares: Sequence[Share]) -> Share:
-    """Several shares as one; if one has groups, a block of another is a group of its own."""
-    if len(shares) == 1:
-        return shares[0]
-    first = shares[0]
-    turned = [share.reverse for share in shares if share.reverse is not None]
-    grouped = any(share.groups is not None for share in shares)
+def concatenate(packs: Sequence[PackedExamples]) -> PackedExamples:
+    """Several packs as one; if one has groups, a block of another is a group of its own."""
+    if len(packs) == 1:
+        return packs[0]
+    first = packs[0]
+    turned = [examples.reverse for examples in packs if examples.reverse is not None]
+    grouped = any(examples.groups is not None for examples in packs)
     targets = {
-        name: _together([share.targets[name] for share in shares], even=not grouped)
+        name: _together([examples.targets[name] for examples in packs], even=not grouped)
         for name in first.targets
     }
-    return Share(
-        {name: np.concatenate([s.columns[name] for s in shares]) for name in first.columns},
-        _after([share.starts for share in shares]),
+    return PackedExamples(
+        {name: np.concatenate([s.columns[name] for s in packs]) for name in first.columns},
+        _after([examples.starts for examples in packs]),
         targets,
         np.concatenate(turned) if turned else None,
-        _after([share.units for share in shares]) if grouped else None,
+        _after([examples.units for examples in packs]) if grouped else None,
     )
 
 
 @dataclass(frozen=True)
-class Room:
+class BatchShape:
     """What a micro-batch holds at most; where `constant`, it is filled up to exactly that."""
 
     tokens: int
@@ -96,11 +96,11 @@ class Room:
     longest: int
     constant: bool
 
-    def divide(self, share: Share) -> list[slice]:
+    def divide(self, examples: PackedExamples) -> list[slice]:
         """Which blocks go into each micro-batch."""
-        units = share.units
-        tokens = share.starts[units]  # before each group
-        slots = {name: found.starts[units] for name, found in share.targets.items()}
+        units = examples.units
+        tokens = examples.starts[units]  # before each group
+        slots = {name: targets.starts[units] for name, targets in examples.targets.items()}
         parts: list[slice] = []
         first = 0
         while first < len(units) - 1:
@@ -111,23 +111,25 @@ class Room:
             for name, before in slots.items():
                 full |= before[first + 1 :] - before[first] > self.slots[name]
             # A group that does not fit stands alone.
-            many = max(int(full.argmax()), 1) if full.any() else len(full)
-            parts.append(slice(int(units[first]), int(units[first + many])))
-            first += many
+            count = max(int(full.argmax()), 1) if full.any() else len(full)
+            parts.append(slice(int(units[first]), int(units[first + count])))
+            first += count
         return parts
 
-    def batches(self, share: Share) -> list[Batch]:
-        """The whole share in micro-batches."""
-        return [self.lay(share, part) for part in self.divide(share)]
+    def batches(self, examples: PackedExamples) -> list[Batch]:
+        """All examples in micro-batches."""
+        return [self.collate(examples, part) for part in self.divide(examples)]
 
-    def lay(self, share: Share, part: slice) -> Batch:
+    def collate(self, examples: PackedExamples, part: slice) -> Batch:
         """One micro-batch as tensors; an empty part is all dummies."""
-        starts = share.starts[part.start : part.stop + 1]
+        starts = examples.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         lengths = np.diff(starts) if len(starts) else np.zeros(0, dtype=np.int64)
         size = max(self.tokens, end - begin) if self.constant else end - begin or self.longest
         idle = _idle(size - (end - begin), self.longest)
-        columns = {name: _filled(values[begin:end], size) for name, values in share.columns.items()}
+        columns = {
+            name: _filled(values[begin:end], size) for name, values in examples.columns.items()
+        }
         if idle:
             columns["places"][end - begin :] = torch.from_numpy(
                 np.concatenate([np.arange(length) for length in idle])
@@ -137,16 +139,16 @@ class Room:
             every = np.pad(every, (0, max(0, self.blocks - len(every))))
         begins = offsets(every)
         targets = {
-            name: self._slots(name, found, part, begins) for name, found in share.targets.items()
+            name: self._slots(name, whole, part, begins) for name, whole in examples.targets.items()
         }
         dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
         more: dict[str, Any] = {}
         if "order" in columns:
             more["queries"] = targets["permutation_lm"]["at"].view(len(every), -1)
-        if share.reverse is not None:
-            turned = np.pad(share.reverse[part], (0, len(every) - len(lengths)))
+        if examples.reverse is not None:
+            turned = np.pad(examples.reverse[part], (0, len(every) - len(lengths)))
             more["reverse"] = torch.from_numpy(turned)
-        laid = Input(
+        inputs = Input(
             **columns,
             starts=torch.from_numpy(begins.astype(np.int32)),
             longest=self.longest,
@@ -154,18 +156,18 @@ class Room:
             real=torch.tensor(end - begin),
             **more,
         )
-        return Batch(laid, targets)
+        return Batch(inputs, targets)
 
-    def _slots(self, name: str, found: Targets, part: slice, begins: Ints) -> dict[str, Tensor]:
+    def _slots(self, name: str, targets: Targets, part: slice, begins: Ints) -> dict[str, Tensor]:
         """The targets of a part's blocks, places counted over the micro-batch, filled up."""
-        starts = found.starts[part.start : part.stop + 1]
+        starts = targets.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         # Where there is nothing to predict every block has an idle slot: a query stream needs rows.
         needed = end - begin or len(begins) - 1
         size = max(self.slots[name], end - begin) if self.constant else needed
         base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
         columns = {}
-        for column, values in found.columns.items():
+        for column, values in targets.columns.items():
             taken = values[begin:end] + base if column in Targets.PLACES else values[begin:end]
             fill = Targets.IGNORED if column.endswith("labels") else 0
             columns[column] = _filled(taken, size, fill)
@@ -174,28 +176,35 @@ class Room:
 
 def pinned(batch: Batch) -> Batch:
     """The batch in memory that a GPU copies from while the CPU goes on."""
-    given = batch.input
-    values: dict[str, Any] = {
-        name: value.pin_memory()
-        for name, value in given._asdict().items()
-        if isinstance(value, Tensor)
-    }
+    return _mapped(batch, lambda tensor: tensor.pin_memory())
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    """The batch on its way to a device, which does not wait for it."""
+    return _mapped(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    inputs = batch.input._asdict()
+    values: dict[str, Any] = {n: change(v) for n, v in inputs.items() if isinstance(v, Tensor)}
     targets = {
-        name: {column: value.pin_memory() for column, value in columns.items()}
+        name: {column: change(value) for column, value in columns.items()}
         for name, columns in batch.targets.items()
     }
-    return Batch(given._replace(**values), targets)
+    return Batch(batch.input._replace(**values), targets)
 
 
-def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: bool) -> Room:
-    """Room for micro-batches of at most `tokens`, by blocks like those to come.
+def batch_shape(
+    examples: PackedExamples, *, tokens: int, blocks: int, longest: int, constant: bool
+) -> BatchShape:
+    """The shape of micro-batches of at most `tokens`, by blocks like those to come.
 
     `blocks` is how many a rank has in a step: a step is cut into as few micro-batches as it takes,
     each a little larger than its even part, so that little is left to fill.
     """
-    lengths = np.diff(share.starts)
+    lengths = np.diff(examples.starts)
     mean, spread = float(lengths.mean()), float(lengths.std())
-    groups = np.diff(share.starts[share.units])
+    groups = np.diff(examples.starts[examples.units])
     largest = int(groups.max())
     most = max(tokens, longest, largest)
     if lengths.min() == longest:
@@ -203,22 +212,22 @@ def room_for(share: Share, *, tokens: int, blocks: int, longest: int, constant: 
         size, count = rows * longest, rows
     else:
         expected = blocks * mean + 3 * spread * blocks**0.5
-        many = -(-expected // most)
-        even = expected / many + (longest / 2 if many > 1 else 0)
+        batches = -(-expected // most)
+        even = expected / batches + (longest / 2 if batches > 1 else 0)
         size = max(longest, largest, min(-(-int(even) // 64) * 64, most))
         # A group may stand alone, with dummies behind it.
-        alone = np.diff(share.units) - (groups - size) // longest
+        alone = np.diff(examples.units) - (groups - size) // longest
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
-    for name, found in share.targets.items():
-        expected = size * int(found.starts[-1]) / share.tokens
+    for name, targets in examples.targets.items():
+        expected = size * int(targets.starts[-1]) / examples.tokens
         needed = min(size, int(1.02 * expected + 3 * expected**0.5))
-        slots[name] = max(-(-needed // 16) * 16, *_sizes(found.starts, share.units))
-    return Room(size, count, slots, longest, constant)
+        slots[name] = max(-(-needed // 16) * 16, *_sizes(targets.starts, examples.units))
+    return BatchShape(size, count, slots, longest, constant)
 
 
 def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
-    """Targets of several shares; if `even`, rows of one size in each all get the largest."""
+    """Targets of several packs; if `even`, rows of one size in each all get the largest."""
     sizes = [np.diff(part.starts) for part in parts]
     even = even and all(len(size) and (size == size[0]).all() for size in sizes)
     most = max(int(size[0]) for size in sizes) if even else 0
@@ -233,11 +242,12 @@ def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
     return Targets(offsets(np.concatenate(rows)), columns)
 
 
-def _chosen(found: Targets, blocks: Ints) -> Targets:
+def _chosen(targets: Targets, blocks: Ints) -> Targets:
     """The targets of some blocks."""
-    sizes = found.starts[blocks + 1] - found.starts[blocks]
-    slots = ranges(found.starts[blocks], sizes)
-    return Targets(offsets(sizes), {name: values[slots] for name, values in found.columns.items()})
+    sizes = targets.starts[blocks + 1] - targets.starts[blocks]
+    slots = ranges(targets.starts[blocks], sizes)
+    columns = {name: values[slots] for name, values in targets.columns.items()}
+    return Targets(offsets(sizes), columns)
 
 
 def _sizes(starts: Ints, units: Ints) -> list[int]:
@@ -259,8 +269,8 @@ def _after(starts: Sequence[Ints]) -> Ints:
 
 
 def _labels(columns: Mapping[str, Ints]) -> int:
-    found = [values for name, values in columns.items() if name.endswith("labels")]
-    return int(sum((values != Targets.IGNORED).sum() for values in found))
+    labels = [values for name, values in columns.items() if name.endswith("labels")]
+    return int(sum((values != Targets.IGNORED).sum() for values in labels))
 
 
 def _idle(tokens: int, longest: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a step took, and its numbers: measured and fetched without making the device wait."""
+"""How long a step took, and its scalars: measured and fetched without making the device wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def core_wait() -> float | None:
     return sum(delays) / 1e9 / torch.get_num_threads() if delays else None
 
 
-class Work:
+class StepTimer:
     """The time a step takes: for the feed, and inside `with` by the device's own clock.
 
     A CPU has no such clock. Events are read with the step: nothing is waited for early.
@@ -54,7 +54,7 @@ class Work:
             return None
         self.events[-1].synchronize()
         pairs = zip(self.events[::2], self.events[1::2], strict=True)
-        return float(sum(begun.elapsed_time(done) for begun, done in pairs)) / 1000
+        return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1000
 
     def _mark(self) -> None:
         if self.device.type == "cuda":
@@ -62,8 +62,8 @@ class Work:
             self.events[-1].record()
 
 
-class Coming:
-    """Numbers on their way from the device, in front of whatever it is told to do later."""
+class AsyncScalars:
+    """Scalars on their way from the device, copied before whatever it is asked to do later."""
 
     def __init__(self, values: Tensor) -> None:
         self.values, self.arrived = values, None
@@ -77,5 +77,5 @@ class Coming:
         """Wait for them."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        found: list[float] = self.values.tolist()
-        return found
+        values: list[float] = self.values.tolist()
+        return values

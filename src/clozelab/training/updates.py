@@ -15,7 +15,7 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.adamw import adamw as functional_adamw
 
 from clozelab.training import muon as orthogonal
-from clozelab.training.world import whole
+from clozelab.training.world import full_tensor
 
 if TYPE_CHECKING:
     from clozelab.training import Optimiser
@@ -115,7 +115,7 @@ def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
     found: list[Optimizer] = []
     if inner:
         found.append(
-            orthogonal.Muon(
+            orthogonal.MuonOptimizer(
                 grouped(inner, settings, rate=settings.matrix_rate),
                 momentum=settings.momentum,
                 iterations=settings.iterations,
@@ -147,7 +147,7 @@ def grouped(
 def clip(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
     """Shrink the gradients to a global norm of at most `most` (0: leave them); returns the norm."""
     kept = [p for p in parameters if p.grad is not None]
-    norm = whole(get_total_norm([p.grad for p in kept if p.grad is not None]))
+    norm = full_tensor(get_total_norm([p.grad for p in kept if p.grad is not None]))
     if most:
         clip_grads_with_norm_(kept, most, norm)
     return norm
@@ -168,6 +168,6 @@ def _inner(name: str, parameter: nn.Parameter) -> bool:
 
 def _ratios(parameters: Sequence[Tensor], steps: Sequence[Tensor]) -> Sequence[Tensor]:
     """‖θ‖ / ‖step‖ of each, over all devices; 1 where either is 0."""
-    sizes = torch.stack([whole(norm) for norm in torch._foreach_norm(list(parameters))])
-    lengths = torch.stack([whole(norm) for norm in torch._foreach_norm(list(steps))])
+    sizes = torch.stack([full_tensor(norm) for norm in torch._foreach_norm(list(parameters))])
+    lengths = torch.stack([full_tensor(norm) for norm in torch._foreach_norm(list(steps))])
     return torch.where((sizes > 0) & (lengths > 0), sizes / lengths, 1.0).unbind()

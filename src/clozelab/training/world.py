@@ -28,8 +28,8 @@ class World:
     device: torch.device
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes and speaks."""
+    def is_main(self) -> bool:
+        """Whether this process is the one that writes and reports."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
@@ -57,48 +57,48 @@ class World:
             model.set_requires_gradient_sync(last)
         return nullcontext()
 
-    def rest(self, model: nn.Module) -> None:
-        """After a forward pass without a backward one: weights it gathered are shared out again."""
+    def reshard(self, model: nn.Module) -> None:
+        """After a forward pass without a backward one: weights it gathered are sharded again."""
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
 
-    def total(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, on each of them."""
         if self.size > 1:
             distributed.all_reduce(values)
         return values
 
-    def totals(self, values: Sequence[int]) -> list[int]:
+    def sum_counts(self, values: Sequence[int]) -> list[int]:
         """The sums of some counts over all processes."""
         if self.size == 1:
             return list(values)
         counts = torch.tensor(values, dtype=torch.int64, device=self.device)
-        return [int(value) for value in self.total(counts).tolist()]
+        return [int(value) for value in self.all_reduce_sum(counts).tolist()]
 
-    def most(self, value: int) -> int:
+    def all_reduce_max(self, value: int) -> int:
         """The largest over all processes."""
         if self.size == 1:
             return value
-        found = torch.tensor(value, device=self.device)
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-        return int(found)
+        largest = torch.tensor(value, device=self.device)
+        distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+        return int(largest)
 
-    def joined(self, rows: Tensor) -> Tensor:
+    def all_gather(self, rows: Tensor) -> Tensor:
         """[…] of every process, one after another along the second dimension."""
         if self.size == 1:
             return rows
-        found = [torch.empty_like(rows) for _ in range(self.size)]
-        distributed.all_gather(found, rows.contiguous())
-        return torch.cat(found, 1)
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        distributed.all_gather(parts, rows.contiguous())
+        return torch.cat(parts, 1)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until every process is here."""
         if self.size > 1:
             distributed.barrier()
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
@@ -120,25 +120,25 @@ def join(device: str | None = None) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End this process; one of several ends at once, without Python's own winding down.
 
     What torch caches of sharded tensors keeps the group's threads alive after it is destroyed, and
     one that drops a tensor while the interpreter winds down aborts the process now and then.
     """
-    if several():
+    if is_distributed():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor that may be sharded; every process must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def like(value: Tensor, reference: Tensor) -> Tensor:
+def shard_like(value: Tensor, reference: Tensor) -> Tensor:
     """A whole tensor sharded as the reference is, on its device."""
     value = value.to(reference.device)
     if isinstance(reference, DTensor):
