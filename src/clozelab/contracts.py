@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,6 +235,94 @@ class Batch(NamedTuple):
 
     input: Input
     targets: dict[str, dict[str, Tensor]]
+
+
+class TextLayout(NamedTuple):
+    """How the texts of a task stand among special tokens, which are named by their roles."""
+
+    before: tuple[str, ...] = ("cls",)
+    between: str = "sep"
+    after: tuple[str, ...] = ("sep",)
+    # Whose vector stands for the texts; None: no position has read them all.
+    summary: Literal["first", "last"] | None = "first"
+    cls_segment: int | None = None  # of a closing [CLS] that has a segment of its own
+    passage_first: bool = False  # whether a passage comes before its question or after it
+    fallback: str | None = None  # the role that stands in for one that the tokenizer lacks
+    in_pretraining: bool = True  # whether pretraining showed these special tokens
+
+
+class EncoderPart:
+    """An encoder of a recipe: what the rest of clozelab needs to know of it, the part states here.
+
+    A part inherits from this and states what is different. It is a frozen dataclass with the fields
+    `layers` and `width` (of a layer's vectors), and with `embedding`, the width of its embedding
+    table.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
+    needs: ClassVar[frozenset[str]] = frozenset()
+    # Words come with their characters, in Input.characters.
+    reads: ClassVar[Literal["tokens", "words"]] = "tokens"
+    # Whether it reads position by position: of any length, and no graph for a compiler or ONNX.
+    recurrent: ClassVar[bool] = False
+    # What torch.compile makes one graph of.
+    compiles: ClassVar[Literal["model", "layers"]] = "model"
+    # Parameters that pretraining alone trains: fine-tuning never uses them.
+    pretraining_parameters: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def causal(self) -> bool:
+        """Whether a token sees only those to its left."""
+        return False
+
+    @property
+    def vector_width(self) -> int:
+        """Elements of a vector that a head reads."""
+        raise NotImplementedError
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest block it can read; None: any length."""
+        return None
+
+    @property
+    def segment_types(self) -> int | None:
+        """How many segments it tells apart; 0: it reads no segments, None: any number."""
+        return 0
+
+    @property
+    def memory(self) -> int:
+        """How many states of the block before stay visible."""
+        return 0
+
+    @property
+    def shared_modules(self) -> frozenset[str]:
+        """The module lists whose weights several layers share."""
+        return frozenset()
+
+    @property
+    def layout(self) -> TextLayout:
+        """How the texts of a task are laid out."""
+        return TextLayout()
+
+    def resized(self, layers: int, width: int) -> Any:
+        """The same encoder at another size."""
+        raise NotImplementedError
+
+    def build(self, vocabulary: int) -> Any:
+        """The module with fresh weights, for a vocabulary of that size: `Input` → `Encoded`.
+
+        It keeps the part as `shape`.
+        """
+        raise NotImplementedError
+
+    def parameters(self, vocabulary: int) -> dict[str, int]:
+        """How many parameters each of its modules has, for a vocabulary of that size."""
+        raise NotImplementedError
+
+    def training_flops(self, length: float) -> float:
+        """Useful operations for each token, forward and backward; a token sees `length` others."""
+        return 6.0 * sum(self.parameters(0).values())
 
 
 class Plan(Protocol):

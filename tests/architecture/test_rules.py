@@ -128,8 +128,37 @@ def test_parts_import_no_parts() -> None:
             assert not (imports(tree) & parts) - {name}, name
 
 
+@pytest.mark.parametrize("folder", ["encoder"])
+def test_no_one_asks_for_the_class_of_a_part(folder: str) -> None:
+    """What others need to know of a part is a fact that it states."""
+    classes = set(_classes(folder))
+    for name, file in MODULES.items():
+        if not within(name, folder):
+            asked = _classes_asked_for(ast.parse(file.read_text(encoding="utf-8")))
+            assert not asked & classes, name
+
+
+def _classes_asked_for(tree: ast.AST) -> set[str]:
+    """The classes that a file compares something's class with."""
+    places: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "issubclass"):
+            places.append(node.args[1])
+        elif isinstance(node, ast.Compare):
+            places += [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchClass):
+            places.append(node.cls)
+    names = {ast.unparse(inner) for place in places for inner in ast.walk(place)}
+    return {name.rpartition(".")[2] for name in names}
+
+
 def _parts(folder: str) -> list[str]:
     """The modules whose classes a folder's own table names."""
+    return list(_classes(folder).values())
+
+
+def _classes(folder: str) -> dict[str, str]:
+    """The classes that a folder's own table names, and the module of each."""
     tree = ast.parse(MODULES[folder].read_text(encoding="utf-8"))
     tables = [
         node.value
@@ -143,7 +172,7 @@ def _parts(folder: str) -> list[str]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    return [homes[name] for name in classes]
+    return {name: homes[name] for name in classes}
 
 
 def test_pretraining_loads_no_fine_tuning() -> None:
@@ -214,6 +243,9 @@ def test_what_a_test_interrupts_hears_it() -> None:
 
 
 def test_the_rules_can_fail() -> None:
+    asks = "isinstance(x, (A, b.C | D)) or type(x) is E or F in {type(y)}"
+    assert {*"ACDEF"} <= _classes_asked_for(ast.parse(asks))
+    assert "Transformer" in _classes("encoder")
     deferred = "def f():\n    from clozelab.text.store import Corpus\n    import clozelab.data"
     assert imports(ast.parse(deferred)) == {"text.store", "data"}
     assert imports(ast.parse("from clozelab.config import recipe, slots")) == {

@@ -33,7 +33,7 @@ from clozelab.models.interop.fitting import summary
 from clozelab.models.interop.heads import ROBERTAS, Summary, TaskHead
 from clozelab.models.interop.huggingface import read, write
 from clozelab.models.interop.onnx import export_onnx
-from clozelab.models.interop.rows import Judged, marked_last
+from clozelab.models.interop.rows import Judged
 from clozelab.models.load import within
 from clozelab.models.reader import TaskReader
 from clozelab.text.vocabulary import describe
@@ -471,7 +471,9 @@ def test_rows_are_judged_as_blocks_are_whatever_their_padding(family: str, task:
     encoder = ENCODERS[family]
     model = tuned(encoder, task)
     wanted = ours(model, rows("bert", encoder))
-    graph = Judged(model.encoder, model.heads[task.kind], task, last=marked_last(encoder)).eval()
+    graph = Judged(
+        model.encoder, model.heads[task.kind], task, last=encoder.layout.summary == "last"
+    ).eval()
     for side in ("bert", "xlnet"):
         batch = rows(side, encoder)
         with torch.no_grad():

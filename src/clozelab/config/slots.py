@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from clozelab import blocks, encoder, masking, objectives, training
-from clozelab.encoder import Lstm, Relative, Transformer
 from clozelab.errors import UserError
 from clozelab.nearest import listed
 from clozelab.objectives import CausalLm, Distillation, MaskedLm
@@ -105,10 +104,11 @@ def _vocabulary(recipe: Recipe) -> str | None:
 def _lengths(recipe: Recipe) -> str | None:
     """Every block must fit the positions, and every phase the blocks."""
     length, phases = recipe.blocks.length, recipe.schedule.phases
-    if isinstance(recipe.encoder, Transformer) and length > recipe.encoder.positions:
+    most = recipe.encoder.max_positions
+    if most is not None and length > most:
         return (
-            f"blocks.length = {length} is more than encoder.positions = {recipe.encoder.positions};"
-            " shorten the blocks or give the encoder more positions"
+            f"blocks.length = {length} is more than encoder.positions = {most}; shorten the"
+            " blocks or give the encoder more positions"
         )
     longest = max((phase[0] for phase in phases), default=length)
     if longest != length:
@@ -121,7 +121,7 @@ def _lengths(recipe: Recipe) -> str | None:
 
 def _causal(recipe: Recipe) -> str | None:
     """A causal encoder and the causal objective come together."""
-    causal = isinstance(recipe.encoder, Transformer) and recipe.encoder.causal
+    causal = recipe.encoder.causal
     for part in recipe.objectives:
         if isinstance(part, CausalLm):
             if not causal:
@@ -150,9 +150,10 @@ def _segments(recipe: Recipe) -> str | None:
     """A type table has a row for each segment of a block, or there is none."""
     provided = recipe.blocks.provides
     segments = 3 if "stream" in provided else 2 if provided & {"next", "order"} else 1
-    if isinstance(recipe.encoder, Transformer) and 0 < recipe.encoder.types < segments:
+    types = recipe.encoder.segment_types
+    if types and types < segments:
         return (
-            f"encoder.types = {recipe.encoder.types} is too few for the segments of blocks"
+            f"encoder.types = {types} is too few for the segments of blocks"
             f" {use('blocks', recipe.blocks)}; use {segments}, or 0 for none"
         )
     return None
@@ -160,7 +161,7 @@ def _segments(recipe: Recipe) -> str | None:
 
 def _memory(recipe: Recipe) -> str | None:
     """A memory holds the block before, where a step's blocks follow the last step's row by row."""
-    if not isinstance(recipe.encoder, Relative) or not recipe.encoder.memory:
+    if not recipe.encoder.memory:
         return None
     if "stream" not in recipe.blocks.provides:
         return (
@@ -212,17 +213,19 @@ def _teacher(recipe: Recipe) -> str | None:
 def _characters(recipe: Recipe) -> str | None:
     """Every filter fits a word, and every character has a row."""
     length = getattr(recipe.blocks, "characters", None)
-    if not isinstance(recipe.encoder, Lstm) or length is None:
+    filters = getattr(recipe.encoder, "filters", None)
+    if filters is None or length is None:
         return None
-    widest = max(wide for wide, _ in recipe.encoder.filters)
+    widest = max(wide for wide, _ in filters)
     if widest > length:
         return (
             f"encoder.filters reach over {widest} characters and blocks.characters = {length};"
             " give narrower filters or longer words"
         )
-    if recipe.encoder.alphabet < _ALPHABET:
+    alphabet = getattr(recipe.encoder, "alphabet", _ALPHABET)
+    if alphabet < _ALPHABET:
         return (
-            f"encoder.alphabet = {recipe.encoder.alphabet} is too few for the characters of"
+            f"encoder.alphabet = {alphabet} is too few for the characters of"
             f" blocks words; use {_ALPHABET}"
         )
     return None

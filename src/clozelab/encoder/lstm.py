@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Lstm:
+class Lstm(EncoderPart):
     """A character CNN with highway layers, then `layers` LSTM layers each way, with residuals.
 
     `width` is what every layer puts out, `inner` the cells of an LSTM before its projection to
@@ -22,6 +23,8 @@ class Lstm:
 
     provides: ClassVar[frozenset[str]] = frozenset({"two_directions"})
     needs: ClassVar[frozenset[str]] = frozenset({"words"})
+    reads: ClassVar[Literal["tokens", "words"]] = "words"
+    recurrent: ClassVar[bool] = True
 
     layers: int
     width: int
@@ -51,6 +54,16 @@ class Lstm:
         """Words enter the LSTM, and are predicted, at full width."""
         return self.width
 
+    @property
+    def vector_width(self) -> int:
+        """Both directions side by side."""
+        return 2 * self.width
+
+    @property
+    def layout(self) -> TextLayout:
+        """BERT's, but either end has read nothing in one direction."""
+        return TextLayout(summary=None)
+
     def resized(self, layers: int, width: int) -> Lstm:
         """The same encoder at another size: cells and filters keep their ratio to the width."""
         filters = tuple((wide, max(1, many * width // self.width)) for wide, many in self.filters)
@@ -63,16 +76,21 @@ class Lstm:
 
         return Reader(self)
 
+    def training_flops(self, length: float) -> float:
+        """Of the LSTMs."""
+        layer = 2 * (8 * self.inner * self.width + self.inner * self.width)
+        return float(6 * self.layers * layer)
+
     def parameters(self, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers by part; words are spelled out, so a vocabulary costs nothing here."""
-        made = sum(many for _, many in self.filters)
+        """How many parameters each module has; spelled words cost nothing for a vocabulary."""
+        channels = sum(many for _, many in self.filters)
         weights = sum(wide * many for wide, many in self.filters) * self.character_width
         gates = 4 * self.inner * (2 * self.width + 1)
         counts = {
             "characters.embedding": self.alphabet * self.character_width,
-            "characters.filters": weights + made,
-            "characters.highways": self.highways * 2 * (made * made + made),
-            "characters.projection": made * self.width + self.width,
+            "characters.filters": weights + channels,
+            "characters.highways": self.highways * 2 * (channels * channels + channels),
+            "characters.projection": channels * self.width + self.width,
             "layers.forward": self.layers * (gates + self.inner * self.width),
             "layers.backward": self.layers * (gates + self.inner * self.width),
         }

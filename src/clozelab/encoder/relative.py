@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Relative:
+class Relative(EncoderPart):
     """Attention by distance, so that no position is too far; post-norm, no norm on embeddings.
 
     Projections have no biases; each layer has its own three query biases (content, position,
@@ -21,7 +22,9 @@ class Relative:
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors", "two_streams"})
-    needs: ClassVar[frozenset[str]] = frozenset()
+    # What a layer remembers outlives a step, so layers are compiled one by one.
+    compiles: ClassVar[Literal["model", "layers"]] = "layers"
+    pretraining_parameters: ClassVar[frozenset[str]] = frozenset({"embeddings.query"})
 
     layers: int
     heads: int
@@ -56,6 +59,23 @@ class Relative:
         """Tokens are embedded at full width."""
         return self.width
 
+    @property
+    def vector_width(self) -> int:
+        """The width of a layer."""
+        return self.width
+
+    @property
+    def segment_types(self) -> None:
+        """Any number: attention sees whether two tokens share their segment (§2.5)."""
+        return None
+
+    @property
+    def layout(self) -> TextLayout:
+        """A <sep> B <sep> <cls>, the last in a segment of its own."""
+        return TextLayout(
+            before=(), after=("sep", "cls"), summary="last", cls_segment=2, passage_first=True
+        )
+
     def resized(self, layers: int, width: int) -> Relative:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
         return replace(self, layers=layers, width=width, heads=width // 64, inner=4 * width)
@@ -66,8 +86,13 @@ class Relative:
 
         return Streams(self, vocabulary)
 
+    def training_flops(self, length: float) -> float:
+        """Of the dense layers and of attention, in the content stream."""
+        layer = 4 * self.width * self.width + 2 * self.width * self.inner
+        return float(6 * self.layers * layer + 12 * self.layers * self.width * length)
+
     def parameters(self, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers by part, for a vocabulary of that size."""
+        """How many parameters each of its modules has, for a vocabulary of that size."""
         width, inner = self.width, self.inner
         projections = 5 * width * width  # query, key, value, output, position
         vectors = 3 * width + 2 * width  # the query biases, the segment vectors

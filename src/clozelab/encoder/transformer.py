@@ -6,16 +6,20 @@ a smaller embedding and layers that share their weights (ALBERT §3.1).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
+from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.encoder.stack import Stack
 
+Half = Literal["attention", "ffn"]  # of a layer
+_HALVES: tuple[Half, ...] = ("attention", "ffn")
+
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(EncoderPart):
     """A stack of attention and feed-forward layers over the sum of token, position and type.
 
     `positions` is the longest block; the table has `position_offset` rows more (RoBERTa counts
@@ -24,9 +28,6 @@ class Transformer:
     norm included, within each of `groups` equal runs of layers. The pooler belongs to the pair
     objectives, which alone train it.
     """
-
-    provides: ClassVar[frozenset[str]] = frozenset({"token_vectors"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     layers: int
     heads: int
@@ -70,6 +71,36 @@ class Transformer:
                 f'groups = {self.groups}: has no effect with sharing = "none"; leave it out'
             )
 
+    @property
+    def vector_width(self) -> int:
+        """The width of a layer."""
+        return self.width
+
+    @property
+    def max_positions(self) -> int:
+        """As many as its table has rows for."""
+        return self.positions
+
+    @property
+    def segment_types(self) -> int:
+        """As many as its table has rows for."""
+        return self.types
+
+    @property
+    def shared_modules(self) -> frozenset[str]:
+        """The halves of a layer that are fewer than the layers."""
+        return frozenset(half for half in _HALVES if self.copies(half) < self.layers)
+
+    @property
+    def layout(self) -> TextLayout:
+        """BERT's; GPT's (§3.3) where it is causal, of tokens that pretraining never shows.
+
+        GPT adds three tokens to the vocabulary for this; here roles that its text lacks serve.
+        """
+        if not self.causal:
+            return TextLayout()
+        return TextLayout(after=("mask",), summary="last", fallback="eod", in_pretraining=False)
+
     def resized(self, layers: int, width: int) -> Transformer:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
         tied = self.embedding == self.width
@@ -83,7 +114,7 @@ class Transformer:
             groups=min(self.groups, layers),
         )
 
-    def copies(self, half: Literal["attention", "ffn"]) -> int:
+    def copies(self, half: Half) -> int:
         """How many of that half of a layer there are; layer i uses number i · copies // layers."""
         return self.groups if self.sharing in (half, "all") else self.layers
 
@@ -93,8 +124,13 @@ class Transformer:
 
         return Stack(self, vocabulary)
 
+    def training_flops(self, length: float) -> float:
+        """Of the dense layers and of attention."""
+        layer = 4 * self.width * self.width + 2 * self.width * self.inner
+        return float(6 * self.layers * layer + 12 * self.layers * self.width * length)
+
     def parameters(self, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers by part, for a vocabulary of that size."""
+        """How many parameters each of its modules has, for a vocabulary of that size."""
         width, inner, embedding = self.width, self.inner, self.embedding
         attention, ffn = self.copies("attention"), self.copies("ffn")
         counts = {

@@ -14,7 +14,6 @@ from torch import Tensor
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Counts
-from clozelab.encoder import Lstm, Transformer
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols, task_settings
 from clozelab.finetuning.evaluator import Judge, shared
@@ -190,7 +189,7 @@ def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
 
 def _summary(given: Loaded, kind: str) -> dict[str, Any]:
     encoder = given.recipe.encoder
-    if isinstance(encoder, Lstm):  # none of its vectors has read everything
+    if encoder.layout.summary is None:
         return {"pool": "mean", "summary": "none"}
     # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
     heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
@@ -201,12 +200,10 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
 
 def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
     """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
-    encoder, known = given.recipe.encoder, given.recipe.blocks.length
-    table = encoder.positions if isinstance(encoder, Transformer) else tuning.length
-    most = min(table, known) if isinstance(encoder, Transformer) else tuning.length
-    if tuning.length <= most:
-        return tuning.length, []
-    return most, [f"blocks of {most} tokens: the encoder was trained on no longer ones"]
+    length = given.block_length(tuning.length)
+    if length == tuning.length:
+        return length, []
+    return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
 
 
 def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clozelab.encoder import Transformer
 from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Judge, scored
 from clozelab.finetuning.examples import Choice, Document, Question, Sentences, Tagged
@@ -165,10 +164,7 @@ def suited(task: Assignment, examples: Sequence[Any]) -> Kind:
 
 def reader_of(given: Loaded, task: Assignment) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
-    encoder, length = given.recipe.encoder, task.tuning.length
-    if isinstance(encoder, Transformer):
-        length = min(length, encoder.positions, given.recipe.blocks.length)
-    return given.reader(length)
+    return given.reader(given.block_length(task.tuning.length))
 
 
 def example(kind: Kind, given: Any, number: int) -> Any:

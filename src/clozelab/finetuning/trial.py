@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from clozelab.config import recipe as recipes
-from clozelab.encoder import Lstm, Transformer
 from clozelab.errors import UserError
 from clozelab.finetuning import taskfile
 from clozelab.finetuning.evaluator import laid_out, scored
@@ -243,7 +242,7 @@ class Trial:
         """As told, or on a GPU where a run is long enough and its model makes one graph."""
         if self.machine.compile is not None:
             return self.machine.compile
-        whole_graph = not isinstance(self.lesson.recipe.encoder, Lstm)
+        whole_graph = not self.lesson.recipe.encoder.recurrent
         whole_graph = whole_graph and self.tuning.reader == "linear"
         whole_graph = whole_graph and self.kind.name != "coreference"
         return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
@@ -280,10 +279,7 @@ class Trial:
     def _scale(self, name: str) -> float:
         """A parameter's rate, by whether layers share that half of a layer."""
         shape = self.lesson.recipe.encoder
-        half: Any = name.split(".")[1]
-        shared = False
-        if isinstance(shape, Transformer) and half in ("attention", "ffn"):
-            shared = shape.copies(half) < shape.layers
+        shared = name.split(".")[1] in shape.shared_modules
         return self.tuning.scale(name, shape.layers, shared=shared)
 
     def _weights(self) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
-from clozelab.encoder import Lstm, Relative
 from clozelab.errors import UserError
 from clozelab.finetuning.kinds import Kind
 from clozelab.finetuning.tuning import Tuning
@@ -105,9 +104,8 @@ def build(recipe: Recipe, kind: Kind, tuning: Tuning, *, seed: int) -> Tuned:
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})
         if tuning.lm_weight:
             model.heads["causal_lm"] = _language_model(recipe, tuning).build(encoder, size)
-    if isinstance(encoder, Relative):  # only a query stream begins with it
-        idle: Any = model.encoder.embeddings
-        idle.query.requires_grad_(False)
+    for name in encoder.pretraining_parameters:
+        body.get_parameter(name).requires_grad_(False)
     model.features.update(features)
     model.frozen = tuning.features != "tuned"
     if model.frozen:
@@ -127,7 +125,7 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
     from clozelab.finetuning.heads.features import Mix
     from clozelab.finetuning.heads.recurrent import Recurrent
 
-    width = vector_width(encoder)
+    width = encoder.vector_width
     found: dict[str, nn.Module] = {}
     if tuning.features != "tuned":
         mix = Mix(tuning.features, layers=encoder.layers, width=width)
@@ -136,11 +134,6 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
         recurrent = Recurrent(width, tuning.hidden)
         found["recurrent"], width = recurrent, recurrent.width
     return found, width
-
-
-def vector_width(encoder: Any) -> int:
-    """Numbers in a vector: ELMo's two directions lie side by side."""
-    return int(encoder.width) * (2 if isinstance(encoder, Lstm) else 1)
 
 
 def _language_model(recipe: Recipe, tuning: Tuning) -> Any:

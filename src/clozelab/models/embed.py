@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from clozelab.contracts import Ints
-from clozelab.encoder import Lstm
 from clozelab.errors import UserError
 from clozelab.files import replacing
 from clozelab.models.build import Model
@@ -81,7 +80,7 @@ def follow(
     order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little to pad
     nothing = _nothing(given, layer)
     parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in laid]
-    cells = _CELLS // 8 if isinstance(given.recipe.encoder, Lstm) else _CELLS
+    cells = _CELLS if given.recipe.encoder.reads == "tokens" else _CELLS // 8
     with join(device) as world:
         model = given.model.to(world.device)
         done = 0
@@ -162,7 +161,7 @@ def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
 def _nothing(given: Loaded, layer: Layer) -> Floats:
     """The rows of a text without a token."""
     encoder = given.recipe.encoder
-    width = 2 * encoder.width if isinstance(encoder, Lstm) else encoder.width
+    width = encoder.vector_width
     shape = (0, encoder.layers + 1, width) if layer == "all" else (0, width)
     return np.zeros(shape, dtype=np.float32)
 

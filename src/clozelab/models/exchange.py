@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from clozelab.config import recipe as recipes
-from clozelab.encoder import Relative, Transformer
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.models import origin as origins
@@ -93,9 +92,8 @@ def export_graph(place: str, out: Path) -> Handed:
     onnx.require(out)
     given = load(place)
     shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
-    # Of XLNet's head the states are no use: they have seen what they would predict.
-    names: tuple[str, ...] = () if isinstance(shape, Relative) else ("masked_lm", "causal_lm")
-    names = names if task is None else (task.kind,)
+    # XLNet's head reads queries, and a graph has none.
+    names = ("masked_lm", "causal_lm") if task is None else (task.kind,)
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = fitting(shape, frozenset(heads), given.vocabulary, task=task)
     family = "roberta" if _doubled(given) else family  # by what stands between two texts
@@ -178,5 +176,4 @@ def _length(given: Loaded) -> int:
     """The most tokens a text may have."""
     if given.task is not None:
         return _reader(given, given.task).length
-    encoder = given.recipe.encoder
-    return encoder.positions if isinstance(encoder, Transformer) else given.recipe.blocks.length
+    return given.recipe.encoder.max_positions or given.recipe.blocks.length

@@ -13,7 +13,6 @@ from tokenizers import Tokenizer, decoders
 from torch import Tensor
 
 from clozelab.contracts import Counts, Ids, Input, Ints
-from clozelab.encoder import Lstm
 from clozelab.errors import UserError
 from clozelab.models.load import Loaded
 from clozelab.models.texts import around, limit, packed
@@ -49,10 +48,10 @@ class Filled:
 
 def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
-    if isinstance(given.recipe.encoder, Lstm):
+    if given.recipe.encoder.reads == "words":
         raise UserError(
-            f"{given.place}: encoder lstm reads whole words from one side at a time and has no"
-            " blanks; use clozelab embed"
+            f"{given.place}: its encoder reads whole words by their characters and has no blanks;"
+            " use clozelab embed"
         )
     head = next((name for name in _WAYS if name in given.model.heads), None)
     if head is None:

@@ -19,7 +19,6 @@ from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Vocabulary
-from clozelab.encoder import Transformer
 from clozelab.errors import UserError
 from clozelab.layers import Linear
 from clozelab.models import origin as origins
@@ -75,6 +74,11 @@ class Loaded:
         Each is made once: its tables take longer to make than a text takes to be read.
         """
         return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
+
+    def block_length(self, length: int) -> int:
+        """That many tokens, or as many as the encoder has learned positions for."""
+        most = self.recipe.encoder.max_positions
+        return length if most is None else min(length, most, self.recipe.blocks.length)
 
     @cached_property
     def _readers(self) -> dict[int, TaskReader]:
@@ -208,10 +212,10 @@ def _foreign(place: str) -> Loaded:
     origin = Origin(found.family, found.heads, found.bare, dtype, found.model_type)
     task: Assignment | None = None
     if found.task is not None:
-        most = found.encoder.positions if isinstance(found.encoder, Transformer) else _LENGTH
         from clozelab.finetuning.loading import inward
 
-        task = inward(found.task, place=place, length=most)
+        length = found.encoder.max_positions or _LENGTH
+        task = inward(found.task, place=place, length=length)
     model = _shell(recipe, task, origin, found.weights)
     names = {name for name, _ in model.named_parameters()}
     set_weights(model, {name: w for name, w in found.weights.items() if name in names})
@@ -257,9 +261,9 @@ def _summed(names: Sequence[str]) -> str:
 def _recipe(found: Imported) -> str:
     """The recipe that a model of that family most likely came from."""
     encoder: Any = found.encoder
-    if isinstance(encoder, Transformer) and encoder.causal:
+    if encoder.causal:
         return "gpt"
-    if found.family == "bert" and encoder.types < 2 and "next_sentence" not in found.heads:
+    if found.family == "bert" and encoder.segment_types < 2 and "next_sentence" not in found.heads:
         return "roberta"  # it never saw a second segment
     return _RECIPES.get(found.family, found.family)
 
@@ -276,8 +280,7 @@ def within(recipe: Recipe, encoder: Any) -> Recipe:
     """The recipe with another encoder, its blocks no longer than that encoder's positions."""
     blocks: Any = recipe.blocks
     schedule = recipe.schedule
-    if isinstance(encoder, Transformer) and blocks.length > encoder.positions:
-        blocks = replace(blocks, length=encoder.positions)
+    blocks = replace(blocks, length=min(blocks.length, encoder.max_positions or blocks.length))
     if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
         schedule = replace(schedule, phases=())
     return replace(recipe, encoder=encoder, blocks=blocks, schedule=schedule)

@@ -28,9 +28,9 @@ from clozelab.contracts import (
     Pieces,
     Row,
     Spelling,
+    TextLayout,
     Vocabulary,
 )
-from clozelab.encoder import Lstm, Relative, Transformer
 from clozelab.models.interop.fitting import fitting
 from clozelab.models.interop.heads import ROBERTAS
 from clozelab.packed import offsets
@@ -54,8 +54,8 @@ class TaskReader:
 
     @property
     def passage_first(self) -> bool:
-        """XLNet reads a passage before its question."""
-        return isinstance(self.recipe.encoder, Relative)
+        """Whether a passage comes before its question (XLNet) or after it."""
+        return self._layout.passage_first
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as tokens, or as words where the encoder reads those."""
@@ -67,7 +67,7 @@ class TaskReader:
         stops = np.maximum(encoded.firsts, encoded.stops)
         spans = np.stack([encoded.firsts, stops], axis=1)
         begins = (encoded.marks & Mark.WORD) != 0
-        if isinstance(self.recipe.encoder, Lstm):
+        if self.recipe.encoder.reads == "words":
             return self._spelled(encoded, spans, begins)
         columns: dict[str, Array] = {"ids": encoded.ids}
         return Pieces(columns, encoded.starts, spans, begins, _counted(begins, encoded.starts))
@@ -87,13 +87,13 @@ class TaskReader:
 
     def marks(self, texts: int) -> int:
         """How many tokens of a block of one text, or two, are not theirs."""
-        return texts + 1 + (texts == 2 and self._doubled)
+        around = len(self._layout.before) + len(self._layout.after)
+        return around + (self._separators if texts == 2 else 0)
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
         """Texts with the marks of the encoder's kind around them."""
-        encoder = self.recipe.encoder
         opens, middle, closes = self._marks
-        between = [middle] * (2 if self._doubled else 1)
+        between = [middle] * self._separators
         a = slice(len(opens), len(opens) + len(first["ids"]))
         b, parts = slice(0, 0), [*opens, first]
         if second is not None:
@@ -104,50 +104,42 @@ class TaskReader:
             name: np.concatenate([part[name] for part in parts]) for name in first
         }
         columns["segments"] = segments = np.zeros(len(columns["ids"]), dtype=np.uint8)
-        if isinstance(encoder, Relative):
-            segments[a.stop + 1 :] = 1 if second is not None else 0
-            segments[-1] = 2
-        elif second is not None and isinstance(encoder, Transformer) and encoder.types > 1:
-            segments[b] = 1
-            segments[b.stop] = 1
-        at_end = isinstance(encoder, Relative) or self._causal
-        return Row(columns, a, b, len(segments) - 1 if at_end else 0)
+        if second is not None and self.recipe.encoder.segment_types not in (0, 1):
+            segments[b.start :] = 1
+        if self._layout.cls_segment is not None:
+            segments[-1] = self._layout.cls_segment
+        return Row(columns, a, b, len(segments) - 1 if self._layout.summary == "last" else 0)
 
     @cached_property
     def _encoder(self) -> Encoder:
         return Encoder(self.tokenizer, segment=False, counts=Counts())
 
     @property
-    def _causal(self) -> bool:
-        encoder = self.recipe.encoder
-        return isinstance(encoder, Transformer) and encoder.causal
+    def _layout(self) -> TextLayout:
+        return self.recipe.encoder.layout
 
-    @property
-    def _doubled(self) -> bool:
-        """Two separators stand between two texts where RoBERTa's class in transformers fits."""
+    @cached_property
+    def _separators(self) -> int:
+        """Between two texts: two where RoBERTa's class in transformers fits, else one."""
         encoder = self.recipe.encoder
-        if not isinstance(encoder, Transformer) or encoder.causal:
-            return False
-        return fitting(encoder, frozenset(), self.vocabulary) in ROBERTAS
+        if not encoder.layout.in_pretraining:
+            return 1
+        return 2 if fitting(encoder, frozenset(), self.vocabulary) in ROBERTAS else 1
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:
         """What stands before, between and after the texts."""
-        encoder, role = self.recipe.encoder, self.vocabulary.role
-        if isinstance(encoder, Lstm):
-            ids = np.array([role("cls"), role("sep")], np.int32)
-            rows = self._spell(ids, np.ones(2, dtype=bool), starts=np.array([0, 2]), fixed=True)
-            opening, closing = ({name: rows[name][n : n + 1] for name in rows} for n in (0, 1))
-            return [opening], closing, [closing]
-        if self._causal:
-            # GPT adds three tokens for this; those that its text never had serve as well.
-            known = self.vocabulary.roles
-            spare = [known.get(name, known.get("eod")) for name in ("cls", "sep", "mask")]
-            before, between, after = (role("eod") if one is None else one for one in spare)
-            return [_token(before)], _token(between), [_token(after)]
-        if isinstance(encoder, Relative):
-            return [], _token(role("sep")), [_token(role("sep")), _token(role("cls"))]
-        return [_token(role("cls"))], _token(role("sep")), [_token(role("sep"))]
+        layout, known = self._layout, self.vocabulary.roles
+        opening = len(layout.before)
+        roles = [*layout.before, layout.between, *layout.after]
+        roles = [r if r in known else layout.fallback or r for r in roles]
+        ids = np.array([self.vocabulary.role(role) for role in roles], dtype=np.int32)
+        columns: dict[str, Array] = {"ids": ids}
+        if self.recipe.encoder.reads == "words":  # where an opening one is spelled as such
+            every, starts = np.ones(len(ids), dtype=bool), np.array([0, len(ids)])
+            columns = self._spell(ids, every, starts=starts, fixed=True)
+        tokens = [{name: columns[name][n : n + 1] for name in columns} for n in range(len(ids))]
+        return tokens[:opening], tokens[opening], tokens[opening + 1 :]
 
     @cached_property
     def _spelling(self) -> Spelling:
@@ -177,10 +169,6 @@ class TaskReader:
         covered = np.stack([spans[first, 0], spans[last, 1]], axis=1)
         every = np.ones(len(first), dtype=bool)
         return Pieces(columns, starts, covered, every, _counted(every, starts))
-
-
-def _token(number: int) -> dict[str, Array]:
-    return {"ids": np.array([number], dtype=np.int32)}
 
 
 def _counted(begins: Bools, starts: Ints) -> Ints:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from clozelab.contracts import Array, Bools, Input, Ints
-from clozelab.encoder import Lstm, Relative, Transformer
 from clozelab.models.load import Loaded
 from clozelab.models.reader import TaskReader
 from clozelab.packed import offsets
@@ -32,14 +31,16 @@ class Text:
 
 
 def limit(given: Loaded) -> int | None:
-    """The most tokens of its own a text may have; an encoder without positions reads any number.
+    """The most tokens of its own a text may have; a recurrent encoder reads any number.
 
-    XLNet's has none either, but its memory grows with the square: what it was trained on will do.
+    Attention without a table of positions does, too, but its memory grows with the square: what it
+    was trained on will do.
     """
-    encoder, marks = given.recipe.encoder, 2
-    if isinstance(encoder, Transformer):
-        return encoder.positions - (0 if encoder.causal else marks)
-    return given.recipe.blocks.length - marks if isinstance(encoder, Relative) else None
+    encoder = given.recipe.encoder
+    if encoder.recurrent:
+        return None
+    layout, length = encoder.layout, encoder.max_positions or given.recipe.blocks.length
+    return length - (len(layout.before) + len(layout.after) if layout.in_pretraining else 0)
 
 
 def around(given: Loaded, ids: Array) -> Text:
@@ -68,13 +69,12 @@ def _reader(given: Loaded) -> TaskReader:
 
 def _laid(reader: TaskReader, part: dict[str, Array], begins: Bools, spans: Ints) -> Text:
     """A text with the marks of a task around it, but for those that pretraining never showed."""
-    encoder = reader.recipe.encoder
-    if isinstance(encoder, Transformer) and encoder.causal:
+    layout = reader.recipe.encoder.layout
+    if not layout.in_pretraining:
         nothing = np.zeros(len(spans), dtype=np.int64)
         return Text({**part, "segments": nothing}, slice(0, len(spans)), None, begins, spans)
     row = reader.lay(part)
-    # ELMo's opening mark has read nothing of the text from the left.
-    mark = None if isinstance(encoder, Lstm) else row.mark
+    mark = None if layout.summary is None else row.mark
     return Text(row.columns, row.first, mark, begins, spans)
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 
 from clozelab.config.recipe import Recipe
-from clozelab.encoder import Lstm, Relative
-from clozelab.encoder.streams import Streams
 from clozelab.errors import UserError
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -125,16 +123,15 @@ class Machine:
         """
         if self.compile is not None:
             return self.compile
-        whole = not self.shard and not isinstance(recipe.encoder, Lstm)
+        whole = not self.shard and not recipe.encoder.recurrent
         return device.type == "cuda" and whole
 
     def replays(self, device: torch.device, recipe: Recipe, *, compiled: bool, usual: bool) -> bool:
         """Whether steps are replayed as CUDA graphs: as told, or as is `usual`.
 
-        XLNet's layers are compiled one by one, and what they remember outlives a step.
+        An encoder whose layers are compiled one by one is no graph.
         """
-        can = self.can_replay(device, compiled=compiled)
-        can = can and not isinstance(recipe.encoder, Relative)
+        can = self.can_replay(device, compiled=compiled) and recipe.encoder.compiles != "layers"
         if self.graphs and not can:
             raise UserError(
                 "--graphs: are for a model that is compiled whole on a GPU; say --compile there,"
@@ -168,7 +165,7 @@ def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> N
     A few shapes (a fuller step, a stream's first) are graphs of their own.
     """
     torch._dynamo.config.recompile_limit = 64
-    part = model.encoder if isinstance(model.encoder, Streams) else model
+    part = model.encoder if model.encoder.shape.compiles == "layers" else model
     mode = "reduce-overhead" if replays else None
     part.compile(fullgraph=whole, dynamic=False, mode=mode)
 
@@ -195,16 +192,11 @@ def flops_a_token(recipe: Recipe, vocabulary: int, *, length: float, predicted: 
 
     `length` is what a token sees, `predicted` the share of tokens that meet the vocabulary.
     """
-    encoder: Any = recipe.encoder
-    width = encoder.width
-    if isinstance(encoder, Lstm):
-        layer = 2 * (8 * encoder.inner * width + encoder.inner * width)
-        return float(6 * encoder.layers * layer)
-    layer = 4 * width * width + 2 * width * encoder.inner
-    head = width * encoder.embedding + encoder.embedding * vocabulary
-    return float(
-        6 * encoder.layers * layer + 12 * encoder.layers * width * length + predicted * 6 * head
-    )
+    encoder = recipe.encoder
+    if encoder.reads == "words":  # whose softmax is sampled
+        return encoder.training_flops(length)
+    head = encoder.width * encoder.embedding + encoder.embedding * vocabulary
+    return encoder.training_flops(length) + predicted * 6 * head
 
 
 def peak(device: torch.device, precision: str) -> float | None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.encoder import Transformer
 from clozelab.keys import fold
 from clozelab.masking import Corruption
 from clozelab.objectives import NextSentence
@@ -154,7 +153,7 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         way = "raise" if rate < _LOW else "lower"
         return f"a rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
     many = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
-    post = isinstance(encoder, Transformer) and encoder.norm == "post"
+    post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
             f"{encoder.layers} layers with norm = post may not leave it within {many}: try"

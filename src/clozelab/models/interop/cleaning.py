@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from clozelab.encoder import Transformer
+from clozelab.encoder import Encoder
 from clozelab.errors import UserError
 from clozelab.models.interop.names import Names
 
@@ -63,7 +63,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
 
 
-def without_identity(encoder: Transformer, found: dict[str, Tensor]) -> None:
+def without_identity(encoder: Encoder, found: dict[str, Tensor]) -> None:
     """ALBERT always has a projection; where there is nothing to project, it must do nothing."""
     inside = "albert.encoder.embedding_hidden_mapping_in"
     if encoder.embedding != encoder.width or f"{inside}.weight" not in found:

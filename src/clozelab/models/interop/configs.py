@@ -146,22 +146,20 @@ _OURS = {
 _ONNX = "train it so, or export to ONNX, which takes any encoder"
 
 
-def written(encoder: Encoder, family: str, *, predicts: bool = True) -> Config:
+def written(encoder: Any, family: str, *, predicts: bool = True) -> Config:
     """The family's config of an encoder; refused where it has no word for a setting.
 
     `predicts` is whether a head over the vocabulary goes with it.
     """
-    assert isinstance(encoder, Transformer | Relative)
-    if isinstance(encoder, Transformer):
-        _refuse(encoder, family, predicts=predicts)
+    _refuse(encoder, family, predicts=predicts)
     config = {theirs: getattr(encoder, ours) for theirs, ours in KEYS[family].items()}
     activation = next(theirs for theirs, ours in KEYS[family].items() if ours == "activation")
     config[activation] = _ACTIVATIONS[encoder.activation]
     if family in ("bert", *ROBERTAS):
-        config["is_decoder"] = isinstance(encoder, Transformer) and encoder.causal
-        if family in ROBERTAS and isinstance(encoder, Transformer):
+        config["is_decoder"] = encoder.causal
+        if family in ROBERTAS:
             config["max_position_embeddings"] += encoder.position_offset
-    elif family == "albert" and isinstance(encoder, Transformer):
+    elif family == "albert":
         config["num_hidden_groups"] = encoder.copies("attention")
         config["inner_group_num"] = 1
     elif family == "distilbert":
@@ -175,9 +173,9 @@ def written(encoder: Encoder, family: str, *, predicts: bool = True) -> Config:
     return config
 
 
-def _refuse(encoder: Transformer, family: str, *, predicts: bool) -> None:
+def _refuse(encoder: Any, family: str, *, predicts: bool) -> None:
     """Say which setting the family cannot have."""
-    fixed = _FIXED[family] | (_PREDICTING.get(family, {}) if predicts else {})
+    fixed = _FIXED.get(family, {}) | (_PREDICTING.get(family, {}) if predicts else {})
     for setting, value in fixed.items():
         if getattr(encoder, setting) != value:
             raise UserError(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clozelab.config import slots
 from clozelab.contracts import Vocabulary
-from clozelab.encoder import Encoder, Lstm, Relative, Transformer
+from clozelab.encoder import Encoder, Transformer
 from clozelab.errors import UserError
 from clozelab.models.interop.heads import (
     ROBERTAS,
@@ -23,19 +25,28 @@ from clozelab.models.interop.heads import (
 from clozelab.models.interop.labels import EPSILON, unseeing
 from clozelab.models.interop.names import GPTS, NAMES
 
+# The families of transformers that can hold an encoder, by its registered name.
+_FAMILIES = {
+    "transformer": tuple(name for name in NAMES if name != "xlnet"),
+    "relative": ("xlnet",),
+}
 _ONNX = "or export to ONNX, which takes any encoder"
 
 
 def fitting(
-    encoder: Encoder,
+    encoder: Any,
     heads: frozenset[str],
     vocabulary: Vocabulary,
     *,
     task: TaskHead | None = None,
 ) -> str:
-    """The family that has this encoder and, of those, most of its heads."""
-    if not isinstance(encoder, Transformer):
-        return "xlnet"
+    """The family that has this encoder and, of those, most of its heads.
+
+    For an encoder that no family can hold it is BERT's: `admit` refuses that.
+    """
+    families = _families(encoder)
+    if len(families) < 2:
+        return families[0] if families else "bert"
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     narrow = encoder.embedding != encoder.width
@@ -53,6 +64,10 @@ def fitting(
     return "distilbert" if plain else "bert"
 
 
+def _families(encoder: object) -> tuple[str, ...]:
+    return _FAMILIES.get(slots.use("encoder", encoder), ())
+
+
 def summary(family: str, kind: str) -> Summary:
     """How a family's class for a kind of task sums up a block: what a head needs to be exported.
 
@@ -68,11 +83,13 @@ def admit(
 
     `transforms` is whether a causal head has more than a table.
     """
-    if isinstance(encoder, Lstm):
-        raise UserError("encoder lstm: transformers has no such class; use `clozelab embed`")
+    families = _families(encoder)
+    if not families:
+        name = slots.use("encoder", encoder)
+        raise UserError(f"encoder {name}: transformers has no such class; use `clozelab embed`")
     if family not in NAMES:
         raise UserError(f"family {family!r}: unknown; there are {', '.join(NAMES)}")
-    if (family == "xlnet") != isinstance(encoder, Relative):
+    if family not in families:
         raise UserError(f"family {family!r}: not for this encoder; leave it out")
     if task is not None:
         _admit_head(encoder, family, task)
@@ -83,7 +100,7 @@ def admit(
         )
 
 
-def _admit_head(encoder: Encoder, family: str, task: TaskHead) -> None:
+def _admit_head(encoder: Any, family: str, task: TaskHead) -> None:
     """Say what the family's class for that task cannot have."""
     theirs = f"a {family} class of transformers"
     beam = task.kind == "answer" and task.head == "beam"
@@ -98,7 +115,7 @@ def _admit_head(encoder: Encoder, family: str, task: TaskHead) -> None:
             f'task on "{task.vectors}" vectors: {theirs} has its head on the last layer; use the'
             " run as it is (`clozelab predict`)"
         )
-    if beam and isinstance(encoder, Relative) and encoder.epsilon != EPSILON:
+    if beam and encoder.epsilon != EPSILON:
         raise UserError(
             f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
             f" transformers they are one; {_ONNX.removeprefix('or ')}"

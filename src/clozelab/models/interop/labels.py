@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from clozelab.encoder import Encoder, Transformer
+from clozelab.encoder import Encoder
 from clozelab.models.interop import typed
 from clozelab.models.interop.heads import (
     ROBERTAS,
@@ -113,8 +113,7 @@ def _judges(tensors: Mapping[str, Tensor]) -> bool:
 
 def unseeing(encoder: Encoder, family: str, kind: str) -> bool:
     """Whether the class takes the first token's vector of an encoder that reads left to right."""
-    causal = isinstance(encoder, Transformer) and encoder.causal
-    return causal and kind in SUMMARISED and family not in GPTS
+    return encoder.causal and kind in SUMMARISED and family not in GPTS
 
 
 def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: str) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from clozelab.encoder import Encoder, Lstm, Relative, Transformer
+from clozelab.encoder import Encoder
 from clozelab.errors import UserError
 from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.labels import labelled
-from clozelab.models.interop.rows import Judged, Predicts, Rows, marked_last
+from clozelab.models.interop.rows import Judged, Predicts, Rows
 
 _LARGE = 1_500_000_000  # bytes; a single file may not reach two gigabytes
 
@@ -43,17 +43,17 @@ def export_onnx(
     Weights of more than one and a half gigabytes lie in a second file beside it. With the head of a
     task its logits alone come out, as `Judged` says, and config.json beside it names the labels.
     """
-    if isinstance(shape, Lstm):
-        raise UserError("encoder lstm: its steps are not a graph of ONNX; use `clozelab embed`")
+    if shape.recurrent:
+        raise UserError("encoder: its steps are not a graph of ONNX; use `clozelab embed`")
     require(path)
     model: Rows | Judged
     if task is None:
         model = Rows(encoder, head)
     else:
         assert isinstance(head, nn.Module)
-        model = Judged(encoder, head, task, last=marked_last(shape))
+        model = Judged(encoder, head, task, last=shape.layout.summary == "last")
     names = ["input_ids", "attention_mask"]
-    if isinstance(shape, Relative) or shape.types > 1:
+    if shape.segment_types not in (0, 1):
         names.append("token_type_ids")
     path.parent.mkdir(parents=True, exist_ok=True)
     ready = model.float().cpu().eval()
@@ -68,7 +68,7 @@ def _export(
     model: nn.Module, path: Path, *, names: list[str], outputs: tuple[str, ...], shape: Encoder
 ) -> None:
     """Trace the model on a few rows, of which neither number nor length is then fixed."""
-    most = shape.positions if isinstance(shape, Transformer) else None
+    most = shape.max_positions
     ids = torch.zeros(3, min(7, most or 7), dtype=torch.long)
     mask = torch.ones_like(ids)
     # Two inputs that are one tensor would be taken for one input.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
-from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.errors import UserError
 from clozelab.models.interop.heads import SUMMARISED, TaskHead
 
@@ -96,12 +95,6 @@ class Judged(nn.Module):
             here = (counted == wanted).to(states.dtype)
         share = here / here.sum(1, keepdim=True).clamp(min=1)
         return (share[:, None] @ states).squeeze(1)
-
-
-def marked_last(shape: Encoder) -> bool:
-    """Whether the vector that stands for a block is its last token's (XLNet, GPT) or its first."""
-    causal = isinstance(shape, Transformer) and shape.causal
-    return causal or isinstance(shape, Relative)
 
 
 def _encoded(
