@@ -12,6 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders
 from torch import Tensor
 
+from clozelab.config import slots
 from clozelab.contracts import Counts, Ids, Input, Ints
 from clozelab.errors import UserError
 from clozelab.models.load import Loaded
@@ -49,9 +50,10 @@ class Filled:
 def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
     if given.recipe.encoder.reads == "words":
+        name = slots.use("encoder", given.recipe.encoder)
         raise UserError(
-            f"{given.place}: its encoder reads whole words by their characters and has no blanks;"
-            " use clozelab embed"
+            f"{given.place}: encoder {name} reads whole words by their characters and has no"
+            " blanks; use clozelab embed"
         )
     head = next((name for name in _WAYS if name in given.model.heads), None)
     if head is None:

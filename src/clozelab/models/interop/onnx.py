@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from clozelab.config import slots
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
 from clozelab.models.interop.heads import TaskHead
@@ -44,7 +45,8 @@ def export_onnx(
     task its logits alone come out, as `Judged` says, and config.json beside it names the labels.
     """
     if shape.recurrent:
-        raise UserError("encoder: its steps are not a graph of ONNX; use `clozelab embed`")
+        name = slots.use("encoder", shape)
+        raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
     require(path)
     model: Rows | Judged
     if task is None:
