@@ -17,11 +17,22 @@ if TYPE_CHECKING:
     from clozelab.finetuning.finetune import finetune
     from clozelab.models.load import load
     from clozelab.pretraining.pretrain import pretrain
+    from clozelab.registry import register
     from clozelab.studies.running import study
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
-__all__ = ["Corpus", "Recipe", "UserError", "finetune", "load", "pretrain", "read", "study"]
+__all__ = [
+    "Corpus",
+    "Recipe",
+    "UserError",
+    "finetune",
+    "load",
+    "pretrain",
+    "read",
+    "register",
+    "study",
+]
 
 _HOMES = {
     "Corpus": "clozelab.text.store",
@@ -31,6 +42,7 @@ _HOMES = {
     "load": "clozelab.models.load",
     "pretrain": "clozelab.pretraining.pretrain",
     "read": "clozelab.config.recipe",
+    "register": "clozelab.registry",
     "study": "clozelab.studies.running",
 }
 

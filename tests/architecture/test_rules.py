@@ -24,6 +24,7 @@ GROUND = {
     "markdown",
     "nearest",
     "packed",
+    "registry",
     "statistics",
 }
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training"}
@@ -40,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "markdown": set(),
     "nearest": set(),
+    "registry": {"errors", "nearest"},
     "statistics": set(),
     "data": {"nearest", "errors"},
     **{part: GROUND for part in PARTS},

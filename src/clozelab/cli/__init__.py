@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from rich.markup import escape
 
+from clozelab import registry
 from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.arguments import parser
 from clozelab.cli.console import err
@@ -46,13 +47,32 @@ def _run(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:  # which no path and no text has
             raise UserError(f"{word!r}: has a NUL character in it; leave that out")
-    arguments = parser().parse_args(words)
+    arguments = parser().parse_args(_imported(words))
     if arguments.command is None:
         raise UserError("clozelab needs a command; see clozelab --help")
     for name, value in vars(arguments).items():  # an empty budget is not none, nor a folder here
         if name not in _TEXTS and "" in (value if isinstance(value, list) else [value]):
             raise UserError(f"{_NAMES.get(name, name)}: is empty; give it a value, or leave it out")
     COMMANDS[arguments.command](arguments)
+
+
+def _imported(words: Sequence[str]) -> list[str]:
+    """The words without `--import MODULE`, which any command takes; the modules are imported."""
+    rest: list[str] = []
+    given = iter(words)
+    for word in given:
+        if word == "--":
+            return [*rest, word, *given]
+        option, sign, module = word.partition("=")
+        if option != "--import":
+            rest.append(word)
+            continue
+        if not sign:
+            module = next(given, "")
+        if not module:
+            raise UserError("--import: names no module; write --import my_package.parts")
+        registry.load(module)
+    return rest
 
 
 _TEXTS = ("text", "question", "passage", "title")  # which may be empty, or say it better

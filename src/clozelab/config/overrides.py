@@ -6,7 +6,8 @@ import tomllib
 from dataclasses import fields
 from typing import Any
 
-from clozelab.config.slots import SLOTS, TABLES
+from clozelab import registry
+from clozelab.config.slots import TABLES
 from clozelab.config.toml import Table
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
@@ -51,8 +52,9 @@ def override(tables: Table, change: str, *, place: str) -> None:
     if not isinstance(at, dict):
         raise UserError(f"{place}: {key} cannot be set; name a key of a table, as in masking.rate")
     at[last] = use = value(text)
-    if last == "use" and path and isinstance(use, str) and use in SLOTS.get(path[0], {}):
-        known = {field.name for field in fields(SLOTS[path[0]][use])} | {"use"}
+    if last == "use" and path and isinstance(use, str):
+        part = registry.find(path[0], use)
+        known = {"use", *at} if part is None else {"use", *(field.name for field in fields(part))}
         for name in [name for name in at if name not in known]:
             del at[name]
 

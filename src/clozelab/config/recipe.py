@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from clozelab import registry
 from clozelab.config import slots, toml
 from clozelab.config.overrides import override
 from clozelab.config.sizes import DIAL, derived, unknown
@@ -28,7 +29,7 @@ from clozelab.text.tokenizers import Training, part_of
 from clozelab.training import Optimiser, Schedule
 
 _WORDS = ("name", "title", "extends")
-_KEYS = (*_WORDS, *slots.TABLES, "sizes")
+_KEYS = (*_WORDS, "imports", *slots.TABLES, "sizes")
 
 names = RECIPES.names
 
@@ -66,7 +67,7 @@ class Recipe:
             part = getattr(self, slot)
             if slot == "objectives":
                 found[slot] = [{"use": slots.use(slot, one), **plain(one)} for one in part]
-            elif slot in slots.SINGLE:
+            elif slots.use(slot, part) == slots.USUAL.get(slot):
                 found[slot] = plain(part)
             else:
                 found[slot] = {"use": slots.use(slot, part), **plain(part)}
@@ -130,7 +131,8 @@ def sizes(name_or_path: str | Path) -> list[str]:
 
 def to_toml(recipe: Recipe) -> str:
     """The recipe written out whole: it extends nothing and reads back equal."""
-    return toml.to_toml({"name": recipe.name, "title": recipe.title, **recipe.tables()})
+    head = {"name": recipe.name, "title": recipe.title, "imports": slots.modules(recipe) or None}
+    return toml.to_toml({**head, **recipe.tables()})
 
 
 def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
@@ -169,9 +171,10 @@ def _resolve(source: Source) -> _Chain:
 
 
 def _decoded(source: Source) -> Table:
-    """What one file says, its keys checked."""
+    """What one file says, its keys checked and the modules that it lists loaded."""
     tables = source.tables()
     _check_keys(tables, source.place)
+    registry.require(tables.pop("imports", []), source.place)
     return tables
 
 
@@ -226,17 +229,16 @@ def _objectives(found: Any, place: str) -> Iterator[Objective]:
 def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
     if not isinstance(table, dict):
         raise UserError(f"{place}: {key} must be a table; write its keys under [{slot}]")
-    if slot in slots.SINGLE:
-        return build(slots.SINGLE[slot], table, place=place, key=key)
     parts = slots.SLOTS[slot]
-    word = table.get("use")
+    word = table.get("use", slots.USUAL.get(slot))
     if word is None:
         raise UserError(f"{place}: {key}.use is missing; use {listed(parts)}")
-    if not isinstance(word, str) or word not in parts:
-        fix = remedy(str(word), parts)
+    part = registry.find(slot, word) if isinstance(word, str) else None
+    if part is None:
+        fix = f"{remedy(str(word), parts)}{registry.failures()}"
         raise UserError(f"{place}: {key}.use = {written(word)} is unknown; {fix}")
     rest = {name: value for name, value in table.items() if name != "use"}
-    return build(parts[word], rest, place=place, key=key)
+    return build(part, rest, place=place, key=key)
 
 
 def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:

@@ -6,10 +6,10 @@ Parts say what they provide and need; what depends on a number rather than on a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from clozelab import blocks, encoder, masking, objectives, training
+from clozelab import blocks, encoder, masking, objectives, registry, training
 from clozelab.errors import UserError
 from clozelab.nearest import listed
 from clozelab.objectives import CausalLm, Distillation, MaskedLm
@@ -18,15 +18,19 @@ from clozelab.text.tokenizers import TOKENIZERS
 if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
 
-SLOTS: dict[str, Mapping[str, type]] = {
+SLOTS: dict[str, dict[str, Any]] = {
     "tokenizer": TOKENIZERS,
     "blocks": blocks.PARTS,
     "masking": masking.PARTS,
     "encoder": encoder.PARTS,
     "objectives": objectives.PARTS,
     "optimiser": training.PARTS,
+    "corruption": {"replace": masking.Corruption},
+    "schedule": {"steps": training.Schedule},
 }
-SINGLE: dict[str, type] = {"corruption": masking.Corruption, "schedule": training.Schedule}
+USUAL = {"corruption": "replace", "schedule": "steps"}  # a table that has no `use` means these
+for _slot, _table in SLOTS.items():
+    registry.opened(_slot, _table)
 TABLES = (
     *("tokenizer", "blocks", "masking", "corruption"),
     *("encoder", "objectives", "optimiser", "schedule"),
@@ -37,7 +41,19 @@ _ALPHABET = 261  # the character numbers of blocks words
 
 def use(slot: str, part: object) -> str:
     """The name of a part in its slot."""
-    return next(name for name, kind in SLOTS[slot].items() if kind is type(part))
+    for name, kind in SLOTS[slot].items():
+        if kind is type(part):
+            return name
+    name = type(part).__name__
+    raise UserError(f"{slot}: {name} is not registered; clozelab.register({slot!r}, …, {name})")
+
+
+def modules(recipe: Recipe) -> list[str]:
+    """The modules that a recipe's parts from outside are registered by."""
+    fixed = [slot for slot in TABLES if slot != "objectives"]
+    parts = [("objectives", part) for part in recipe.objectives]
+    parts += [(slot, getattr(recipe, slot)) for slot in fixed]
+    return registry.modules((slot, use(slot, part)) for slot, part in parts)
 
 
 def check(recipe: Recipe) -> None:

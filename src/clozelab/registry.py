@@ -1,0 +1,196 @@
+"""Parts from outside: how a package, a module or a script adds parts that recipes then name.
+
+`register` puts a part into its slot's table, beside those of clozelab. A module that registers
+parts is imported by Python, by a command's `--import MODULE`, or because an installed package names
+it under the entry point group `clozelab.parts`. A record (recipe.toml, task.toml, study.toml)
+lists the modules that its parts come from. A record is not trusted: what it lists is imported only
+if an installed package names it, and otherwise the user is told what to give.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, TypeVar, overload
+
+from clozelab.errors import UserError
+from clozelab.nearest import remedy
+
+GROUP = "clozelab.parts"  # of entry points
+IMPORTS = "CLOZELAB_IMPORTS"  # modules that this process has parts from, for those that it starts
+
+Part = TypeVar("Part", bound=Any)
+
+# What a part of each slot can do, beside having fields.
+DUTIES: dict[str, tuple[str, ...]] = {
+    "tokenizer": ("train",),
+    "blocks": ("plan",),
+    "masking": ("hide",),
+    "corruption": ("corrupt", "copy"),
+    "encoder": ("build", "parameters", "resized"),
+    "objectives": ("targets", "build", "parameters"),
+    "optimiser": ("build",),
+    "schedule": ("factor", "phase", "sequences_at"),
+    "task": ("lay", "build", "parameters", "decode", "score", "selects"),
+    "measure": ("__call__",),
+}
+_FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
+
+_tables: dict[str, dict[str, Any]] = {}  # of each slot whose room is loaded
+_own: dict[str, frozenset[str]] = {}  # the names in it that are clozelab's
+_outside: dict[str, dict[str, tuple[Any, str]]] = {slot: {} for slot in DUTIES}  # part, module
+_failures: list[str] = []  # of installed packages
+
+
+@overload
+def register(slot: str, name: str, part: Part) -> Part: ...
+@overload
+def register(slot: str, name: str) -> Callable[[Part], Part]: ...
+def register(slot: str, name: str, part: Any = None) -> Any:
+    """Let recipes name a part: `register("masking", "every_nth", EveryNth)`, or as a decorator.
+
+    `slot` is a table of a recipe (tokenizer, blocks, masking, corruption, encoder, objectives,
+    optimiser, schedule), or "task" for a kind of task, or "measure" for a measure of a study.
+    """
+    module = sys._getframe(1).f_globals.get("__name__", "__main__")
+    if part is None:
+        return lambda part: _registered(slot, name, part, module=module)
+    return _registered(slot, name, part, module=module)
+
+
+def opened(slot: str, table: dict[str, Any]) -> None:
+    """A room's own table of parts: what is registered from outside joins it, now and later."""
+    _tables[slot], _own[slot] = table, frozenset(table)
+    for name, (part, module) in _outside[slot].items():
+        _refuse_taken(slot, name, module)
+        table[name] = part
+
+
+def find(slot: str, name: str) -> Any | None:
+    """The part of that name; an installed package is asked where clozelab itself has none."""
+    if name not in _tables[slot]:
+        load_given()
+    return _tables[slot].get(name)
+
+
+def failures() -> str:
+    """What went wrong with installed packages, to be said where a part is missing."""
+    return "".join(f" ({failure})" for failure in _failures)
+
+
+def load(module: str) -> None:
+    """Import a module that registers parts, because the user names it (`--import`)."""
+    if module.endswith(".py") or "/" in module:
+        raise UserError(
+            f"--import {module}: is a file; give the module's name, as Python imports it,"
+            " for instance my_package.parts"
+        )
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script does not
+    try:
+        importlib.import_module(module)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"--import {module}: {type(error).__name__}: {error}; fix it, or install its package"
+        ) from error
+    _pass_on(module)
+
+
+def require(modules: Any, place: str) -> None:
+    """See to it that the modules a record lists are loaded, or refuse and say what to give."""
+    if not isinstance(modules, list) or not all(isinstance(one, str) for one in modules):
+        raise UserError(f'{place}: imports must be a list of modules, as in ["my_package.parts"]')
+    for module in modules:
+        if module == "__main__":
+            if not any(home == module for _, home in _all_outside()):
+                raise UserError(
+                    f"{place}: its parts were registered by a script or a notebook; register them"
+                    " again before this, or move them into a module and import that"
+                )
+        elif module not in sys.modules:
+            load_given()
+            if module not in sys.modules:
+                raise UserError(
+                    f"{place}: its parts come from module {module}, which is not loaded; if you"
+                    f" trust it, give --import {module}, or import it in Python before this"
+                    f"{failures()}"
+                )
+
+
+def modules(parts: Iterable[tuple[str, str]]) -> list[str]:
+    """The modules that parts, as (slot, name), come from; clozelab's own need none."""
+    homes = {_outside[slot][name][1] for slot, name in parts if name in _outside[slot]}
+    return sorted(homes)
+
+
+@cache
+def load_given() -> None:
+    """Import what installed packages name, and what the process that started this one had."""
+    for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
+        load(module)
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
+
+
+def _registered(slot: str, name: str, part: Any, *, module: str) -> Any:
+    _check(slot, name, part)
+    _refuse_taken(slot, name, module)
+    _outside[slot][name] = part, module
+    if slot in _tables:
+        _tables[slot][name] = part
+    if module != "__main__":
+        _pass_on(module)
+    return part
+
+
+def _check(slot: str, name: str, part: Any) -> None:
+    """What every part of clozelab is, every part from outside is."""
+    if slot not in DUTIES:
+        raise UserError(f"register: slot {slot} is unknown; {remedy(slot, DUTIES)}")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(f"register: name {name!r}: use small letters, digits and _")
+    place = f"{slot} {name}"
+    missing = [duty for duty in DUTIES[slot] if not callable(getattr(part, duty, None))]
+    if missing:
+        raise UserError(f"{place}: has no {missing[0]}(); a part of {slot} has it")
+    if slot == "measure":
+        return
+    settings = getattr(part, "__dataclass_params__", None)
+    if not isinstance(part, type) or settings is None or not settings.frozen:
+        raise UserError(f"{place}: is no frozen dataclass; write @dataclass(frozen=True) above it")
+    if slot in _FITTED:
+        for fact in ("provides", "needs"):
+            if not isinstance(getattr(part, fact, None), frozenset):
+                raise UserError(
+                    f"{place}: does not say what it {fact}; write {fact}: ClassVar[frozenset[str]]"
+                    " = frozenset() in it"
+                )
+
+
+def _refuse_taken(slot: str, name: str, module: str) -> None:
+    """A name has one part; a module that is run again may register its own again."""
+    if name in _own.get(slot, ()):
+        raise UserError(f"{slot} {name}: is a part of clozelab itself; choose another name")
+    home = _outside[slot][name][1] if name in _outside[slot] else module
+    if home != module:
+        raise UserError(f"{slot} {name}: is registered by {home} already; choose another name")
+
+
+def _pass_on(module: str) -> None:
+    known = [one for one in os.environ.get(IMPORTS, "").split(",") if one]
+    if module not in known:
+        os.environ[IMPORTS] = ",".join([*known, module])
+
+
+def _all_outside() -> list[tuple[Any, str]]:
+    return [found for table in _outside.values() for found in table.values()]
