@@ -35,11 +35,10 @@ from torch import Tensor, nn
 from clozelab.pretraining import starting
 from clozelab.pretraining.job import Setup
 from clozelab.reporting import study
-from clozelab.reporting.gathering import (
-    Pretraining,
-    gather,
-)
+from clozelab.reporting.records import gather
 from clozelab.runs.events import means
+from clozelab.runs.record import RunRecord
+from clozelab.studies import records
 from clozelab.training import muon
 from clozelab.training.loop import Step
 
@@ -157,10 +156,10 @@ def result(name: str) -> dict[str, Any]:
     scores: list[float] = []
     costs: list[float] = []
     if (folder / "study.toml").exists():
-        evidence = study.gathered(folder)
+        evidence = records.read(folder)
         assert study.page(evidence).written(Path("page.html"))
         runs = [*evidence.runs.values()]
-        for outcome in evidence.outcomes:
+        for outcome in evidence.cells:
             scores += outcome.scores.values()
             costs += outcome.cost.values()
     else:
@@ -239,7 +238,7 @@ def _examples(source: str) -> str:
     return sample(source, 16)
 
 
-def _curves(run: Pretraining) -> Iterator[float]:
+def _curves(run: RunRecord) -> Iterator[float]:
     for curves in (run.train, run.held_out):
         for points in curves.values():
             yield from (value for _, value in points)

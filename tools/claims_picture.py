@@ -15,9 +15,9 @@ matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 8})
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
-from clozelab.reporting.study.cells import gathered  # noqa: E402
-from clozelab.reporting.study.claims import Finding, Judged, judge  # noqa: E402
 from clozelab.runs.directory import STUDY  # noqa: E402
+from clozelab.studies.records import read  # noqa: E402
+from clozelab.studies.verdicts import Finding, Judgement, judge  # noqa: E402
 
 ROOT = Path(__file__).parents[1] / "results"
 LOOKS = {  # colour, marker: they differ without colour
@@ -29,13 +29,13 @@ WIDEST = {"points": 12.0, "nats": 5.0}  # that the axis shows to either side
 Row = tuple[str, float, Finding]  # what is claimed, what it allows to be lost, what was found
 
 
-def claims() -> list[tuple[str, Judged]]:
+def claims() -> list[tuple[str, Judgement]]:
     """Of every study kept, in the order of their names."""
-    found = [gathered(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
+    found = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
     return [(one.folder.name, judge(claim, one)) for one in found for claim in one.study.claims]
 
 
-def rows(unit: str, judged: list[tuple[str, Judged]]) -> list[Row]:
+def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """Those that are decided in a unit, where something was found."""
     return [
         (_name(study, one, finding), one.claim.margin, finding)
@@ -45,7 +45,7 @@ def rows(unit: str, judged: list[tuple[str, Judged]]) -> list[Row]:
     ]
 
 
-def _name(study: str, one: Judged, finding: Finding) -> str:
+def _name(study: str, one: Judgement, finding: Finding) -> str:
     on = f", on {finding.name}" if finding.name.startswith("pair ") else ""
     return f"{study}: {one.claim.better} over {one.claim.than}{on}"
 

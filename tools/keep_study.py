@@ -19,8 +19,8 @@ from pathlib import Path
 from keep_results import thin
 
 from clozelab.cli import main as clozelab
-from clozelab.reporting.study.cells import gathered
-from clozelab.reporting.study.curves import banded
+from clozelab.reporting.study.curves import mean_and_band
+from clozelab.studies.records import pack, read
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STEPS = 40  # lines of a cell's log, beside its evaluations
@@ -39,6 +39,7 @@ def keep(folder: Path, place: Path, commit: str) -> None:
     for done in json.loads((folder / "result.json").read_text(encoding="utf-8"))["cells"]:
         name = Path("cells", done["variant"], f"seed-{done['seed']}")
         cell(folder / name, place / name, corpus, commit)
+    pack(place)
 
 
 def cell(run: Path, place: Path, corpus: str, commit: str) -> None:
@@ -67,11 +68,11 @@ def draw(place: Path) -> None:
     matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 9})
     from matplotlib import pyplot
 
-    evidence = gathered(place)
+    evidence = read(place)
     figure, axis = pyplot.subplots(figsize=(6.4, 3.6), layout="constrained")
     for variant, colour in zip(evidence.variants, COLOURS, strict=False):
         runs = [run for (name, _), run in evidence.runs.items() if name == variant.name]
-        mean, band = banded([run.held_out["masked_lm"] for run in runs])
+        mean, band = mean_and_band([run.held_out["masked_lm"] for run in runs])
         told = f"{variant.name}: {variant.says}"
         axis.plot([x / 1e6 for x, _ in mean], [y for _, y in mean], color=colour, label=told)
         axis.fill_between(

@@ -20,7 +20,7 @@ def remedy(word: str, allowed: Iterable[str]) -> str:
     return f"use {listed(words)}" if words else "leave it out"
 
 
-def listed(words: Iterable[str]) -> str:
-    """Words as a choice: a, b or c."""
+def listed(words: Iterable[str], *, conjunction: str = "or") -> str:
+    """Words in a row: a, b or c."""
     *most, last = words
-    return f"{', '.join(most)} or {last}" if most else last
+    return f"{', '.join(most)} {conjunction} {last}" if most else last

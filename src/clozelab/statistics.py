@@ -1,7 +1,7 @@
-"""How sure a mean is, and a difference between two: intervals and tests by Student's t.
+"""Means and differences of means over seeds: intervals, tests and power by Student's t.
 
-All of it is over seeds. Two variants that were run from the same seeds saw the same text in the
-same order, so they are compared seed by seed; others by Welch's test. One seed has no interval.
+Two variants that were run from the same seeds saw the same text in the same order, so they are
+compared by a paired test; others by Welch's test. One seed has no interval.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-LEVEL = 0.95  # of every interval
-POWER = 0.80  # of what is said to have been visible
-_SLICES = 400  # of an integral; an even number
+LEVEL = 0.95  # of every confidence interval
+POWER = 0.80  # at the minimum detectable effect
 
 
 @dataclass(frozen=True)
@@ -24,41 +23,41 @@ class Estimate:
     value: float
     error: float
     freedom: float
-    seeds: int  # pairs of them, or of both sides together where they do not pair
+    seeds: int  # pairs of seeds, or the runs of both sides together where they are not paired
     paired: bool = False
 
     @property
     def half(self) -> float:
         """Half the width of the 95 % interval."""
-        return within(LEVEL, self.freedom) * self.error
+        return t_interval(LEVEL, self.freedom) * self.error
 
     @property
     def low(self) -> float:
-        """Where the interval begins."""
+        """The lower end of the 95 % interval."""
         return self.value - self.half
 
     @property
     def high(self) -> float:
-        """Where the interval ends."""
+        """The upper end of the 95 % interval."""
         return self.value + self.half
 
     @property
-    def visible(self) -> float:
-        """The true difference that as many seeds, spread like these, show four times in five."""
-        # A chance of 80 % on one side is one of 60 % on both.
-        reach = within(LEVEL, self.freedom) + within(2 * POWER - 1, self.freedom)
-        return reach * self.error
+    def detectable(self) -> float:
+        """The minimum detectable effect: a true difference that is detected with 80 % power."""
+        # One tail of 80 % is the two-sided interval of 60 %.
+        width = t_interval(LEVEL, self.freedom) + t_interval(2 * POWER - 1, self.freedom)
+        return width * self.error
 
-    def p(self, against: float = 0.0) -> float:
-        """The chance of lying as far from a value as this, were that the true one."""
-        distance = abs(self.value - against)
+    def p(self, null: float = 0.0) -> float:
+        """The two-sided p-value, if the true value were `null`."""
+        distance = abs(self.value - null)
         if not self.error:
             return 1.0 if not distance else 0.0
-        return beyond(distance / self.error, self.freedom)
+        return t_survival(distance / self.error, self.freedom)
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
-    """The mean of two or more values; fewer do not tell how sure they are."""
+    """The mean of two or more values; None for fewer, which have no standard error."""
     if len(values) < 2:
         return None
     error = statistics.stdev(values) / math.sqrt(len(values))
@@ -66,12 +65,11 @@ def mean(values: Sequence[float]) -> Estimate | None:
 
 
 def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
-    """By how much ours is above theirs, both by seed: over the seeds of both, else by Welch."""
-    both = sorted(ours.keys() & theirs.keys())
-    if len(both) > 1:
-        found = mean([ours[seed] - theirs[seed] for seed in both])
-        assert found is not None
-        return Estimate(found.value, found.error, found.freedom, found.seeds, paired=True)
+    """The mean of ours minus that of theirs, by seed: paired where two seeds are common."""
+    common = sorted(ours.keys() & theirs.keys())
+    paired = mean([ours[seed] - theirs[seed] for seed in common])
+    if paired is not None:
+        return replace(paired, paired=True)
     left, right = mean([*ours.values()]), mean([*theirs.values()])
     if left is None or right is None:
         return None
@@ -83,51 +81,39 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estima
     return Estimate(value, math.sqrt(a + b), freedom, seeds)
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Best, median and mean of some runs; of two or more also the mean's 95 % interval."""
-    found = {
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Best, median and mean of some runs; for two or more also the mean's 95 % interval."""
+    numbers = {
         "best": max(values),
         "median": statistics.median(values),
         "mean": statistics.fmean(values),
         "runs": len(values),
     }
-    sure = mean(values)
-    return found if sure is None else found | {"low": sure.low, "high": sure.high}
+    estimate = mean(values)
+    return numbers if estimate is None else numbers | {"low": estimate.low, "high": estimate.high}
 
 
-def holm(chances: Sequence[float]) -> list[float]:
-    """Chances of several tests, raised so that the least of them may be believed (Holm 1979)."""
-    found, highest = [0.0] * len(chances), 0.0
-    order = sorted(range(len(chances)), key=lambda number: chances[number])
-    for rank, number in enumerate(order):
-        highest = max(highest, min(1.0, (len(chances) - rank) * chances[number]))
-        found[number] = highest
-    return found
-
-
-def beyond(t: float, freedom: float) -> float:
-    """The chance that Student's t is farther from zero than this."""
-    # With t = √freedom · tan(angle) the density is a power of a cosine: Simpson's rule is exact
-    # enough, and no tail runs to infinity.
-    end = math.atan(t / math.sqrt(freedom))
-    width = end / _SLICES
-    total = sum(
-        (1 if place in (0, _SLICES) else 4 if place % 2 else 2)
-        * math.pow(math.cos(place * width), freedom - 1)
-        for place in range(_SLICES + 1)
-    )
-    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    inside = 2 * math.exp(scale) / math.sqrt(math.pi) * total * width / 3
-    return min(1.0, max(0.0, 1 - inside))
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several tests, corrected for their number (Holm 1979)."""
+    corrected, highest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    for rank, index in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = highest
+    return corrected
 
 
 @cache
-def within(share: float, freedom: float) -> float:
-    """How far from zero Student's t stays with that chance."""
-    low, high = 0.0, 1.0
-    while beyond(high, freedom) > 1 - share:
-        high *= 2
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, freedom) > 1 - share else (low, middle)
-    return high
+def t_survival(t: float, freedom: float) -> float:
+    """The probability that Student's t is farther from zero than `t`, on either side."""
+    from scipy.special import stdtr  # imported late: commands that compute nothing stay quick
+
+    return float(2 * stdtr(freedom, -abs(t)))
+
+
+@cache
+def t_interval(level: float, freedom: float) -> float:
+    """The half-width about zero that holds Student's t with probability `level`."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))

@@ -57,7 +57,8 @@ ALLOWED: dict[str, set[str]] = {
     "finetuning.files": GROUND | {"finetuning"},
     "studies": BELOW | {"models", "pretraining", "finetuning"},
     "bench": BELOW | {"models", "pretraining"},
-    "reporting": GROUND | {"text", "config", "runs.directory", "studies", "__init__"},
+    "reporting": GROUND
+    | {"text", "config", "runs.directory", "runs.record", "studies", "__init__"},
     "cli": BELOW
     | {"models", "pretraining", "finetuning", "studies", "bench", "reporting", "__init__"},
     "__main__": {"cli", "training"},

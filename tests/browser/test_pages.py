@@ -12,9 +12,10 @@ import pytest
 from browser.chromium import PROGRAM, Chromium
 from made_study import SCORES, study
 
-from clozelab.reporting.gathering import gather
 from clozelab.reporting.page import page as page_of_runs
-from clozelab.reporting.study import gathered, page
+from clozelab.reporting.records import gather
+from clozelab.reporting.study import page
+from clozelab.studies.records import read as read_study
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no chromium on this machine")
 
@@ -34,8 +35,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     whole = study(folder / "whole")
     begun = study(folder / "begun", scores=part, failed={("single", 0): "gave up"})
     made = {
-        "study": page(gathered(whole)),
-        "begun": page(gathered(begun)),
+        "study": page(read_study(whole)),
+        "begun": page(read_study(begun)),
         "runs": page_of_runs(*gather([whole / "cells/static"]), title="Runs"),
     }
     for name, one in made.items():
@@ -155,7 +156,7 @@ def test_the_page_prints_on_a_few_leaves(shown: Chromium) -> None:
 
 
 def test_a_page_that_is_followed_loads_itself(browser: Chromium, tmp_path: Path) -> None:
-    made, place = page(gathered(study(tmp_path / "s", scores={}))), tmp_path / "p.html"
+    made, place = page(read_study(study(tmp_path / "s", scores={}))), tmp_path / "p.html"
     place.write_text(made.html(refresh=1), encoding="utf-8")
     browser.open(place)
     place.write_text(made.html().replace("<h1>", "<h1>Now: "), encoding="utf-8")

@@ -20,9 +20,9 @@ from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.evaluate import evaluate
 from clozelab.pretraining.pretrain import resume
-from clozelab.reporting import study as study_pages
-from clozelab.reporting.gathering import gather
+from clozelab.reporting.records import gather
 from clozelab.runs.events import Ended, drained, means
+from clozelab.studies import records
 from clozelab.studies import spec as studies
 from clozelab.studies.plan import planned
 from clozelab.studies.request import asked
@@ -125,7 +125,7 @@ def test_an_imported_model_says_where_it_came_from() -> None:
 
 def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
     place = folder / "study"
-    evidence = study_pages.gathered(place)
+    evidence = records.read(place)
     assert evidence.ended and [one.scores for one in evidence.done] == [SCORES, SCORES]
     request = asked(
         studies.read(place / "study.toml"), [str(folder / "corpus")], size="tiny", budget="3steps"
@@ -133,4 +133,4 @@ def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
     plan = drained(planned(request, MACHINE, out=place))
     events = [told.event for told in follow(plan, place, machine=MACHINE, habits=QUIET)]
     assert not of(Step, events)
-    assert study_pages.gathered(place).done == evidence.done
+    assert records.read(place).done == evidence.done

@@ -29,7 +29,7 @@ from labelled import jsonl, write
 from learning import HERE, MACHINE, shrunk
 from referring import stories
 
-from clozelab import data
+from clozelab import data, statistics
 from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.finetuning import trial as trials
@@ -49,7 +49,6 @@ from clozelab.models.load import load
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Said, Scored, drained
 from clozelab.runs.session import Habits, Session
-from clozelab.statistics import spread
 from clozelab.training.loop import Step, train
 
 torch.set_num_threads(1)
@@ -501,14 +500,14 @@ def test_the_best_epoch_is_kept_and_not_the_last(
 # Seeds and grids
 
 
-def test_a_spread_is_best_median_mean_and_students_interval() -> None:
-    found = spread([1.0, 2.0, 4.0])
+def test_a_summary_is_best_median_mean_and_students_interval() -> None:
+    found = statistics.summary([1.0, 2.0, 4.0])
     assert (found["best"], found["median"], found["runs"]) == (4, 2, 3)
     assert found["mean"] == pytest.approx(7 / 3)
     # The standard deviation is √(7/3); t with two degrees of freedom is 4.302653.
     half = 4.302653 * (7 / 3) ** 0.5 / 3**0.5
     assert (found["low"], found["high"]) == pytest.approx((7 / 3 - half, 7 / 3 + half))
-    assert spread([5.0]) == {"best": 5, "median": 5, "mean": 5, "runs": 1}
+    assert statistics.summary([5.0]) == {"best": 5, "median": 5, "mean": 5, "runs": 1}
 
 
 def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: Path) -> None:
@@ -528,7 +527,9 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
             mine[str(seed)] = {"accuracy": one["dev"]["accuracy"]}
             chosen[f"{cell['name']}/seed-{seed}"] = one["selected"]
         assert cell["seeds"] == mine
-        assert cell["scores"]["accuracy"] == spread([one["accuracy"] for one in mine.values()])
+        assert cell["scores"]["accuracy"] == statistics.summary(
+            [one["accuracy"] for one in mine.values()]
+        )
         assert cell["settings"] == {"rate": float(cell["name"].removeprefix("rate-"))}
     assert result["selected"] == chosen[result["best"]] == max(chosen.values())
     assert load(str(out)).place.startswith(str(out / result["best"]))

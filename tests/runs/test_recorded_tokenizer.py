@@ -19,8 +19,8 @@ from clozelab.models.exchange import export
 from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import resume
-from clozelab.reporting.gathering import gather
 from clozelab.reporting.page import sections
+from clozelab.reporting.records import gather
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
@@ -114,9 +114,9 @@ def test_a_run_that_was_recorded_of_old_has_a_dash() -> None:
 
 
 def settings(folder: Path) -> set[str]:
-    """What a page says that two recipes do differently."""
+    """The settings in which a page says that two recipes differ."""
     runs, _ = gather([folder / "roberta", folder / "bert"])
-    table = next(one for one in sections(runs, []) if "differently" in one.title).parts[0]
+    table = next(one for one in sections(runs, []) if one.title.startswith("Differences")).parts[0]
     return {row[0].text for row in table.rows}  # type: ignore[union-attr]
 
 

@@ -25,8 +25,8 @@ from clozelab.models.build import Model
 from clozelab.pretraining import starting
 from clozelab.pretraining.job import Setup
 from clozelab.pretraining.pretrain import pretrain, resume
-from clozelab.reporting.gathering import gather
 from clozelab.reporting.page import sections
+from clozelab.reporting.records import gather
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine

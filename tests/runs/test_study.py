@@ -20,7 +20,7 @@ import clozelab
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
-from clozelab.reporting.study import page_of
+from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, drained
 from clozelab.runs.machine import Machine
@@ -78,7 +78,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
     assert found[0]["scores"]["held_out.masked_lm"] == own["held_out"]["masked_lm"]["loss"]
     # Weights that were tuned are dropped, those pretrained stay.
     assert list(first.glob("checkpoints/step-*")) and not list(first.rglob("tasks/**/step-*"))
-    page_of(out)
+    write_page(out)
     assert "Do fresh masks help?" in (out / "page.html").read_text(encoding="utf-8")
     # Nothing is done twice.
     assert begun(ran(study, out)) == []
@@ -164,7 +164,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     assert all(one["failed"] is None and one["scores"] for one in others)
     failed = out / "cells" / "broken" / "seed-0" / "failed.json"
     assert json.loads(failed.read_text())["error"] == broken["failed"]
-    page_of(out)
+    write_page(out)
     # The same command tries again what failed, and only that.
     assert begun(ran(study, out)) == ["broken/seed-0"]
 

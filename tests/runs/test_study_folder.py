@@ -29,6 +29,7 @@ from clozelab.runs.directory import PLAN, STUDY, Run, read_json
 from clozelab.runs.events import drained
 from clozelab.studies import spec as studies
 from clozelab.studies.plan import planned
+from clozelab.studies.records import PACKED, pack
 from clozelab.studies.request import asked
 from clozelab.studies.running import Begun, follow
 
@@ -164,6 +165,20 @@ def test_a_measure_that_is_asked_for_later_or_was_lost_is_taken(tmp_path: Path) 
     assert read_json(file)["scores"] == both
     (cell,) = (Run(out).result() or {})["cells"]
     assert cell["scores"] == both and cell["tokens"] > 0
+
+
+def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
+    study, out = made(tmp_path, STATIC), tmp_path / "out"
+    ran(study, out)
+    before = Run(out).result()
+    shutil.rmtree(out / "cells/static/seed-0/checkpoints")
+    pack(out)
+    assert not (out / "cells").exists()
+    assert not [told for told in ran(study, out) if isinstance(told, Begun)]
+    assert Run(out).result() == before
+    told = ran(replace(study, seeds=2), out)
+    assert [one.cell.seed for one in told if isinstance(one, Begun)] == [1]
+    assert len((Run(out).result() or {})["cells"]) == 2 and not (out / PACKED).exists()
 
 
 def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:

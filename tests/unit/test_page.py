@@ -20,11 +20,12 @@ from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.reporting import commands
-from clozelab.reporting.document import Cell, Page, Section, Table
-from clozelab.reporting.figures import Line, Row, curves, dots
-from clozelab.reporting.gathering import Pretraining, Trials, gather
+from clozelab.reporting.document import Page, Section, Table, TableCell
+from clozelab.reporting.figures import DotRow, Line, curves, dots
 from clozelab.reporting.page import page
+from clozelab.reporting.records import FinetuneRecord, gather
 from clozelab.runs.directory import PLAN, Run
+from clozelab.runs.record import RunRecord
 
 EMPTY = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -61,11 +62,11 @@ def read(page: str) -> Reader:
     return reader
 
 
-def html(runs: list[Pretraining], tunings: list[Trials], *, title: str) -> str:
+def html(runs: list[RunRecord], tunings: list[FinetuneRecord], *, title: str) -> str:
     return page(runs, tunings, title=title).html()
 
 
-def markdown(runs: list[Pretraining], tunings: list[Trials], *, title: str) -> str:
+def markdown(runs: list[RunRecord], tunings: list[FinetuneRecord], *, title: str) -> str:
     return page(runs, tunings, title=title).markdown()
 
 
@@ -187,7 +188,7 @@ def test_fine_tunings_under_way_are_left_out(tmp_path: Path) -> None:
     run, place = pretraining(tmp_path, "a"), tuning(tmp_path, "t")
     (place / "result.json").unlink()
     assert gather([run, place])[1] == []
-    with pytest.raises(UserError, match="nothing is done yet"):
+    with pytest.raises(UserError, match="no run is done yet"):
         gather([place])
 
 
@@ -310,7 +311,7 @@ def test_lines_stay_inside_their_figure() -> None:
 
 
 def test_dots_of_one_value_are_drawn() -> None:
-    drawn = dots([Row("a", [32.9, 32.9], 32.9, 32.9, 0)], across="x")
+    drawn = dots([DotRow("a", [32.9, 32.9], 32.9, 32.9, 0)], across="x")
     assert drawn.count("<circle") == 2 and "nan" not in drawn
 
 
@@ -325,15 +326,17 @@ def test_many_lines_differ_in_colour_or_dashes() -> None:
 
 def test_a_long_name_is_cut_and_kept_for_who_asks() -> None:
     long = f"{'m' * 40}<rate-{'0' * 40}"
-    drawn = dots([Row(long, [1.0], None, None, 0), Row("short", [2.0], None, None, 1)], across="x")
+    drawn = dots(
+        [DotRow(long, [1.0], None, None, 0), DotRow("short", [2.0], None, None, 1)], across="x"
+    )
     shown = re.findall('class="name".*?>(?:<title>(.*?)</title>)?([^<]*)</text>', drawn)
     assert shown[0][0] == long.replace("<", "&lt;") and "…" in shown[0][1]
     assert len(shown[0][1]) < 50 and shown[1] == ("", "short")
 
 
 @pytest.mark.parametrize(("words", "told"), [
-    (["nothing", "--out", "p.html"], "no run is here"),
-    (["a", "--out", "p.pdf"], "a page is .html or .md"),
+    (["nothing", "--out", "p.html"], "has no run"),
+    (["a", "--out", "p.pdf"], "end its name in .html or .md"),
 ])  # fmt: skip
 def test_mistakes_are_told_in_a_sentence(
     words: list[str],
@@ -381,7 +384,7 @@ def test_a_page_is_written_again_and_anything_else_is_left(
     ],
 )
 def test_names_are_shown_as_they_are_in_markdown(name: str) -> None:
-    table = Table([name], [[Cell(name)]], note=name)
+    table = Table([name], [[TableCell(name)]], note=name)
     parts = [name, table, ("note", name), ("heading", name), ("code", f"```\n{name}")]
     text = Page(name, name, [Section(name, parts)], lead=name).markdown()
     mark, _, rest = text.partition("\n")

@@ -9,26 +9,26 @@ from statistics import NormalDist, fmean, stdev
 
 import pytest
 
-from clozelab.statistics import Estimate, beyond, difference, holm, mean, spread, within
+from clozelab.statistics import Estimate, difference, holm, mean, summary, t_interval, t_survival
 
 
 @pytest.mark.parametrize("t", [0.0, 0.1, 1.0, 2.5, 12.7, 300.0])
 def test_the_tail_is_the_closed_form_where_there_is_one(t: float) -> None:
-    assert beyond(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-9)
-    assert beyond(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-6)
+    assert t_survival(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
+    assert t_survival(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
 
 
 @pytest.mark.parametrize(("freedom", "reach"), [
     (1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (20, 2.086), (120, 1.980),
 ])  # fmt: skip
 def test_the_reach_is_that_of_the_printed_tables(freedom: float, reach: float) -> None:
-    assert within(0.95, freedom) == pytest.approx(reach, abs=6e-4)
+    assert t_interval(0.95, freedom) == pytest.approx(reach, abs=6e-4)
 
 
 def test_many_degrees_of_freedom_are_a_normal_distribution() -> None:
     normal = NormalDist().inv_cdf(0.975)
-    assert within(0.95, 1e6) == pytest.approx(normal, abs=1e-5)
-    assert 2.776 < within(0.95, 3.5) < 3.182  # Welch's are seldom whole
+    assert t_interval(0.95, 1e6) == pytest.approx(normal, abs=1e-5)
+    assert 2.776 < t_interval(0.95, 3.5) < 3.182  # Welch's are seldom whole
 
 
 def test_a_mean_is_told_with_its_interval() -> None:
@@ -40,9 +40,9 @@ def test_a_mean_is_told_with_its_interval() -> None:
     assert mean([88.0]) is None and mean([]) is None
 
 
-def test_a_spread_has_an_interval_only_of_several() -> None:
-    assert spread([3.0]) == {"best": 3.0, "median": 3.0, "mean": 3.0, "runs": 1}
-    both = spread([80.0, 90.0])
+def test_a_summary_has_an_interval_only_of_several() -> None:
+    assert summary([3.0]) == {"best": 3.0, "median": 3.0, "mean": 3.0, "runs": 1}
+    both = summary([80.0, 90.0])
     assert (both["low"], both["high"]) == pytest.approx((85 - 63.53, 85 + 63.53), abs=0.01)
 
 
@@ -112,12 +112,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     assert -4 * error < hits[1] / 1500 - 0.95 < 0.04
 
 
-def test_what_is_said_to_be_visible_is_seen_four_times_in_five() -> None:
+def test_the_minimum_detectable_effect_is_detected_four_times_in_five() -> None:
     """With five seeds, nearly: the t of a true difference is not quite Student's."""
     five = Estimate(0.0, 1 / math.sqrt(5), 4, 5)
     draw, seen = random.Random(1).gauss, 0
     for _ in range(1500):
-        found = mean([five.visible + draw(0, 1) for _ in range(5)])
+        found = mean([five.detectable + draw(0, 1) for _ in range(5)])
         assert found is not None
         seen += found.low > 0
     assert 0.72 < seen / 1500 < 0.86
@@ -130,5 +130,5 @@ def test_the_documentation_has_the_right_numbers() -> None:
     assert len(rows) == 2 and len(rows[0]) == len(rows[1]) > 3
     for seeds, told in zip(*rows, strict=True):
         many = int(seeds)
-        found = Estimate(0.0, 1 / math.sqrt(many), many - 1, many).visible
+        found = Estimate(0.0, 1 / math.sqrt(many), many - 1, many).detectable
         assert float(told) == pytest.approx(found, abs=0.0501)

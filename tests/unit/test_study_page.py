@@ -18,14 +18,15 @@ from clozelab.cli import looking, main
 from clozelab.errors import UserError
 from clozelab.markdown import plain
 from clozelab.reporting import document
-from clozelab.reporting.gathering import gather
-from clozelab.reporting.study import gathered, page, page_of
-from clozelab.reporting.study.again import command
-from clozelab.reporting.study.claims import decide, judge
-from clozelab.reporting.study.curves import banded
-from clozelab.reporting.study.verdicts import LOOKS
+from clozelab.reporting.records import gather
+from clozelab.reporting.study import page, write_page
+from clozelab.reporting.study.claims import COLOURS
+from clozelab.reporting.study.curves import mean_and_band
+from clozelab.reporting.study.sections import command
 from clozelab.runs.directory import Run
 from clozelab.statistics import Estimate
+from clozelab.studies.records import read
+from clozelab.studies.verdicts import decide, judge
 
 ACCURACY = "sst2.accuracy"
 Rows = list[list[str]]
@@ -58,7 +59,7 @@ class Tables(HTMLParser):
 
 
 def tables(folder: Path) -> list[Rows]:
-    return Tables(page(gathered(folder)).html()).tables
+    return Tables(page(read(folder)).html()).tables
 
 
 def one_claim(*, better: str = "dynamic", on: str = f'"{ACCURACY}"', more: str = "") -> str:
@@ -73,7 +74,7 @@ def scored(static: list[float], dynamic: list[float], measure: str = ACCURACY) -
 
 
 def verdict(folder: Path, scores: Scores, *, text: str | None = None) -> str:
-    found = gathered(study(folder, scores=scores, text=text or one_claim()))
+    found = read(study(folder, scores=scores, text=text or one_claim()))
     return judge(found.study.claims[0], found).verdict
 
 
@@ -107,11 +108,11 @@ def test_of_a_loss_less_is_better(tmp_path: Path) -> None:
 
 def test_one_seed_is_never_enough(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores=scored([10.0], [90.0]), text=one_claim())
-    found = gathered(folder)
+    found = read(folder)
     (claim,) = found.study.claims
     assert judge(claim, found).verdict == "undecided"
     told = page(found)
-    assert "one seed does not tell chance from effect" in told.lead
+    assert "one seed cannot separate an effect from chance" in told.lead
     rows = {row[0]: row for row in tables(folder)[0]}
     assert rows["dynamic"][1:3] == ["1 of 3", "90.0"]  # and no interval
 
@@ -119,19 +120,19 @@ def test_one_seed_is_never_enough(tmp_path: Path) -> None:
 def test_runs_that_came_out_the_same_prove_nothing(tmp_path: Path) -> None:
     same, allowed = [80.0, 81.0, 80.5], one_claim(more="margin = 0.5")
     assert verdict(tmp_path / "s", scored(same, same), text=allowed) == "undecided"
-    assert "every seed came out the same" in page(gathered(tmp_path / "s")).lead
+    assert "every seed has the same result" in page(read(tmp_path / "s")).lead
     moved = [one + 0.1 for one in same]  # as sure as can be, but not the same
     assert verdict(tmp_path / "t", scored(same, moved), text=allowed) == "confirmed"
 
 
 def test_measures_are_judged_alone_and_by_their_mean(tmp_path: Path) -> None:
-    found = gathered(study(tmp_path / "s"))
+    found = read(study(tmp_path / "s"))
     judged = judge(found.study.claims[0], found)
-    assert [one.verdict for one in judged.alone] == ["undecided", "undecided"]
+    assert [one.verdict for one in judged.measures] == ["undecided", "undecided"]
     (mean,) = judged.decisive
     assert mean.advantage is not None and mean.advantage.value == pytest.approx((1.4 + 0.5) / 6)
-    chances = [one.advantage.p() for one in judged.alone if one.advantage]
-    assert judged.chances == pytest.approx([2 * min(chances), max(chances)])
+    chances = [one.advantage.p() for one in judged.measures if one.advantage]
+    assert judged.p_values == pytest.approx([2 * min(chances), max(chances)])
 
 
 def test_a_seed_without_one_of_the_measures_is_left_out_of_their_mean(tmp_path: Path) -> None:
@@ -139,27 +140,27 @@ def test_a_seed_without_one_of_the_measures_is_left_out_of_their_mean(tmp_path: 
     del static[2]["mnli.accuracy"]
     folder = study(tmp_path / "s", scores={**SCORES, "static": static})
     assert tables(folder)[0][1][4].endswith(" (2 of 3)")
-    found = gathered(folder)
+    found = read(folder)
     judged = judge(found.study.claims[0], found)
-    assert [one.advantage.seeds for one in (*judged.alone, *judged.decisive) if one.advantage] == [
-        3, 2, 2]  # fmt: skip
+    both = (*judged.measures, *judged.decisive)
+    assert [one.advantage.seeds for one in both if one.advantage] == [3, 2, 2]
 
 
 def test_points_and_nats_are_not_averaged(tmp_path: Path) -> None:
-    found = gathered(study(tmp_path / "s"))
+    found = read(study(tmp_path / "s"))
     judged = judge(found.study.claims[1], found)
     assert [one.unit for one in judged.decisive] == ["points", "nats"]
     assert judged.verdict == "confirmed"
     worse = [{**(one or {}), "held_out.masked_lm": 2.0 + 0.01 * n}
              for n, one in enumerate(SCORES["single"])]  # fmt: skip
-    found = gathered(study(tmp_path / "t", scores={**SCORES, "single": worse}))
+    found = read(study(tmp_path / "t", scores={**SCORES, "single": worse}))
     judged = judge(found.study.claims[1], found)
     assert [one.verdict for one in judged.decisive] == ["confirmed", "refuted"]
     assert judged.verdict == "undecided"
 
 
 def test_the_page_answers_its_question_first(tmp_path: Path) -> None:
-    made = page(gathered(study(tmp_path / "s")))
+    made = page(read(study(tmp_path / "s")))
     assert made.lead.startswith("Do fresh masks in every epoch help over ten fixed copies? Of 3")
     assert made.lead.endswith("at this scale: 2 confirmed and 1 refuted.")
     assert "9 of 9 cells are done" in made.opening and "Table 1" in made.opening
@@ -182,7 +183,7 @@ def test_missing_cells_leave_gaps(tmp_path: Path) -> None:
     part = {**SCORES, "dynamic": [*SCORES["dynamic"][:2], None], "single": [None, None, None]}
     failed = {("single", 1): "diverged at step 12\nlower | the rate"}
     folder = study(tmp_path / "s", scores=part, failed=failed, begun=[("dynamic", 2)])
-    made = page(gathered(folder))
+    made = page(read(folder))
     assert "5 of 9 cells are done, 1 failed" in made.opening and "so far" in made.lead
     means, gaps = tables(folder)[:2]
     assert [row[1] for row in means[1:]] == ["3 of 3", "2 of 3", "0 of 3"]
@@ -204,17 +205,17 @@ def test_what_the_first_variant_cannot_be_measured_by_has_no_difference(tmp_path
 
 
 def test_a_loss_under_the_base_s_masks_says_so(tmp_path: Path) -> None:
-    folder, note = study(tmp_path / "s"), "under the same masks for all"
-    assert note not in page(gathered(folder)).markdown()
+    folder, note = study(tmp_path / "s"), "is under the same masks"
+    assert note not in page(read(folder)).markdown()
     for own in (False, True):
         told = {"scores": {}, "base_masks": own}
         (folder / "cells/single/seed-1/measured.json").write_text(json.dumps(told))
-        assert (note in page(gathered(folder)).markdown()) == own
+        assert (note in page(read(folder)).markdown()) == own
 
 
 def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
     folder = study(tmp_path / "s", scores={})
-    page_of(folder)
+    write_page(folder)
     text = (folder / "page.md").read_text(encoding="utf-8")
     assert "No cell is done yet." in text and "0 of 9 cells" in text
     assert "nan" not in text.lower() and (folder / "page.html").exists()
@@ -223,12 +224,12 @@ def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
 def test_a_score_that_is_no_number_was_not_measured(tmp_path: Path) -> None:
     runaway = {**SCORES["dynamic"][0], "held_out.masked_lm": math.nan}  # type: ignore[dict-item]
     folder = study(tmp_path / "s", scores={**SCORES, "dynamic": [runaway]})
-    assert gathered(folder).of("dynamic", "held_out.masked_lm") == {}
+    assert read(folder).scores("dynamic", "held_out.masked_lm") == {}
 
 
 def test_markdown_says_the_same(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
-    page_of(folder)
+    write_page(folder)
     text = (folder / "page.md").read_text(encoding="utf-8")
     found = Tables((folder / "page.html").read_text(encoding="utf-8")).tables
     cells = [cell for table in found for row in table for cell in row]
@@ -237,7 +238,7 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
 
 
 def test_names_are_never_markup(tmp_path: Path) -> None:
-    text = page(gathered(study(tmp_path / "s"))).html()
+    text = page(read(study(tmp_path / "s"))).html()
     assert "<b>for ever" not in text and "&lt;b&gt;for ever" in text
 
 
@@ -250,10 +251,10 @@ def test_costs_are_told_and_shared_runs_counted_once(tmp_path: Path) -> None:
         cell["pretrained_by"] = "static" if cell["variant"] == "dynamic" else cell["variant"]
     result["cells"][0]["tokens"] = 4_040_000
     Run(folder).write_result(result)
-    text = page(gathered(folder)).markdown()
+    text = page(read(folder)).markdown()
     assert "| dynamic | 3 | 4.4 | 40 | 4 | 2.4 | 1.52 | 0.5 |" in text
     minutes = (2 * (90 + 91 + 92) + 9 * 30) / 60
-    assert f"{minutes:.1f} minutes in all, what variants share counted once" in text
+    assert f"In all {minutes:.1f} minutes; shared pretraining counts once." in text
     assert "equal tokens: they differ by at most 1.0 %" in text
 
 
@@ -261,13 +262,13 @@ def test_a_budget_of_steps_is_told_as_equal_steps(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     (folder / "plan.json").write_text(json.dumps({**plan, "equal": "steps"}), encoding="utf-8")
-    text = page(gathered(folder)).markdown()
+    text = page(read(folder)).markdown()
     assert "with equal steps." in text and "equal steps: they differ by at most 0.0 %" in text
 
 
 def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
-    words = shlex.split(command(gathered(folder)))
+    words = shlex.split(command(read(folder)))
     assert words[:3] == ["clozelab", "study", str(folder / "study.toml")]
     assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(words)
     assert ["commit", "abc"] in tables(folder)[-1]
@@ -275,37 +276,37 @@ def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
 
 def test_the_page_says_what_all_variants_share(tmp_path: Path) -> None:
     folder = study(tmp_path / "s")
-    assert "The base is the recipe bert as it is." in page(gathered(folder)).markdown()
+    assert "The base is the recipe bert without changes." in page(read(folder)).markdown()
     file = folder / "study.toml"
     text = file.read_text(encoding="utf-8")
     base = 'recipe = "bert"\nset = ["masking.rate=0.3"]\nfinetune = ["epochs=2", "rate=1e-4"]'
     file.write_text(text.replace('recipe = "bert"', base, 1), encoding="utf-8")
-    told = page(gathered(folder)).markdown()
+    told = page(read(folder)).markdown()
     assert "The base is the recipe bert with masking.rate=0.3." in told
-    assert "by the usual protocol with epochs=2 and rate=1e-4." in told
+    assert "follows the usual protocol with epochs=2 and rate=1e-4." in told
 
 
 def test_a_band_reaches_as_far_as_every_curve() -> None:
-    mean, band = banded([[(1, 4.0), (2, 3.0), (4, 2.0)], [(1, 6.0), (3, 4.0)]])
+    mean, band = mean_and_band([[(1, 4.0), (2, 3.0), (4, 2.0)], [(1, 6.0), (3, 4.0)]])
     assert mean == [(1, 5.0), (2, 4.0), (3, 3.25)]
     assert band == [(1, 4.0, 6.0), (2, 3.0, 5.0), (3, 2.5, 4.0)]
-    assert banded([[(1, 4.0), (2, 3.0)]])[0] == [(1, 4.0), (2, 3.0)]
+    assert mean_and_band([[(1, 4.0), (2, 3.0)]])[0] == [(1, 4.0), (2, 3.0)]
 
 
 def test_curves_have_bands_of_several_seeds_only(tmp_path: Path) -> None:
-    several = page(gathered(study(tmp_path / "s"))).html()
+    several = page(read(study(tmp_path / "s"))).html()
     first = {name: scores[:1] for name, scores in SCORES.items()}
-    one = page(gathered(study(tmp_path / "t", scores=first))).html()
+    one = page(read(study(tmp_path / "t", scores=first))).html()
     assert several.count("<polygon") == 3 and one.count("<polygon") == 0
     assert several.count("<polyline") == one.count("<polyline") == 3
 
 
 def test_what_a_claim_allows_is_drawn_beside_zero(tmp_path: Path) -> None:
     allowed = one_claim(more="margin = 9.0")
-    text = page(gathered(study(tmp_path / "s", text=allowed))).html()
+    text = page(read(study(tmp_path / "s", text=allowed))).html()
     places = re.findall('class="mark" x1="([^"]*)"', text)
     assert len(places) == 2 and all(0 < float(one) < 640 for one in places)
-    assert "the claim allows −9.00" in text
+    assert "the margin is −9.00" in text
 
 
 def test_the_command_knows_a_study_when_it_sees_one(
@@ -318,7 +319,7 @@ def test_the_command_knows_a_study_when_it_sees_one(
     assert "<h1>Static against dynamic masking</h1>" in text and "refresh" not in text
     assert main(["report", "s", "s", "--out", "q.html"]) == 2
     assert "name it alone" in " ".join(capsys.readouterr().err.split())
-    with pytest.raises(UserError, match="no run is here"):
+    with pytest.raises(UserError, match="has no run"):
         gather([tmp_path])  # a study among other folders is not taken for a run
 
 
@@ -404,7 +405,7 @@ def test_verdicts_and_lines_differ_for_every_sight(dark: bool, sight: str) -> No
         name: [max(0.0, sum(map(mul, row, light))) ** (1 / 2.2) for row in SIGHTS[sight]]
         for name, light in found.items()
     }
-    groups = [(0, 1, 2, 3), (4, 5, 6, 7), LOOKS.values()]  # the second are dashed
+    groups = [(0, 1, 2, 3), (4, 5, 6, 7), COLOURS.values()]  # the second are dashed
     assert all(
         math.dist(seen[f"s{a}"], seen[f"s{b}"]) > 0.18
         for group in groups

@@ -147,14 +147,15 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
 
 def _gathered(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
     from clozelab.reporting import page, study
-    from clozelab.reporting.gathering import gather
+    from clozelab.reporting.records import gather
     from clozelab.runs.directory import STUDY
+    from clozelab.studies import records
 
     if len(runs) == 1 and (runs[0] / STUDY).is_file():
-        found = study.gathered(runs[0])
-        made = study.page(found)
-        told = f"a study, {len(found.outcomes)} of {found.planned} cells"
-        return replace(made, title=title or made.title), told, not found.ended
+        record = records.read(runs[0])
+        made = study.page(record)
+        told = f"a study, {len(record.cells)} of {record.planned} cells"
+        return replace(made, title=title or made.title), told, not record.ended
     trained, tuned = gather(runs)
     going = any(not run.done for run in trained)
     told = f"{len(trained)} runs, {len(tuned)} fine-tunings"

@@ -97,7 +97,7 @@ def _running(arguments: argparse.Namespace, plan: Plan, place: Path) -> Iterator
 def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
     """Draw what the cells tell, and write the page whenever a seed is done."""
     from clozelab.cli.views import studies as views
-    from clozelab.reporting.study import page_of
+    from clozelab.reporting.study import write_page
     from clozelab.runs.directory import Run
     from clozelab.studies.running import Begun, Finished
 
@@ -117,10 +117,10 @@ def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
                     warn(f"{told.cell.name} failed: {told.failed}")
                 bars.update(everything, completed=_done(place))
                 if told.seed_is_done:
-                    page_of(place)
+                    write_page(place)
             else:
                 view.show(told.stage, told.event)
-    page_of(place)
+    write_page(place)
     result = Run(place).result()
     if result is not None and result["cells"]:
         out.print(views.scores(study, result))

@@ -100,7 +100,7 @@ def _order(arguments: argparse.Namespace, model: str) -> Order:
 
 def _watch(running: Iterator[Happened], plan: Plan, place: Path) -> None:
     """Draw the trials' events until all are done, then the table of their scores."""
-    from clozelab.reporting.scores import table
+    from clozelab.cli.views.scores import table
     from clozelab.runs.directory import Run
     from clozelab.runs.events import Began, Ended, Said
 
@@ -149,12 +149,12 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _scores(arguments: argparse.Namespace) -> None:
+    from clozelab.cli.views.scores import scores
     from clozelab.files import check_output, write_text
     from clozelab.finetuning.files.hub import is_hub
     from clozelab.finetuning.files.lines import found as found_file
     from clozelab.finetuning.files.named import NAMED
     from clozelab.finetuning.request import Data
-    from clozelab.reporting.scores import scores
     from clozelab.runs.directory import machine_facts
 
     what = arguments.task

@@ -1,4 +1,4 @@
-"""What came of the fine-tunings in a folder: scores by cell and seed, their spread, the best."""
+"""What came of the fine-tunings in a folder: scores by cell and seed, their summary, the best."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clozelab import statistics
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.runs.directory import Run
-from clozelab.statistics import spread
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Every score of every trial in the folder, the spread over seeds, and the best trial.
+    """Every score of every trial in the folder, a summary over seeds, and the best trial.
 
     `cells` are those of the grid that was asked for last; others keep their place.
     """
@@ -39,9 +39,9 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
             {
                 "name": name,
                 "settings": cell,
-                "selected": spread([result["selected"] for result in done.values()]),
+                "selected": statistics.summary([result["selected"] for result in done.values()]),
                 "scores": {
-                    metric: spread([one[metric] for one in scores.values()])
+                    metric: statistics.summary([one[metric] for one in scores.values()])
                     for metric in next(iter(scores.values()))
                 },
                 "seeds": {str(seed): one for seed, one in scores.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -13,36 +13,36 @@ import clozelab
 from clozelab.errors import UserError
 from clozelab.markdown import fenced, plain
 
-GENERATOR = f"clozelab {clozelab.__version__}"  # by which a page of ours is known
+GENERATOR = f"clozelab {clozelab.__version__}"  # marks a page as ours
 
 
 @dataclass(frozen=True)
-class Cell:
-    """What a table shows, and what it is sorted by."""
+class TableCell:
+    """The text of a table's cell, and the value that it is sorted by."""
 
     text: str
-    value: float | None = None  # numbers stand on the right
+    value: float | None = None  # a number is aligned to the right
 
 
-GAP = Cell("–")  # nothing was measured
+GAP = TableCell("–")  # not measured
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns and rows; `soft` columns are told beside the others, in a lighter ink."""
+    """Columns and rows; the `soft` columns are in a lighter colour."""
 
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
     note: str = ""
     soft: frozenset[int] = frozenset()
 
 
-Part = str | Table | tuple[str, str]  # words, a table, or (kind, content)
+Part = str | Table | tuple[str, str]  # a paragraph, a table, or (kind, content)
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and what stands under it: words, tables, figures, headings, notes, code."""
+    """A heading and its content: text, tables, figures, subheadings, notes, code."""
 
     title: str
     parts: Sequence[Part]
@@ -50,7 +50,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """All of it; `lead` is said first and loudest, `opening` beside it."""
+    """A whole page; `lead` comes first, in large type, then `opening`."""
 
     title: str
     opening: str
@@ -58,15 +58,15 @@ class Page:
     lead: str = ""
 
     def html(self, *, refresh: int | None = None) -> str:
-        """One self-contained file; it loads itself again every `refresh` seconds."""
+        """One self-contained file, which reloads every `refresh` seconds."""
         style, script = (_file(name) for name in ("page.css", "page.js"))
-        again = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
+        reload = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
         body = [f"<h1>{escape(self.title)}</h1>"]
         body += [f'<p class="lead">{escape(self.lead)}</p>'] if self.lead else []
         body += [f'<p class="note">{escape(self.opening)}</p>']
         if refresh:
             now = time.strftime("%H:%M:%S")
-            body.append(f'<p class="note">As of {now}; it loads itself every {refresh} s.</p>')
+            body.append(f'<p class="note">As of {now}; the page reloads every {refresh} s.</p>')
         for section in self.sections:
             body.append(f"<h2>{escape(section.title)}</h2>")
             body += [_html(part) for part in section.parts]
@@ -74,14 +74,14 @@ class Page:
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta name="generator" content="{GENERATOR}">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-            f"{again}<title>{escape(self.title)}</title>\n"
+            f"{reload}<title>{escape(self.title)}</title>\n"
             f"<style>\n{style}</style>\n</head>\n<body>\n"
             + "\n".join(body)
             + f"\n<script>\n{script}</script>\n</body>\n</html>\n"
         )
 
     def markdown(self) -> str:
-        """The same in plain text, without the figures."""
+        """The same as Markdown, without the figures."""
         lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {plain(self.title)}", ""]
         lines += [f"**{plain(self.lead)}**", ""] if self.lead else []
         lines += [plain(self.opening), ""]
@@ -92,26 +92,20 @@ class Page:
         return "\n".join(lines).rstrip() + "\n"
 
     def written(self, place: Path, *, refresh: int | None = None) -> str:
-        """The text of the page in the form that the name of its file asks for."""
+        """The page as HTML or Markdown, by the name of its file."""
         check(place)
         return self.markdown() if place.suffix == ".md" else self.html(refresh=refresh)
 
 
 def check(place: Path) -> None:
-    """Refuse a name that is no page's."""
+    """Refuse a file name that is neither HTML nor Markdown."""
     if place.suffix not in (".html", ".md"):
-        raise UserError(f"--out {place}: a page is .html or .md; name it so")
+        raise UserError(f"--out {place}: is no page; end its name in .html or .md")
 
 
-def number(value: float, form: str = ".1f") -> Cell:
-    """A number as a format writes it, sorted by what it is."""
-    return Cell(format(int(value) if "d" in form else value, form), float(value))
-
-
-def listed(words: Iterable[str]) -> str:
-    """Words in a row: a, b and c."""
-    *most, last = words
-    return f"{', '.join(most)} and {last}" if most else last
+def number(value: float, form: str = ".1f") -> TableCell:
+    """A number in a format, sorted by its value."""
+    return TableCell(format(int(value) if "d" in form else value, form), float(value))
 
 
 def _html(part: Part) -> str:
@@ -154,7 +148,7 @@ def _marks(right: bool, soft: bool) -> str:
     return f' class="{" ".join(words)}"' if words else ""
 
 
-def _value(cell: Cell) -> str:
+def _value(cell: TableCell) -> str:
     return "" if cell.value is None else f' data-value="{cell.value!r}"'
 
 

@@ -25,7 +25,7 @@ class Line(NamedTuple):
     band: Sequence[tuple[float, float, float]] = ()
 
 
-class Row(NamedTuple):
+class DotRow(NamedTuple):
     """A line of dots: one for each run, and the interval of their mean."""
 
     name: str
@@ -69,7 +69,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
     return drawn + legend([(one.name, one.colour) for one in lines if not one.faint])
 
 
-def dots(rows: Sequence[Row], *, across: str, marks: Sequence[float] = ()) -> str:
+def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) -> str:
     """Rows of dots, one below another, each with its mean's interval as a bar.
 
     `marks` are values to compare with, each a line from top to bottom.

@@ -31,6 +31,7 @@ _KIND = "run"  # by its marker
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 TASK = "task.toml"  # beside a fine-tuned checkpoint: the task, and how it was tuned
 STUDY = "study.toml"  # in a study's folder, beside a plan of its own
+CELLS = "cells"  # in a study's folder: a run for each variant and seed
 MEASURED = "measured.json"  # in a study's cell: what it is compared by, beside its tasks
 # Of machine.toml: what a run was computed with, which a resume may change.
 SETTINGS = (
@@ -99,7 +100,7 @@ class Run:
     def recipe(self) -> str:
         """The resolved recipe's text."""
         try:
-            return self.recipe_file.read_text(encoding="utf-8")
+            return self.read(self.recipe_file.name).decode()
         except UnicodeDecodeError:
             raise UserError(
                 f"{self.recipe_file}: is not UTF-8 text; put back a copy of it"
@@ -107,10 +108,10 @@ class Run:
 
     def machine(self) -> dict[str, Any]:
         """What the run was made on and with."""
-        file = self.path / "machine.toml"
         try:
-            return tomllib.loads(file.read_text(encoding="utf-8"))
+            return tomllib.loads(self.read("machine.toml").decode())
         except ValueError as error:
+            file = self.path / "machine.toml"
             raise UserError(f"{file}: is not TOML ({error}); fix it there") from None
 
     def remember(self, facts: Mapping[str, Any]) -> None:
@@ -172,13 +173,16 @@ class Run:
 
     def result(self) -> dict[str, Any] | None:
         """What came out; None if the run is not done."""
-        file = self.path / "result.json"
-        if not file.exists():
-            return None
         try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
+            return dict(json.loads(self.read("result.json")))
+        except FileNotFoundError:
+            return None
         except (ValueError, TypeError):
-            raise UserError(f"{file}: cannot be read; remove it") from None
+            raise UserError(f"{self.path / 'result.json'}: cannot be read; remove it") from None
+
+    def read(self, name: str) -> bytes:
+        """The content of one of its files."""
+        return (self.path / name).read_bytes()
 
     @property
     def _metrics(self) -> Path:
@@ -190,16 +194,17 @@ class Run:
 
     def _lines(self) -> Iterator[Entry]:
         """Every line that was written to its end; a crash can leave one that was not."""
-        if not self._metrics.exists():
+        try:
+            content = self.read(self._metrics.name)
+        except FileNotFoundError:
             return
-        with self._metrics.open("rb") as file:
-            for line in file:
-                try:
-                    entry = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(entry, dict) and "kind" in entry:
-                    yield entry
+        for line in content.split(b"\n"):
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and "kind" in entry:
+                yield entry
 
 
 class Board:

@@ -12,10 +12,9 @@ from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.request import Data, absolute
+from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import Study
-
-CELLS = "cells"
 
 
 @dataclass(frozen=True)

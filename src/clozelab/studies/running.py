@@ -20,6 +20,7 @@ from clozelab.studies import spec as studies
 from clozelab.studies.cell import PRETRAINING, Happened, Order, done, run
 from clozelab.studies.pace import clear
 from clozelab.studies.plan import Plan, planned
+from clozelab.studies.records import unpack
 from clozelab.studies.request import Cell, asked
 from clozelab.studies.started import held
 from clozelab.training.world import is_distributed
@@ -118,6 +119,7 @@ def _begun(
     keep_models: bool,
 ) -> Iterator[Told]:
     """The cells, in a folder that is ours alone."""
+    unpack(out)
     plan.write(out)
     orders = orders_of(plan, out, machine=machine, habits=habits, keep_models=keep_models)
     results.write(plan, orders, out)

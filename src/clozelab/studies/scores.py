@@ -61,6 +61,22 @@ def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
         raise UserError(f"{place}: {score} is unknown: after {first}. {remedy(metric, allowed)}")
 
 
+def is_loss(measure: str) -> bool:
+    """Whether lower values of a measure are better."""
+    return measure.startswith("held_out.")
+
+
+def unit(measure: str) -> str:
+    """The unit of a measure."""
+    return "nats" if is_loss(measure) else "points"
+
+
+def label(measure: str) -> str:
+    """A measure in words, as at the head of a column."""
+    words = measure.replace("_", " ").replace(".", " ")
+    return f"{words.replace('held out', 'held-out')} loss" if is_loss(measure) else words
+
+
 def metrics_of(task: str) -> list[str]:
     """The metrics that a task is scored by."""
     kind, sign, _ = task.partition("=")

@@ -1,18 +1,18 @@
-"""A study's page: the question, our table beside the paper's, and what became of its claims."""
+"""The page of a study: its question, our table beside the paper's, and the verdicts."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from clozelab.files import write_text
-from clozelab.reporting.study.cells import gathered
 from clozelab.reporting.study.sections import page
+from clozelab.studies import records
 
-__all__ = ["gathered", "page", "page_of"]
+__all__ = ["page", "write_page"]
 
 
-def page_of(folder: Path) -> None:
-    """Write page.html and page.md into a study's folder, which may be under way."""
-    made = page(gathered(folder))
+def write_page(folder: Path) -> None:
+    """Write page.html and page.md into the folder of a study, done or under way."""
+    content = page(records.read(folder))
     for name in ("page.html", "page.md"):
-        write_text(folder / name, made.written(folder / name))
+        write_text(folder / name, content.written(folder / name))

@@ -1,150 +1,182 @@
-"""The sections of a study's page: its answer, cost, changes, failures and what others make."""
+"""The sections of a study's page: answer, tables, claims, curves, cost, changes, reproduction."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from clozelab.reporting.document import GAP, Cell, Page, Part, Section, Table, listed, number
+from clozelab.nearest import listed
+from clozelab.reporting.document import GAP, Page, Part, Section, Table, TableCell, number
 from clozelab.reporting.page import differences
-from clozelab.reporting.study import again, curves, scores, verdicts
-from clozelab.reporting.study.cells import Evidence
-from clozelab.reporting.study.claims import VERDICTS, Judged, judge, told
+from clozelab.reporting.study import claims, curves, tables
+from clozelab.runs.directory import STUDY
+from clozelab.studies.records import StudyRecord
+from clozelab.studies.verdicts import VERDICTS, Judgement, judge
+
+_COSTS = {  # by column: the key of a cell's cost, and the unit
+    "M parameters": ("parameters", 1e6),
+    "steps": ("steps", 1.0),
+    "M tokens": ("tokens", 1e6),
+    "PFLOP": ("flops", 1e15),
+    "minutes": ("seconds", 60.0),
+    "minutes of tuning": ("tuning_seconds", 60.0),
+}
+_MACHINE = ("gpu", "device", "precision", "cpus", "torch", "python", "clozelab", "commit", "data",
+            "fingerprint")  # fmt: skip
 
 
-def page(evidence: Evidence) -> Page:
-    """All that is told of a study, done or under way."""
-    judged = [judge(claim, evidence) for claim in evidence.study.claims]
-    lead = f"{evidence.study.question} {answer(judged, evidence)}"
-    return Page(evidence.study.title, _opening(evidence), [*sections(evidence, judged)], lead)
+def page(record: StudyRecord) -> Page:
+    """The page of a study, done or under way."""
+    judgements = [judge(claim, record) for claim in record.study.claims]
+    lead = f"{record.study.question} {_answer(judgements, record)}"
+    return Page(record.study.title, _opening(record), [*_sections(record, judgements)], lead)
 
 
-def answer(judged: Sequence[Judged], evidence: Evidence) -> str:
-    """The claims' verdicts in one sentence."""
-    if not evidence.outcomes:
+def _answer(judgements: Sequence[Judgement], record: StudyRecord) -> str:
+    """The verdicts in one sentence."""
+    if not record.cells:
         return "No cell is done yet."
-    if not judged:
-        return "The study as it was asked for has no claim to judge."
-    if len(judged) == 1:
-        return told(judged[0], where=_where(evidence))
-    found = [one.verdict for one in judged]
-    counts = [f"{found.count(word)} {word}" for word in VERDICTS if word in found]
-    name = evidence.study.paper.name
-    return f"Of {len(judged)} claims of {name}, {_where(evidence)}: {listed(counts)}."
+    if not judgements:
+        return "This study has no claim to judge."
+    if len(judgements) == 1:
+        return claims.sentence(judgements[0], scope=_scope(record))
+    verdicts = [judgement.verdict for judgement in judgements]
+    counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts]
+    name = record.study.paper.name
+    result = listed(counts, conjunction="and")
+    return f"Of {len(judgements)} claims of {name}, {_scope(record)}: {result}."
 
 
-def _where(evidence: Evidence) -> str:
-    return "at this scale" if evidence.ended else "so far"
+def _scope(record: StudyRecord) -> str:
+    return "at this scale" if record.ended else "so far"
 
 
-def sections(evidence: Evidence, judged: Sequence[Judged]) -> Iterator[Section]:
-    """The page's content."""
-    theirs = any(name in one.paper for one in evidence.variants for name in evidence.measures())
-    beside = f" beside that of {evidence.study.paper.name}" if theirs else ""
-    yield Section(f"Our table{beside}", [*scores.tables(evidence)])
-    if judged:
-        said = [*verdicts.shown(judged, where=_where(evidence))]
-        yield Section("What was claimed, and what came out", said)
-    drawn = [*curves.drawn(evidence)]
-    if drawn:
-        yield Section("Loss", drawn)
-    yield Section("What it cost", [_cost(evidence)])
-    yield Section("What each variant changes", [*_changes(evidence)])
-    if evidence.failed:
-        yield Section("Cells that failed", [_failed(evidence)])
-    yield Section("How to do it again", [*again.told(evidence)])
+def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[Section]:
+    in_paper = any(name in one.paper for one in record.variants for name in record.measures())
+    beside = f" beside that of {record.study.paper.name}" if in_paper else ""
+    yield Section(f"Our table{beside}", [*tables.parts(record)])
+    if judgements:
+        yield Section("Claims and verdicts", [*claims.parts(judgements, scope=_scope(record))])
+    figures = [*curves.parts(record)]
+    if figures:
+        yield Section("Loss", figures)
+    yield Section("Cost", [_cost(record)])
+    yield Section("What each variant changes", [*_changes(record)])
+    if record.failed:
+        yield Section("Cells that failed", [_failed(record)])
+    yield Section("How to reproduce it", [*_reproduction(record)])
 
 
-def _opening(evidence: Evidence) -> str:
-    study, plan = evidence.study, evidence.plan
+def _opening(record: StudyRecord) -> str:
+    study, plan = record.study, record.plan
     size = f" at size {plan['size']}" if plan.get("size") else ""
-    done = f"{len(evidence.done)} of {evidence.planned} cells are done"
-    failed = f", {len(evidence.failed)} failed" if evidence.failed else ""
+    done = f"{len(record.done)} of {record.planned} cells are done"
+    failed = f", {len(record.failed)} failed" if record.failed else ""
     return (
-        f"After {study.paper.source}: {len(evidence.variants)} variants × {study.seeds} seeds{size}"
-        f" with equal {evidence.equal}. {done}{failed}. Scores are on dev sets, in points of 100;"
-        " ± is half of a mean's 95 % interval over seeds."
+        f"After {study.paper.source}: {len(record.variants)} variants × {study.seeds} seeds{size}"
+        f" with equal {record.equal}. {done}{failed}. Scores are on dev sets, in points of 100;"
+        " ± is half the 95 % interval of a mean over seeds."
     )
 
 
-def _cost(evidence: Evidence) -> Table:
-    """Of each variant the mean over its cells."""
-    forms = {
-        "M parameters": ("parameters", 1e6),
-        "steps": ("steps", 1.0),
-        "M tokens": ("tokens", 1e6),
-        "PFLOP": ("flops", 1e15),
-        "minutes": ("seconds", 60.0),
-        "and of tuning": ("tuning_seconds", 60.0),
-    }
+def _cost(record: StudyRecord) -> Table:
+    """The mean cost of each variant's cells."""
     rows = []
-    for one in evidence.variants:
-        mine = [each for each in evidence.done if each.variant == one.name]
-        row = [Cell(one.name), number(len(mine), "d")]
-        for key, size in forms.values():
-            found = [each.cost[key] / size for each in mine if key in each.cost]
-            row.append(_few(fmean(found)) if found else GAP)
+    for variant in record.variants:
+        cells = [cell for cell in record.done if cell.variant == variant.name]
+        row = [TableCell(variant.name), number(len(cells), "d")]
+        for key, scale in _COSTS.values():
+            costs = [cell.cost[key] / scale for cell in cells if key in cell.cost]
+            row.append(_three_digits(fmean(costs)) if costs else GAP)
         rows.append(row)
-    minutes = sum(each.minutes for each in evidence.outcomes)
-    twins = any(each.shared for each in evidence.outcomes)
-    once = ", what variants share counted once" if twins else ""
-    note = f"Means over a variant's cells; {minutes:,.1f} minutes in all{once}."
-    return Table(["variant", "cells done", *forms], rows, f"{note} {_equal(evidence)}".strip())
+    minutes = sum(cell.minutes for cell in record.cells)
+    once = "; shared pretraining counts once" if any(cell.shared for cell in record.cells) else ""
+    note = f"Means over the cells of a variant. In all {minutes:,.1f} minutes{once}."
+    return Table(["variant", "cells done", *_COSTS], rows, f"{note} {_equality(record)}".strip())
 
 
-def _few(value: float) -> Cell:
-    """A number in three digits, or in all of its whole ones."""
-    return Cell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
+def _three_digits(value: float) -> TableCell:
+    """A number in three digits, or rounded to a whole number from 100 on."""
+    return TableCell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
 
 
-def _equal(evidence: Evidence) -> str:
-    """How equal that was which the study holds equal."""
-    key = {"time": "seconds"}.get(evidence.equal, evidence.equal)
-    shares = {one.name: one.share for one in evidence.study.variants}
-    found = [each.cost[key] / shares[each.variant] for each in evidence.done if each.cost.get(key)]
-    if len(found) < 2:
+def _equality(record: StudyRecord) -> str:
+    """How equal the budget of the cells was."""
+    key = {"time": "seconds"}.get(record.equal, record.equal)
+    shares = {variant.name: variant.share for variant in record.study.variants}
+    amounts = [cell.cost[key] / shares[cell.variant] for cell in record.done if cell.cost.get(key)]
+    if len(amounts) < 2:
         return ""
-    apart = max(found) / min(found) - 1
-    shared = ", each by its share" if {*shares.values()} != {1.0} else ""
-    told = f"Cells have equal {evidence.equal}{shared}"
-    return f"{told}: they differ by at most {100 * apart:.1f} %."
+    apart = max(amounts) / min(amounts) - 1
+    shared = ", scaled by each variant's share" if {*shares.values()} != {1.0} else ""
+    return f"Cells have equal {record.equal}{shared}: they differ by at most {100 * apart:.1f} %."
 
 
-def _changes(evidence: Evidence) -> Iterator[Part]:
-    """In words, and setting by setting."""
+def _changes(record: StudyRecord) -> Iterator[Part]:
+    """What the variants have in common, then each in words and setting by setting."""
+    study = record.study
+    base = f"The base is the recipe {study.recipe}"
+    base += f" with {listed(study.set, conjunction='and')}." if study.set else " without changes."
+    if study.tasks and study.finetune:
+        settings = listed(study.finetune, conjunction="and")
+        base += f" Fine-tuning follows the usual protocol with {settings}."
+    yield base
     rows = []
-    for one in evidence.variants:
-        extra = [
-            *([f"recipe {one.recipe}"] if one.recipe else []),
-            *one.set,
-            *([f"distilled from {one.teacher}"] if one.teacher else []),
-            *([f"{one.share:g} × the {evidence.equal}"] if one.share != 1 else []),
-            *([f"protocol {one.protocol}"] if one.protocol else []),
-            *(f"fine-tuning {setting}" for setting in one.finetune),
+    for variant in record.variants:
+        changes = [
+            *([f"recipe {variant.recipe}"] if variant.recipe else []),
+            *variant.set,
+            *([f"distilled from {variant.teacher}"] if variant.teacher else []),
+            *([f"{variant.share:g} × the {record.equal}"] if variant.share != 1 else []),
+            *([f"protocol {variant.protocol}"] if variant.protocol else []),
+            *(f"fine-tuning {setting}" for setting in variant.finetune),
         ]
-        rows.append([Cell(one.name), Cell(one.says), Cell(", ".join(extra) or "the base as it is")])
-    yield _base(evidence)
+        texts = (variant.name, variant.says, ", ".join(changes) or "nothing: it is the base")
+        rows.append([TableCell(text) for text in texts])
     yield Table(["variant", "what it is", "what it sets"], rows)
-    compared = [(one.name, evidence.recipe(one)) for one in evidence.variants]
+    compared = [(variant.name, record.recipe(variant)) for variant in record.variants]
     if any(recipe != compared[0][1] for _, recipe in compared):
         yield ("heading", "Setting by setting")
         yield differences(compared)
 
 
-def _base(evidence: Evidence) -> str:
-    """What all variants have in common, and how all are tuned."""
-    study = evidence.study
-    told = f"The base is the recipe {study.recipe}"
-    told += f" with {listed(study.set)}." if study.set else " as it is."
-    if study.tasks and study.finetune:
-        told += f" Fine-tuning is by the usual protocol with {listed(study.finetune)}."
-    return told
-
-
-def _failed(evidence: Evidence) -> Table:
+def _failed(record: StudyRecord) -> Table:
     rows = [
-        [Cell(one.variant), number(one.seed, "d"), Cell(one.failed or "")]
-        for one in evidence.failed
+        [TableCell(cell.variant), number(cell.seed, "d"), TableCell(cell.failed or "")]
+        for cell in record.failed
     ]
     note = "Their scores are missing above. The same command tries them again."
     return Table(["variant", "seed", "why"], rows, note)
+
+
+def _reproduction(record: StudyRecord) -> Iterator[Part]:
+    """The command, and the machine and data on which it gives the same numbers."""
+    yield ("code", command(record))
+    facts = {"seeds": [listed(map(str, _seeds(record)), conjunction="and")]}
+    for name in _MACHINE:
+        values = (run.machine.get(name) for run in record.runs.values())
+        flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        facts[name] = [*dict.fromkeys(str(one) for one in flat if one is not None)]
+    rows = [
+        [TableCell(name), TableCell(", ".join(values))] for name, values in facts.items() if values
+    ]
+    yield Table(["", "as it was run"], rows)
+
+
+def _seeds(record: StudyRecord) -> list[int]:
+    planned = {int(cell["seed"]) for cell in record.plan.get("cells", [])}
+    return sorted(planned) or [*range(record.study.seeds)]
+
+
+def command(record: StudyRecord) -> str:
+    """The command that runs the study again from its file."""
+    plan = record.plan
+    words = ["clozelab", "study", str(record.folder / STUDY)]
+    data = plan.get("data") or ["CORPUS"]
+    for corpus in [data] if isinstance(data, str) else data:
+        words += ["--data", str(corpus)]
+    for name in ("size", "budget", "task_data"):
+        if plan.get(name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(plan[name])]
+    return shlex.join([*words, "--seeds", str(len(_seeds(record))), "--out", "again"])

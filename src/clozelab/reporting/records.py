@@ -1,0 +1,98 @@
+"""The runs that a page is about: pretraining runs, and fine-tunings by task, grid cell and seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.errors import UserError
+from clozelab.runs.directory import PLAN, STUDY, Run
+from clozelab.runs.record import RunRecord, read_run
+
+
+@dataclass(frozen=True)
+class FinetuneRecord:
+    """The fine-tunings of one model on one task."""
+
+    name: str
+    order: dict[str, Any]  # what they have in common, as in plan.json
+    machine: dict[str, Any]
+    cells: list[dict[str, Any]]  # of the grid, as in result.json
+    seconds: dict[str, dict[int, float]]  # by cell and seed; 0 where it diverged
+
+    @property
+    def data(self) -> tuple[str, str | None, str | None]:
+        """The task, and the training and dev files where they are the user's own."""
+        data = self.order["data"]
+        return data["task"], data["train"], data["dev"]
+
+
+def gather(places: Iterable[Path]) -> tuple[list[RunRecord], list[FinetuneRecord]]:
+    """The runs in some folders; a folder of runs stands for all of them."""
+    folders: list[Path] = []
+    for place in places:
+        inside = _folders(place)
+        if not inside:
+            raise UserError(
+                f"{place}: has no run; name the folders of runs by pretrain or finetune, or a"
+                " folder of such folders"
+            )
+        folders += inside
+    runs: list[RunRecord] = []
+    finetunings: list[FinetuneRecord] = []
+    for folder, name in _named(folders):
+        if (folder / PLAN).exists():
+            finetunings += _finetunings(folder, name)
+        else:
+            runs.append(read_run(Run.open(folder), name))
+    if not (runs or finetunings):
+        raise UserError("no run is done yet; wait until one has a result")
+    return runs, finetunings
+
+
+def _named(folders: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Each folder once, with as much of its path as makes its name unique."""
+    paths = {folder.resolve().parts: folder for folder in folders}
+    for path, folder in paths.items():
+        length = 1
+        while sum(other[-length:] == path[-length:] for other in paths) > 1:
+            length += 1
+        yield folder, str(Path(*path[-length:]))
+
+
+def _folders(place: Path) -> list[Path]:
+    """The runs at a place or right below it, without studies."""
+    if (place / STUDY).exists():
+        raise UserError(f"{place}: is a study, which has a page of its own; name it alone")
+    if _is_run(place):
+        return [place]
+    inside = sorted(path for path in place.glob("*") if path.is_dir())
+    return [folder for folder in inside if _is_run(folder) and not (folder / STUDY).exists()]
+
+
+def _is_run(place: Path) -> bool:
+    return (place / PLAN).exists() or (place / "recipe.toml").exists()
+
+
+def _finetunings(folder: Path, name: str) -> Iterator[FinetuneRecord]:
+    """The fine-tunings in a folder, once all of them are done."""
+    result = Run(folder).result()
+    if result is None:
+        return
+    seconds: dict[str, dict[int, float]] = {}
+    for cell in result["cells"]:
+        runs = [file.parent for file in (folder / cell["name"]).glob("seed-*/result.json")]
+        seconds[cell["name"]] = {
+            int(run.name.removeprefix("seed-")): (Run(run).result() or {}).get("seconds", 0.0)
+            for run in runs
+        }
+    yield FinetuneRecord(
+        name=name,
+        order=json.loads((folder / PLAN).read_text(encoding="utf-8")),
+        machine=Run(folder / result["best"]).machine(),
+        cells=result["cells"],
+        seconds=seconds,
+    )

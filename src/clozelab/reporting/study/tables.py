@@ -1,0 +1,118 @@
+"""Our table beside the paper's. What was not measured is a dash, never a guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from clozelab.nearest import listed
+from clozelab.reporting.document import GAP, Part, Table, TableCell
+from clozelab.reporting.study.claims import difference_text
+from clozelab.statistics import difference, mean
+from clozelab.studies.records import StudyRecord
+from clozelab.studies.scores import is_loss, label, unit
+from clozelab.studies.spec import Variant
+
+# Our cell and the paper's for a variant and a measure, given the largest number of seeds.
+Columns = Callable[[StudyRecord, Variant, str, int], tuple[TableCell, TableCell]]
+
+
+def parts(record: StudyRecord) -> Iterator[Part]:
+    """Means with their intervals, and differences from the first variant."""
+    measures, first = record.measures(), record.variants[0]
+    in_paper = {name for variant in record.variants for name in variant.paper}
+    yield _table(record, measures, _means, _note(record, in_paper - {*measures}))
+    # What the first variant lacks, such as a pair head, has no difference from it.
+    measures = [measure for measure in measures if record.scores(first.name, measure)]
+    if len(record.variants) > 1 and measures:
+        yield ("heading", f"Differences from {first.name}")
+        method = "Paired by seed where two or more seeds are common, else by Welch's method."
+        yield _table(record, measures, _differences, method)
+
+
+def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> Table:
+    """A row for each variant; for each measure a column of ours and, if known, of the paper."""
+    in_paper = {name for variant in record.variants for name in variant.paper}
+    columns: list[str] = ["variant", "seeds"]
+    soft: list[int] = []
+    for measure in measures:
+        columns.append(label(measure))
+        if measure in in_paper:
+            soft.append(len(columns))
+            columns.append("paper")
+    rows = []
+    for variant in record.variants:
+        counts = [len(record.scores(variant.name, name)) for name in record.measures()]
+        seeds = max(counts, default=0)
+        row = [TableCell(variant.name), TableCell(f"{seeds} of {record.study.seeds}", float(seeds))]
+        for measure in measures:
+            ours, paper = cells(record, variant, measure, seeds)
+            row += [ours, paper] if measure in in_paper else [ours]
+        rows.append(row)
+    return Table(columns, rows, note, frozenset(soft))
+
+
+def _means(
+    record: StudyRecord, variant: Variant, measure: str, seeds: int
+) -> tuple[TableCell, TableCell]:
+    values = [*record.scores(variant.name, measure).values()]
+    return _mean(values, measure, seeds), _paper(variant.paper.get(measure), measure)
+
+
+def _differences(
+    record: StudyRecord, variant: Variant, measure: str, seeds: int
+) -> tuple[TableCell, TableCell]:
+    first = record.variants[0]
+    if variant is first:
+        return GAP, GAP
+    ours, theirs = record.scores(variant.name, measure), record.scores(first.name, measure)
+    a, b = variant.paper.get(measure), first.paper.get(measure)
+    in_paper = None if a is None or b is None else a - b
+    return _difference(ours, theirs, measure), _paper(in_paper, measure, sign="+")
+
+
+def _note(record: StudyRecord, missing: set[str]) -> str:
+    """What a reader of the table should know."""
+    notes = []
+    if missing:
+        names = listed(map(label, sorted(missing)), conjunction="and")
+        notes.append(f"{record.study.paper.name} also has {names}, not run here.")
+    if record.base_masks:
+        notes.append("The masked-LM loss of all variants is under the same masks, the base's.")
+    tokenizers = any(key.startswith("tokenizer.") for key in record.changed())
+    corpora = any(variant.data for variant in record.variants)
+    if any(map(is_loss, record.measures())) and (tokenizers or corpora):
+        notes.append(
+            "A loss is per token: losses under different tokenizers or on different text cannot be"
+            " compared."
+        )
+    return " ".join(notes)
+
+
+def _mean(values: Sequence[float], measure: str, seeds: int) -> TableCell:
+    if not values:
+        return GAP
+    digits = 3 if is_loss(measure) else 1
+    estimate = mean(values)
+    interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
+    fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
+    return TableCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
+
+
+def _difference(ours: dict[int, float], theirs: dict[int, float], measure: str) -> TableCell:
+    estimate, kind = difference(ours, theirs), unit(measure)
+    if estimate is not None:
+        text = difference_text(estimate.value, kind, sign=True)
+        return TableCell(f"{text} ± {difference_text(estimate.half, kind)}", estimate.value)
+    common = ours.keys() & theirs.keys()
+    if not common:
+        return GAP
+    value = fmean(ours[seed] - theirs[seed] for seed in common)
+    return TableCell(difference_text(value, kind, sign=True), value)
+
+
+def _paper(value: float | None, measure: str, *, sign: str = "") -> TableCell:
+    if value is None:
+        return GAP
+    digits = 3 if is_loss(measure) else 1
+    return TableCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)

@@ -1,0 +1,251 @@
+"""The folder of a study, read: what was asked, and what each cell scored and cost.
+
+A study leaves its cells as loose folders. A recorded study has them packed in one file, which is
+read in their place; a study that is continued is unpacked first.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clozelab.config import recipe as recipes
+from clozelab.config.recipe import Recipe
+from clozelab.errors import UserError
+from clozelab.files import is_own, locked, write_text
+from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run
+from clozelab.runs.record import RunRecord, read_run
+from clozelab.studies import spec
+from clozelab.studies.scores import is_loss, named_task
+from clozelab.studies.spec import Study, Variant
+
+PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
+COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What one cell, a variant with a seed, scored and cost."""
+
+    variant: str
+    seed: int
+    scores: Mapping[str, float]  # by measure, as in sst2.accuracy or held_out.masked_lm
+    cost: Mapping[str, float]  # by the names of COSTS
+    failed: str | None = None
+    shared: bool = False  # its pretraining is that of another variant
+
+    @property
+    def minutes(self) -> float:
+        """Its time; a shared pretraining counts for the variant that did it."""
+        own = 0.0 if self.shared else self.cost.get("seconds", 0.0)
+        return (own + self.cost.get("tuning_seconds", 0.0)) / 60
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A study, done or under way."""
+
+    folder: Path
+    study: Study
+    plan: Mapping[str, Any]
+    cells: tuple[CellResult, ...]  # those that are done or have failed
+    runs: Mapping[tuple[str, int], RunRecord]  # those that were started, by variant and seed
+    base_masks: bool = False  # the masked-LM loss was measured under the masks of the base
+
+    @property
+    def variants(self) -> list[Variant]:
+        """The variants that were planned, in the order of the study."""
+        planned = {cell["variant"] for cell in self.plan.get("cells", [])}
+        return [one for one in self.study.variants if not planned or one.name in planned]
+
+    @property
+    def planned(self) -> int:
+        """The number of cells in the plan."""
+        return len(self.plan.get("cells", [])) or len(self.study.variants) * self.study.seeds
+
+    @property
+    def equal(self) -> str:
+        """What is equal for all cells; a budget of tokens or steps overrides the study."""
+        planned = str(self.plan.get("equal", self.study.equal))
+        return {"seconds": "time"}.get(planned, planned)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every cell is done or has failed."""
+        return len(self.cells) >= self.planned
+
+    @property
+    def done(self) -> list[CellResult]:
+        """The cells that did not fail."""
+        return [cell for cell in self.cells if cell.failed is None]
+
+    @property
+    def failed(self) -> list[CellResult]:
+        """The cells that failed."""
+        return [cell for cell in self.cells if cell.failed is not None]
+
+    def scores(self, variant: str, measure: str) -> dict[int, float]:
+        """The values of a measure for a variant, by seed."""
+        cells = [cell for cell in self.cells if cell.variant == variant]
+        return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
+
+    def measures(self) -> list[str]:
+        """Everything that is compared: the scores task by task, then the losses."""
+        names = [*self.study.measures]
+        names += [name for claim in self.study.claims for name in claim.on]
+        names += [name for cell in self.cells for name in cell.scores]
+        tasks = [named_task(task, place=self.study.name) for task in self.study.tasks]
+
+        def rank(name: str) -> tuple[bool, int]:
+            task = name.partition(".")[0]
+            return is_loss(name), tasks.index(task) if task in tasks else len(tasks)
+
+        return sorted(dict.fromkeys(names), key=rank)
+
+    def changed(self) -> set[str]:
+        """The settings, by dotted key, in which some recipe differs from the first variant's."""
+        first, *others = [self.recipe(variant) for variant in self.variants]
+        return {key for other in others for key, _, _ in recipes.difference(first, other)}
+
+    def recipe(self, variant: Variant) -> Recipe:
+        """The recipe of a variant, as its first run recorded it or as it would be."""
+        for (name, _), run in self.runs.items():
+            if name == variant.name:
+                return run.recipe
+        return self.study.recipe_of(variant, size=self.plan.get("size"))
+
+
+def read(folder: Path) -> StudyRecord:
+    """The study in a folder, its cells loose or packed."""
+    if not (folder / STUDY).is_file():
+        raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
+    study = spec.read(folder / STUDY)
+    cells = _cells(folder)
+    order = [variant.name for variant in study.variants]
+    runs = {
+        (variant, seed): read_run(cells[variant, seed], f"{variant} {seed}")
+        for variant in order
+        for seed in sorted(seed for name, seed in cells if name == variant)
+    }
+    base_masks = any(_measured(run).get("base_masks") for run in cells.values())
+    results = (Run(folder).result() or {}).get("cells", [])
+    return StudyRecord(folder, study, _plan(folder / PLAN), _results(results), runs, base_masks)
+
+
+def pack(folder: Path) -> None:
+    """Put the loose cells of a study into one file; what is not text is refused."""
+    if not (folder / STUDY).is_file():
+        raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
+    with locked(folder, work="study"):
+        texts = _packed(folder)
+        for file in (folder / CELLS).rglob("*"):
+            if file.is_file() and not is_own(file):
+                texts[file.relative_to(folder).as_posix()] = _text(file)
+        lines = (
+            json.dumps({"file": name, "text": texts[name]}, ensure_ascii=False) + "\n"
+            for name in sorted(texts)
+        )
+        write_text(folder / PACKED, "".join(lines))
+        shutil.rmtree(folder / CELLS, ignore_errors=True)
+
+
+def unpack(folder: Path) -> None:
+    """Make the cells of a study loose again; a file that is there already is newer and stays."""
+    for name, text in _packed(folder).items():
+        file = folder / name
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(file, text)
+    (folder / PACKED).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class _PackedRun(Run):
+    """A run whose files are in the packed file."""
+
+    texts: Mapping[str, str] = field(default_factory=dict)  # by name
+
+    def read(self, name: str) -> bytes:
+        if name not in self.texts:
+            raise FileNotFoundError(self.path / name)
+        return self.texts[name].encode()
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode()
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{file}: is not text, and only records are packed; remove the weights first"
+        ) from None
+
+
+def _packed(folder: Path) -> dict[str, str]:
+    """The texts in the packed file, by their path in the folder."""
+    file = folder / PACKED
+    if not file.exists():
+        return {}
+    try:
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+        texts = {str(line["file"]): str(line["text"]) for line in lines}
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"{file}: cannot be read; put back a copy of it") from None
+    for name in texts:
+        if not name.startswith(f"{CELLS}/") or ".." in Path(name).parts:
+            raise UserError(f"{file}: {name} is not in {CELLS}/; put back a copy of it")
+    return texts
+
+
+def _cells(folder: Path) -> dict[tuple[str, int], Run]:
+    """The cells that were started, by variant and seed, loose or packed."""
+    texts: dict[Path, dict[str, str]] = {}
+    for name, text in _packed(folder).items():
+        file = Path(name)
+        texts.setdefault(file.parent, {})[file.name] = text
+    runs: dict[Path, Run] = {
+        place: _PackedRun(folder / place, texts=files)
+        for place, files in texts.items()
+        if "recipe.toml" in files
+    }
+    for file in folder.glob(f"{CELLS}/*/seed-*/recipe.toml"):
+        runs[file.parent.relative_to(folder)] = Run(file.parent)
+    return {
+        (place.parent.name, int(place.name.removeprefix("seed-"))): run
+        for place, run in runs.items()
+    }
+
+
+def _measured(run: Run) -> dict[str, Any]:
+    """What measured.json says; nothing if there is none, or it was torn."""
+    try:
+        return dict(json.loads(run.read(MEASURED)))
+    except (FileNotFoundError, ValueError, TypeError):
+        return {}
+
+
+def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
+    return tuple(
+        CellResult(
+            variant=cell["variant"],
+            seed=int(cell["seed"]),
+            # A score that is not finite, as of a run that diverged, counts as not measured.
+            scores={k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
+            cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
+            failed=cell.get("failed"),
+            shared=cell.get("pretrained_by", cell["variant"]) != cell["variant"],
+        )
+        for cell in cells
+    )
+
+
+def _plan(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError):
+        raise UserError(f"{file}: cannot be read; run the study again, which writes it") from None
