@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ def keep(run: Path, place: Path, commit: str) -> list[dict[str, Any]]:
     for name in ("recipe.toml", "result.json"):
         shutil.copy(run / name, place / name)
     machine = (run / "machine.toml").read_text(encoding="utf-8")
-    if '"commit"' not in machine:
-        machine = f'"commit" = "{commit}"\n{machine}'
+    if "commit" not in tomllib.loads(machine):
+        machine = f'commit = "{commit}"\n{machine}'
     (place / "machine.toml").write_text(machine, encoding="utf-8")
     entries = thin(run / "metrics.jsonl")
     lines = "".join(json.dumps(entry) + "\n" for entry in entries)

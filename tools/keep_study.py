@@ -49,7 +49,7 @@ def cell(run: Path, place: Path, corpus: str, commit: str) -> None:
         if (run / name).exists():
             shutil.copy(run / name, place)
     machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
-    machine = re.sub('"commit" = ".*"', f'"commit" = "{commit}"', machine)
+    machine = re.sub('^"?commit"? = ".*"', f'commit = "{commit}"', machine, flags=re.MULTILINE)
     machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # its teacher, beside it
     (place / "machine.toml").write_text(machine, encoding="utf-8")
     lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
