@@ -29,7 +29,7 @@ from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 
 WARM = 5  # texts that are not counted
 
@@ -48,8 +48,8 @@ def made(place: Path, data: str) -> dict[str, Path]:
             task = starting.taught(recipe, str(runs["bert"]), **small)
         else:
             task = starting.fresh(recipe, **small)
-        machine, habits = Machine(device="cpu", compile=False), Habits(evaluate_blocks=1)
-        for _ in pretrain(task, run, machine=machine, habits=habits):
+        machine, saving = Machine(device="cpu", compile=False), SaveOptions(evaluate_blocks=1)
+        for _ in pretrain(task, run, machine=machine, saving=saving):
             pass
     return runs
 

@@ -24,7 +24,7 @@ from clozelab.finetuning.inputs import Lesson, lesson
 from clozelab.finetuning.request import Data, Order
 from clozelab.finetuning.trial import Trial
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.loop import Step, train
 
 STILL = ("dropout=0", "attention_dropout=0", "head_dropout=0")
@@ -96,7 +96,7 @@ def tuned(
 ) -> list[Happened]:
     """Everything that happens in a fine-tuning."""
     plan = given if isinstance(given, Plan) else planned(given)
-    return list(follow(plan, out, machine=machine, habits=Habits(), at_once=at_once))
+    return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
 
 
 def events(kind: type, happened: Sequence[Happened]) -> list[Any]:

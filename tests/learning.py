@@ -18,18 +18,18 @@ from torch import Tensor
 from clozelab import data
 from clozelab.config.recipe import Recipe, names, read
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.events import Event
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.checkpoint import Checkpoint, open_checkpoint
 from clozelab.training.loop import Step, train
 from clozelab.training.world import World
 
 HERE = World(0, 1, torch.device("cpu"))
 MACHINE = Machine(device="cpu", workers=0)
-QUIET = Habits(save_every=0, evaluate_every=0, evaluate_blocks=32)
+QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
 _STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
@@ -89,7 +89,7 @@ def shrunk(name: str, *overrides: str, steps: int = 4, sequences: int = 4) -> Re
     return read(name, size="tiny", overrides=[*words, *overrides])
 
 
-def task(name: str, *overrides: str, seed: int = 0, **shape: int) -> Task:
+def task(name: str, *overrides: str, seed: int = 0, **shape: int) -> PretrainJob:
     """A run of a shrunk recipe on its store; DistilBERT's under a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
     data = [store(_STORES[name])]
@@ -103,33 +103,35 @@ def teacher() -> str:
     """A small BERT that was trained for a few steps; its folder."""
     folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    list(pretrain(task("bert", "encoder.layers=2"), folder / "run", machine=MACHINE, habits=QUIET))
+    list(pretrain(task("bert", "encoder.layers=2"), folder / "run", machine=MACHINE, saving=QUIET))
     return str(folder / "run")
 
 
-def doubled(given: Task, machine: Machine = MACHINE, world: World = HERE) -> Setup:
+def doubled(given: PretrainJob, machine: Machine = MACHINE, world: World = HERE) -> PretrainTrainer:
     """A task set up in double precision, in which splits can be compared."""
     if given.teacher is not None:
         given.teacher.double()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        setup = Setup(given, machine, world)
+        trainer = PretrainTrainer(given, machine, world)
     finally:
         torch.set_default_dtype(before)
-    assert all(p.dtype == torch.float64 for p in setup.model.parameters())
-    return setup
+    assert all(p.dtype == torch.float64 for p in trainer.model.parameters())
+    return trainer
 
 
-def steps_of(setup: Setup) -> list[Step]:
+def steps_of(trainer: PretrainTrainer) -> list[Step]:
     """Every step of a set-up task."""
-    jobs = setup.steps.jobs(0, setup.steps.start())
-    return list(train(setup.train_state, (job() for job in jobs), setup.world))
+    jobs = trainer.steps.jobs(0, trainer.steps.start())
+    return list(train(trainer.train_state, (job() for job in jobs), trainer.world))
 
 
-def went(given: Task, out: Path, machine: Machine = MACHINE, habits: Habits = QUIET) -> list[Event]:
+def went(
+    given: PretrainJob, out: Path, machine: Machine = MACHINE, saving: SaveOptions = QUIET
+) -> list[Event]:
     """The events of a run."""
-    return list(pretrain(given, out, machine=machine, habits=habits))
+    return list(pretrain(given, out, machine=machine, saving=saving))
 
 
 def of(kind: type, events: Sequence[Any]) -> list[Any]:

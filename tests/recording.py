@@ -33,7 +33,7 @@ from referring import stories
 from torch import Tensor, nn
 
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import Setup
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.reporting import study
 from clozelab.reporting.records import gather
 from clozelab.runs.events import means
@@ -117,24 +117,24 @@ def pretraining(name: str) -> dict[str, Any]:
     if name == "distilbert":
         teacher, text = str(old() / "run"), [str(old() / "corpus")]
         student = shrunk(recipe, *overrides, steps=steps)
-        setup = doubled(starting.taught(student, teacher, data=text, seed=0))
+        trainer = doubled(starting.taught(student, teacher, data=text, seed=0))
     elif name == "bert, two corpora":
         text = [store("wordpiece"), f"{store('wordpiece', documents=20, skip=60)}:0.5"]
         given = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
-        setup = doubled(given)
+        trainer = doubled(given)
     else:
-        setup = doubled(task(recipe, *overrides, steps=steps))
+        trainer = doubled(task(recipe, *overrides, steps=steps))
     # Muon multiplies in the precision that is fast on a processor.
     with patch.object(muon, "product_dtype", return_value=torch.float64):
-        numbers = _numbers(steps_of(setup), setup.model)
-    return {**numbers, "digests": _batches(setup)}
+        numbers = _numbers(steps_of(trainer), trainer.model)
+    return {**numbers, "digests": _batches(trainer)}
 
 
 def dropout(name: str) -> dict[str, Any]:
     """Losses of a recipe with dropout."""
     recipe, overrides, steps = DROPOUT[name]
-    setup = doubled(task(recipe, *overrides, steps=steps))
-    return _numbers(steps_of(setup), setup.model)
+    trainer = doubled(task(recipe, *overrides, steps=steps))
+    return _numbers(steps_of(trainer), trainer.model)
 
 
 def tuning(name: str) -> dict[str, Any]:
@@ -207,9 +207,9 @@ def _numbers(steps: Sequence[Step], model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _batches(setup: Setup) -> dict[str, dict[str, str]]:
+def _batches(trainer: PretrainTrainer) -> dict[str, dict[str, str]]:
     """Digests of what the data path makes: the first steps, blocks of some epochs, the text."""
-    steps = setup.steps
+    steps = trainer.steps
     made: dict[str, Any] = {}
     for number, job in enumerate(islice(steps.jobs(0, steps.start()), PREPARED)):
         made[f"step {number}"] = job().batches

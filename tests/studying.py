@@ -12,14 +12,14 @@ from finetuning import folder, sample
 from learning import MACHINE, store
 
 from clozelab.runs.events import drained
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.studies import spec as studies
 from clozelab.studies.plan import Plan, planned
 from clozelab.studies.request import asked
 from clozelab.studies.running import Told, follow
 from clozelab.studies.spec import Study
 
-HABITS = Habits(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
+SAVE_OPTIONS = SaveOptions(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
 SMALL = (
     *("encoder.layers=2", "encoder.width=32", "encoder.heads=2", "encoder.inner=64"),
     *("encoder.embedding=32", "encoder.dropout=0.0", "encoder.attention_dropout=0.0"),
@@ -100,7 +100,7 @@ def ran(study: Study, out: Path, *, stop_after: int | None = None, **more: Any) 
     """Everything that a study tells; told to stop, it hears no more after so many events."""
     found: list[Told] = []
     plan = plan_of(study, out, **more)
-    for told in follow(plan, out, machine=MACHINE, habits=HABITS):
+    for told in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
         found.append(told)
         if stop_after is not None and len(found) == stop_after:
             break

@@ -15,7 +15,7 @@ from learning import doubled, shrunk
 
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import held_out
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, restore, save
 from clozelab.training.budget import parse
@@ -45,7 +45,7 @@ class Case(NamedTuple):
     sharded: bool
 
 
-def a_task(case: Case, stores: dict[str, str]) -> Task:
+def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     """The run of a case."""
     more = ["encoder.layers=2"] if case.name == "bert" else []
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
@@ -53,36 +53,36 @@ def a_task(case: Case, stores: dict[str, str]) -> Task:
     return starting.fresh(recipe, data=[stores[case.kind]], seed=0)
 
 
-def set_up(case: Case, stores: dict[str, str], world: World) -> Setup:
+def set_up(case: Case, stores: dict[str, str], world: World) -> PretrainTrainer:
     """The case in double precision; the first process has more micro-batches than the second."""
     sharded = case.sharded and world.size > 1
     machine = Machine(device="cpu", workers=0, micro_batch=1 + 3 * world.rank, shard=sharded)
     return doubled(a_task(case, stores), machine, world)
 
 
-def go(setup: Setup, folder: Path, begin: Path | None = None) -> Losses:
+def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Losses:
     """Take the steps, from a checkpoint on if one is given, saving in the middle and at the end."""
-    first, cursor = 0, setup.steps.start()
+    first, cursor = 0, trainer.steps.start()
     if begin is not None:
         found = open_checkpoint(begin)
-        first, cursor = found.step, restore(found, setup.train_state, setup.world)
-    jobs = setup.steps.jobs(first, cursor)
+        first, cursor = found.step, restore(found, trainer.train_state, trainer.world)
+    jobs = trainer.steps.jobs(first, cursor)
     losses = []
-    for step in train(setup.train_state, (job() for job in jobs), setup.world):
+    for step in train(trainer.train_state, (job() for job in jobs), trainer.world):
         losses.append({**step.sums, "": {"norm": step.norm, "tokens": step.tokens}})
         if step.number in (MIDDLE, STEPS):
             keep: dict[str, Any] = {"state": {"tokens": 0}, "texts": {}, "keep": 0}
-            save(folder, step, setup.train_state, setup.world, **keep)
+            save(folder, step, trainer.train_state, trainer.world, **keep)
     return losses
 
 
-def measured(setup: Setup) -> Any:
+def measured(trainer: PretrainTrainer) -> Any:
     """What held-out text comes to."""
-    corpus = setup.task.stores[0][0]
-    found = held_out(setup.recipe, corpus, length=setup.recipe.blocks.length, many=7)
+    corpus = trainer.job.stores[0][0]
+    found = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, many=7)
     assert not isinstance(found, str), found
-    model = setup.train_state.model if setup.machine.shard else bare(setup.train_state.model)
-    return found.measure(model, setup.world, tokens=64)
+    model = trainer.train_state.model if trainer.machine.shard else bare(trainer.train_state.model)
+    return found.measure(model, trainer.world, tokens=64)
 
 
 def main(folder: Path, stores: dict[str, str]) -> None:
@@ -92,12 +92,14 @@ def main(folder: Path, stores: dict[str, str]) -> None:
     with join("cpu") as world:
         for name, given in CASES.items():
             case = Case(*given)
-            setup = set_up(case, stores, world)
-            straight = go(setup, folder / "two" / name)
-            told[name] = {"straight": straight, "held_out": measured(setup)}
+            trainer = set_up(case, stores, world)
+            straight = go(trainer, folder / "two" / name)
+            told[name] = {"straight": straight, "held_out": measured(trainer)}
             begin = folder / "one" / name / f"step-{MIDDLE:08d}"
             told[name]["after"] = go(set_up(case, stores, world), folder / "after" / name, begin)
-        timed = Setup(a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world)
+        timed = PretrainTrainer(
+            a_task(Case("bert", "wordpiece", 4, False), stores), Machine("cpu"), world
+        )
         timed.fit(parse("0.5s"))
         told["steps"] = world.sum_counts([timed.recipe.schedule.steps])
         told["mine"] = timed.recipe.schedule.steps

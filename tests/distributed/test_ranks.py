@@ -141,7 +141,7 @@ def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     last = Path("checkpoints") / f"step-{STEPS:08d}"
     assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
     shutil.rmtree(two / last)
-    events = list(resume(starting.resumed(two), two, machine=MACHINE, habits=QUIET))
+    events = list(resume(starting.resumed(two), two, machine=MACHINE, saving=QUIET))
     assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
     assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
 

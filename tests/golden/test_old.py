@@ -83,7 +83,7 @@ def test_a_run_measures_what_it_measured(name: str, expected: dict[str, float]) 
 
 def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
     events = [
-        *resume(starting.resumed(folder / "run"), folder / "run", machine=MACHINE, habits=QUIET)
+        *resume(starting.resumed(folder / "run"), folder / "run", machine=MACHINE, saving=QUIET)
     ]
     steps = of(Step, events)
     assert [step.number for step in steps] == [5, 6, 7, 8]
@@ -99,7 +99,7 @@ def test_a_run_goes_on_as_it_went_on(folder: Path) -> None:
 
 def test_a_student_without_a_checkpoint_finds_its_teacher_and_begins_again(folder: Path) -> None:
     place = folder / "student"
-    events = [*resume(starting.resumed(place), place, machine=MACHINE, habits=QUIET)]
+    events = [*resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET)]
     found = losses(of(Step, events))
     assert found.keys() == STUDENT.keys()
     for objective, expected in STUDENT.items():
@@ -131,6 +131,6 @@ def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
         studies.read(place / "study.toml"), [str(folder / "corpus")], size="tiny", budget="3steps"
     )
     plan = drained(planned(request, MACHINE, out=place))
-    events = [told.event for told in follow(plan, place, machine=MACHINE, habits=QUIET)]
+    events = [told.event for told in follow(plan, place, machine=MACHINE, saving=QUIET)]
     assert not of(Step, events)
     assert records.read(place).done == evidence.done

@@ -24,7 +24,7 @@ from clozelab.cli.views.bench import table
 from clozelab.config import recipe
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.text.store import Corpus
@@ -78,7 +78,7 @@ def beside(corpus: Corpus) -> dict[str, Any]:
 @pytest.mark.parametrize("name", KINDS)
 def test_transformers_class_of_a_recipe_is_its_own(corpus: Corpus, name: str) -> None:
     made = recipe_of(Row(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
-    found = theirs.exported(Task(made, [(corpus, 1.0)]))
+    found = theirs.exported(PretrainJob(made, [(corpus, 1.0)]))
     assert found.config["architectures"] == [KINDS[name]]
 
 
@@ -118,15 +118,17 @@ def test_the_trainer_sees_the_same_text(corpus: Corpus, beside: dict[str, Any]) 
     assert [id_ for one in wholes for id_ in one] == blocks.ids.tolist()
 
 
-def prepared(corpus: Corpus, name: str) -> Setup:
+def prepared(corpus: Corpus, name: str) -> PretrainTrainer:
     asked = order(corpus, name)
     made = recipe_of(rows(asked, "cpu")[0], asked, corpus, device="cpu")
-    return Setup(Task(made, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu")))
+    return PretrainTrainer(
+        PretrainJob(made, [(corpus, 1.0)]), CPU, World(0, 1, torch.device("cpu"))
+    )
 
 
 def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]:
-    setup = prepared(corpus, name)
-    share = setup.steps.sample(setup.sources(0))
+    trainer = prepared(corpus, name)
+    share = trainer.steps.sample(trainer.sources(0))
     many = len(share) // 2 + 1
     return share, batch_shape(share, tokens=many * 32, blocks=many, longest=32, constant=constant)
 

@@ -48,7 +48,7 @@ from clozelab.finetuning.trial import Trial
 from clozelab.models.load import load
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Said, Scored, drained
-from clozelab.runs.session import Habits, Session
+from clozelab.runs.session import SaveOptions, Session
 from clozelab.training.loop import Step, train
 
 torch.set_num_threads(1)
@@ -487,7 +487,7 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
     for event in Session(
-        work, run, Habits(save_every=0, evaluate_every=work.draws.epoch), again=""
+        work, run, SaveOptions(save_every=0, evaluate_every=work.draws.epoch), again=""
     ).go(0, work.start()):
         if isinstance(event, Scored):
             seen.append({n: p.detach().clone() for n, p in work.model.named_parameters()})

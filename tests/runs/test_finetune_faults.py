@@ -27,7 +27,7 @@ from clozelab.finetuning.request import Data, refuse_changed
 from clozelab.models.load import load
 from clozelab.runs.directory import Run, read_json
 from clozelab.runs.events import Said
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 
 torch.set_num_threads(1)
 
@@ -300,7 +300,7 @@ def test_a_folder_from_before_digests_goes_on_and_takes_those_of_today(tmp_path:
 def test_a_folder_is_fine_tuned_in_by_one_process_at_a_time(tmp_path: Path, says: Says) -> None:
     file, out = write(tmp_path / "a.tsv", HEADER + ROWS), tmp_path / "out"
     given = order("pairs", str(file), *SHORT)
-    first = follow(planned(given), out, machine=MACHINE, habits=Habits())
+    first = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
     next(first)
     settings = [part for one in SHORT for part in ("--set", one)]
     words = ["--train", file, "--dev", file, "--out", out, "--device", "cpu", *settings]

@@ -24,7 +24,7 @@ from clozelab.finetuning.finetune import follow, planned
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Said, Saved, Scored
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.checkpoint import newest
 from clozelab.training.loop import Step
 
@@ -161,7 +161,7 @@ def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
     plan, out = planned(order("pairs", sample("pairs", 16), *SHORT), seeds=2), tmp_path / "out"
 
     def told_to_stop() -> None:
-        for happened in follow(plan, out, machine=MACHINE, habits=Habits()):
+        for happened in follow(plan, out, machine=MACHINE, saving=SaveOptions()):
             is_last = getattr(happened.event, "number", getattr(happened.event, "step", 0)) == 2
             if isinstance(happened.event, moment) and is_last:
                 signal.raise_signal(signal.SIGINT)
@@ -175,7 +175,7 @@ def test_a_signal_at_the_end_of_a_trial_keeps_the_next_from_beginning(
 def test_a_run_that_was_killed_before_it_saved_begins_again(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     tuned(given, tmp_path / "straight")
-    running = follow(planned(given), out, machine=MACHINE, habits=Habits())
+    running = follow(planned(given), out, machine=MACHINE, saving=SaveOptions())
     for happened in running:
         if isinstance(happened.event, Step) and happened.event.number == 2:
             break
@@ -190,7 +190,7 @@ def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
     given, out = order("pairs", sample("pairs", 16), *SHORT), tmp_path / "out"
     machine = Machine(device="cpu", precision="bf16", workers=0, micro_batch=2)
     for again, changes in ((Machine(), 0), (Machine(precision="fp32"), 1)):
-        for happened in follow(planned(given), out, machine=machine, habits=Habits()):
+        for happened in follow(planned(given), out, machine=machine, saving=SaveOptions()):
             if isinstance(happened.event, Step):
                 break
         (began,) = events(Began, happened := tuned(given, out, machine=again))

@@ -31,15 +31,15 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Evaluated, Said, Saved
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
 
 
-def resumed(place: Path, habits: Habits = QUIET) -> list[Any]:
-    return list(resume(starting.resumed(place), place, machine=MACHINE, habits=habits))
+def resumed(place: Path, saving: SaveOptions = QUIET) -> list[Any]:
+    return list(resume(starting.resumed(place), place, machine=MACHINE, saving=saving))
 
 
 def budgeted(budget: str, out: Path, *overrides: str, name: str = "roberta") -> list[Any]:
@@ -51,8 +51,8 @@ def budgeted(budget: str, out: Path, *overrides: str, name: str = "roberta") -> 
 
 
 def test_checkpoints_come_as_often_as_asked_and_only_the_last_are_kept(tmp_path: Path) -> None:
-    habits = Habits(save_every=3, keep=2, evaluate_every=4, evaluate_blocks=8)
-    events = went(task("bert", steps=10), tmp_path / "run", habits=habits)
+    saving = SaveOptions(save_every=3, keep=2, evaluate_every=4, evaluate_blocks=8)
+    events = went(task("bert", steps=10), tmp_path / "run", saving=saving)
     assert [event.step for event in of(Saved, events)] == [3, 6, 9, 10]
     assert [event.step for event in of(Evaluated, events)] == [4, 8, 10]
     kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
@@ -78,14 +78,14 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path) -> None:
-    habits = Habits(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=8)
+    saving = SaveOptions(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=8)
     place = tmp_path / "run"
-    went(task("albert", steps=8), place, habits=habits)
+    went(task("albert", steps=8), place, saving=saving)
     whole = tmp_path / "whole"
     shutil.copytree(place, whole)
     file = place / "checkpoints" / "step-00000008" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    events = resumed(place, habits)
+    events = resumed(place, saving)
     (said,) = of(Said, events)
     assert "step-00000008" in said.text and "damaged" in said.text
     assert [step.number for step in of(Step, events)] == [7, 8]
@@ -93,19 +93,19 @@ def test_a_damaged_checkpoint_is_passed_over_and_said_so(tmp_path: Path) -> None
 
 
 def test_a_run_without_a_checkpoint_begins_again_from_what_it_began_with(tmp_path: Path) -> None:
-    habits = Habits(save_every=0, evaluate_every=0, evaluate_blocks=8)
+    saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=8)
     given = starting.continued(
         shrunk("bert"), teacher(), data=[store("wordpiece")], seed=3, budget="4steps"
     )
     for number, one in enumerate((given, task("distilbert", "encoder.layers=2"))):
         straight, place = tmp_path / f"straight{number}", tmp_path / f"run{number}"
-        went(one, straight, habits=habits)
-        events = pretrain(one, place, machine=MACHINE, habits=habits)
+        went(one, straight, saving=saving)
+        events = pretrain(one, place, machine=MACHINE, saving=saving)
         for event in events:
             if isinstance(event, Step) and event.number == 2:
                 break
         events.close()  # type: ignore[attr-defined]
-        (said,) = of(Said, again := resumed(place, habits))[:1]
+        (said,) = of(Said, again := resumed(place, saving))[:1]
         assert "begins again" in said.text and of(Step, again)[0].number == 1
         assert_same(checkpoint(straight, 4), checkpoint(place, 4))
 
@@ -129,13 +129,13 @@ def test_other_data_is_refused_and_the_same_data_elsewhere_is_not(tmp_path: Path
     for data, same in (([str(moved)], True), ([store("wordpiece", skip=30)], False)):
         given = starting.resumed(place, data=data)
         if same:
-            list(resume(given, place, machine=MACHINE, habits=QUIET))
+            list(resume(given, place, machine=MACHINE, saving=QUIET))
         else:
             with pytest.raises(UserError, match="was started with other data"):
-                list(resume(given, place, machine=MACHINE, habits=QUIET))
+                list(resume(given, place, machine=MACHINE, saving=QUIET))
     weighted = starting.resumed(place, data=[f"{moved}:0.5"])
     with pytest.raises(UserError, match="was started with other data"):
-        list(resume(weighted, place, machine=MACHINE, habits=QUIET))
+        list(resume(weighted, place, machine=MACHINE, saving=QUIET))
 
 
 def test_a_run_does_not_go_on_with_another_split_of_its_text(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_run_does_not_go_on_with_another_split_of_its_text(tmp_path: Path) -> 
     went(starting.fresh(recipe, data=[str(data[0])], seed=0), place)
     given = starting.resumed(place, data=[str(data[1])])
     with pytest.raises(UserError, match="was started with other data"):
-        list(resume(given, place, machine=MACHINE, habits=QUIET))
+        list(resume(given, place, machine=MACHINE, saving=QUIET))
     resumed(place)
 
 
@@ -159,7 +159,7 @@ def test_a_run_is_resumed_from_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     again = starting.resumed(Path("run"))
     assert again.teacher is not None and again.stores[0][0].path == Path(store("wordpiece"))
-    assert of(Ended, list(resume(again, Path("run"), machine=MACHINE, habits=QUIET)))[0].whole
+    assert of(Ended, list(resume(again, Path("run"), machine=MACHINE, saving=QUIET)))[0].whole
 
 
 def test_a_folder_with_a_run_in_it_is_refused(tmp_path: Path) -> None:
@@ -203,14 +203,14 @@ def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> N
 
 def test_a_run_on_a_budget_of_time_goes_on_with_the_refits_it_had(tmp_path: Path) -> None:
     given = replace(task("roberta", steps=50), budget=parse("1.5s"))
-    habits = replace(QUIET, save_every=2)
-    for event in pretrain(given, tmp_path / "run", machine=MACHINE, habits=habits):
+    saving = replace(QUIET, save_every=2)
+    for event in pretrain(given, tmp_path / "run", machine=MACHINE, saving=saving):
         if isinstance(event, Step) and event.number == 3:  # killed there
             break
     before = recipes.parse(Run(tmp_path / "run").recipe(), "before").schedule.refits or ()
     resuming = starting.resumed(tmp_path / "run")
     assert resuming.budget == parse("1.5s")
-    events = resumed(tmp_path / "run", habits)
+    events = resumed(tmp_path / "run", saving)
     recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
     assert (recorded.schedule.refits or ())[: len(before)] == before
     last = of(Step, events)[-1].number
@@ -350,13 +350,13 @@ def test_a_run_that_diverges_names_the_last_good_checkpoint(
         return sums, memory
 
     monkeypatch.setattr(Model, "forward", broken)
-    habits = Habits(save_every=2, evaluate_every=0)
+    saving = SaveOptions(save_every=2, evaluate_every=0)
     with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000004$"):
-        went(task("bert", steps=9), tmp_path / "run", habits=habits)
+        went(task("bert", steps=9), tmp_path / "run", saving=saving)
     assert load(str(tmp_path / "run")).step == 4
     calls[0] = 4
     with pytest.raises(UserError, match=r"step 1: the loss of masked_lm.*; none is saved$"):
-        went(task("bert", steps=9), tmp_path / "other", habits=habits)
+        went(task("bert", steps=9), tmp_path / "other", saving=saving)
 
 
 # Going on from another model
@@ -367,7 +367,9 @@ def test_a_run_goes_on_from_another_with_its_heads_and_size(tmp_path: Path) -> N
     given = starting.continued(shrunk("bert"), teacher(), data=data, seed=1, budget="2steps")
     before = load(teacher())
     assert given.start is not None and given.recipe.encoder == before.recipe.encoder
-    events = went(given, tmp_path / "run", habits=Habits(save_every=1, keep=0, evaluate_every=0))
+    events = went(
+        given, tmp_path / "run", saving=SaveOptions(save_every=1, keep=0, evaluate_every=0)
+    )
     assert not [said for said in of(Said, events) if "fresh" in said.text]
     after = checkpoint(tmp_path / "run", 1).weights()
     kept = {name: value.detach() for name, value in before.model.named_parameters()}

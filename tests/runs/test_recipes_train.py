@@ -16,7 +16,7 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Evaluated, Event, Said, means
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
@@ -27,8 +27,8 @@ PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_loss_falls(name: str, tmp_path: Path) -> None:
     given = task(name, "optimiser.rate=0.005", steps=30, sequences=8)
-    habits = Habits(save_every=0, evaluate_every=0, evaluate_blocks=64)
-    events = went(given, tmp_path / "run", habits=habits)
+    saving = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=64)
+    events = went(given, tmp_path / "run", saving=saving)
     steps, main = of(Step, events), MAIN.get(name, "masked_lm")
     losses = [means(step.sums)[main]["loss"] for step in steps]
     assert len(steps) == 30
@@ -75,15 +75,15 @@ def untimed(record: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_ten_steps_and_ten_more_are_twenty(name: str, tmp_path: Path) -> None:
     base, *overrides = CASES[name]
-    habits = Habits(save_every=5, keep=0, evaluate_every=0, evaluate_blocks=16)
+    saving = SaveOptions(save_every=5, keep=0, evaluate_every=0, evaluate_blocks=16)
     straight = tmp_path / "straight"
-    went(task(base, *overrides, steps=20), straight, habits=habits)
+    went(task(base, *overrides, steps=20), straight, saving=saving)
     halved = tmp_path / "halved"
     given = task(base, *overrides, steps=20)
     workers = Machine(device="cpu", workers=2)
-    killed(pretrain(given, halved, machine=workers, habits=habits), 13)
+    killed(pretrain(given, halved, machine=workers, saving=saving), 13)
     assert not (halved / "result.json").exists()
-    events = list(resume(starting.resumed(halved), halved, machine=MACHINE, habits=habits))
+    events = list(resume(starting.resumed(halved), halved, machine=MACHINE, saving=saving))
     assert of(Step, events)[0].number == 11
     assert [said.text for said in of(Said, events)] == ["workers 2 → 0, from step 11 on"]
     assert of(Ended, events)[0].whole

@@ -59,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in ("roberta", "bert"):
         given = starting.fresh(shrunk(name, steps=2), data=[store("wordpiece")], seed=0)
-        said = [one.text for one in of(Said, went(given, folder / name, habits=QUIET))]
+        said = [one.text for one in of(Said, went(given, folder / name, saving=QUIET))]
         assert sum(line.endswith(LINE) for line in said) == (name == "roberta")
     return folder
 
@@ -132,7 +132,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
         place = tmp_path / name
         recipe = shrunk(name, steps=4)
         given = starting.fresh(recipe, data=[store("wordpiece")], seed=0)
-        went(given, place, habits=replace(QUIET, save_every=2, keep=0))
+        went(given, place, saving=replace(QUIET, save_every=2, keep=0))
         # As it was written before.
         size = given.recipe.tokenizer.vocabulary
         asked = replace(given.recipe, tokenizer=replace(recipe.tokenizer, vocabulary=size))
@@ -143,7 +143,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
     for file in (place / "result.json", *place.glob("checkpoints/step-00000004/*")):
         file.unlink() if file.is_file() else None
     given = starting.resumed(place, recipe=shrunk("roberta", steps=4))
-    events = list(resume(given, place, machine=Machine(), habits=QUIET))
+    events = list(resume(given, place, machine=Machine(), saving=QUIET))
     assert of(Ended, events)[0].whole
     assert type(load(str(place)).recipe.tokenizer) is Wordpiece
 

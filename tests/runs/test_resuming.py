@@ -23,7 +23,7 @@ from clozelab.files import MARKER, kind_of
 from clozelab.models import exchange
 from clozelab.models.build import Model
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import Setup
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.reporting.page import sections
 from clozelab.reporting.records import gather
@@ -31,7 +31,7 @@ from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.pacing import Pacer
-from clozelab.runs.session import Habits, Session
+from clozelab.runs.session import SaveOptions, Session
 from clozelab.training import muon
 from clozelab.training.budget import parse
 from clozelab.training.loop import Step
@@ -39,7 +39,7 @@ from clozelab.training.schedule import Schedule
 
 torch.set_num_threads(1)
 
-OFTEN = Habits(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=16)
+OFTEN = SaveOptions(save_every=2, keep=0, evaluate_every=0, evaluate_blocks=16)
 SMALL = Machine(device="cpu", precision="bf16", micro_batch=2, workers=0, recompute=True)
 DROPS = ("encoder.dropout=0.1", "encoder.attention_dropout=0.1")
 
@@ -51,10 +51,10 @@ def killed(events: Iterator[Event], after: int) -> None:
             return
 
 
-def again(place: Path, machine: Machine | None = None, habits: Habits = OFTEN) -> list[Any]:
+def again(place: Path, machine: Machine | None = None, saving: SaveOptions = OFTEN) -> list[Any]:
     """The events of a run that goes on."""
     given = starting.resumed(place)
-    return list(resume(given, place, machine=machine or Machine(), habits=habits))
+    return list(resume(given, place, machine=machine or Machine(), saving=saving))
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -74,7 +74,7 @@ def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_pat
     straight, halved = tmp_path / "straight", tmp_path / "halved"
     went(task("roberta", *DROPS, steps=6), straight, SMALL, OFTEN)
     given = task("roberta", *DROPS, steps=6)
-    killed(pretrain(given, halved, machine=SMALL, habits=OFTEN), 3)
+    killed(pretrain(given, halved, machine=SMALL, saving=OFTEN), 3)
     events = again(halved)
     (began,) = of(Began, events)
     assert (began.first, began.precision, began.micro_tokens) == (2, "bf16", 64)
@@ -86,7 +86,7 @@ def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_pat
 
 def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, habits=OFTEN), 3)
+    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
     events = again(place, Machine(precision="fp32", micro_batch=4))
     (began,) = of(Began, events)
     assert (began.precision, began.micro_tokens) == ("fp32", 128)
@@ -109,7 +109,7 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
 ) -> None:
     place = tmp_path / "run"
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.bfloat16)
-    killed(pretrain(task("swift", steps=4), place, machine=MACHINE, habits=OFTEN), 3)
+    killed(pretrain(task("swift", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     assert Run(place).machine()["muon"] == "bfloat16"
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
     again(place)
@@ -119,9 +119,9 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
 
 def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, habits=OFTEN), 3)
+    killed(pretrain(task("roberta", steps=6), place, machine=SMALL, saving=OFTEN), 3)
     given = starting.resumed(place)
-    killed(resume(given, place, machine=Machine(precision="fp32"), habits=OFTEN), 3)
+    killed(resume(given, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
     assert Run(place).machine()["precision"] == "fp32"
     again(place, Machine(precision="bf16"))
     assert [entry["settings"] for entry in Run(place).entries("changed")] == [{}]
@@ -146,7 +146,7 @@ def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) ->
 
 def test_a_resume_keeps_as_many_checkpoints_as_the_run_did(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("bert", steps=8), place, machine=MACHINE, habits=OFTEN), 7)
+    killed(pretrain(task("bert", steps=8), place, machine=MACHINE, saving=OFTEN), 7)
     assert main(["pretrain", "--resume", str(place), "--save-every", "2"]) == 0
     saved = sorted(path.name for path in (place / "checkpoints").iterdir())
     assert saved == [f"step-{step:08d}" for step in (2, 4, 6, 8)]
@@ -168,7 +168,7 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Model, "forward", tight)
     place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
     for event in pretrain(
-        task("roberta", steps=5, sequences=8), place, machine=machine, habits=OFTEN
+        task("roberta", steps=5, sequences=8), place, machine=machine, saving=OFTEN
     ):
         taken[0] += isinstance(event, Step)
     settings = {"micro_tokens": {"from": 256, "to": 64}}
@@ -184,7 +184,7 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_run_recorded_before_goes_on_as_it_would_have(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    killed(pretrain(task("bert", steps=4), place, machine=MACHINE, habits=OFTEN), 3)
+    killed(pretrain(task("bert", steps=4), place, machine=MACHINE, saving=OFTEN), 3)
     file = place / "machine.toml"
     kept = [one for one in file.read_text().splitlines() if re.match(r'"(seed|data)"', one)]
     file.write_text("\n".join(kept))
@@ -244,8 +244,8 @@ def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
 
     monkeypatch.setattr(Pacer, "wanted", wanted)
     place, given = tmp_path / "run", replace(task("roberta", *DROPS), budget=parse("1m"))
-    monkeypatch.setattr(Setup, "seconds_a_step", lambda *_: 60 / 20)
-    killed(pretrain(given, place, machine=MACHINE, habits=OFTEN), after)
+    monkeypatch.setattr(PretrainTrainer, "seconds_a_step", lambda *_: 60 / 20)
+    killed(pretrain(given, place, machine=MACHINE, saving=OFTEN), after)
     again(place)
     recorded = recipes.parse(Run(place).recipe(), "recorded")
     assert recorded.schedule.steps == 20 and recorded.schedule.refits == ((3, 12), (6, 9))
@@ -283,7 +283,7 @@ def test_a_lost_result_comes_back(
 
         monkeypatch.setattr(Session, "_save", save)
     place = tmp_path / "run"
-    went(task("bert", steps=4), place, habits=OFTEN)
+    went(task("bert", steps=4), place, saving=OFTEN)
     before = json.loads((place / "result.json").read_text())
     log = place / "metrics.jsonl"
     lines = log.read_text().splitlines(keepends=True)
@@ -305,7 +305,7 @@ def test_a_lost_result_comes_back(
 
 def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("bert", steps=2), place, habits=OFTEN)
+    went(task("bert", steps=2), place, saving=OFTEN)
     folder = place / "checkpoints"
     (folder / "step-00000002").rename(folder / ".step-00000002.old")
     assert not of(Step, again(place))
@@ -314,12 +314,12 @@ def test_a_checkpoint_that_a_killed_save_had_set_aside_is_put_back(tmp_path: Pat
 
 def test_what_a_killed_save_had_still_to_remove_goes_unless_the_run_is_done(tmp_path: Path) -> None:
     place, folder = tmp_path / "run", tmp_path / "run" / "checkpoints"
-    went(task("bert", steps=6), place, habits=OFTEN)
+    went(task("bert", steps=6), place, saving=OFTEN)
     sparing = replace(OFTEN, keep=1)
-    again(place, habits=sparing)
+    again(place, saving=sparing)
     assert len(os.listdir(folder)) == 3
     (place / "result.json").unlink()
-    again(place, habits=sparing)
+    again(place, saving=sparing)
     assert os.listdir(folder) == ["step-00000006"]
 
 
@@ -331,7 +331,7 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
 ) -> None:
     place, file = tmp_path / "run", tmp_path / "bert.toml"
     file.write_text(to_toml(shrunk("bert", steps=4)), encoding="utf-8")
-    first = pretrain(task("bert", steps=4), place, machine=MACHINE, habits=OFTEN)
+    first = pretrain(task("bert", steps=4), place, machine=MACHINE, saving=OFTEN)
     while not isinstance(next(first), Began):
         pass
     before = tree(place)
@@ -347,12 +347,12 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
 
 def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("bert", steps=4), place, habits=OFTEN)
+    went(task("bert", steps=4), place, saving=OFTEN)
     given, recorded = starting.resumed(place), recipes.parse(Run(place).recipe(), "recorded")
     other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
     Run(place).refit(2, 6, recipe_toml=to_toml(other))
     with pytest.raises(UserError, match="went on meanwhile"):
-        list(resume(given, place, machine=Machine(), habits=OFTEN))
+        list(resume(given, place, machine=Machine(), saving=OFTEN))
 
 
 def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_path: Path) -> None:
@@ -371,8 +371,10 @@ def test_neither_a_student_nor_an_import_is_written_over_a_run_under_way(tmp_pat
 def test_a_folder_that_holds_something_else_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.pretraining.pretrain.Setup", None)  # it is refused before
+    monkeypatch.setattr(
+        "clozelab.pretraining.pretrain.PretrainTrainer", None
+    )  # it is refused before
     (tmp_path / MARKER).write_text("corpus\n")
     with pytest.raises(UserError, match="holds a corpus, not a run"):
-        went(task("bert", steps=1), tmp_path, habits=QUIET)
+        went(task("bert", steps=1), tmp_path, saving=QUIET)
     assert os.listdir(tmp_path) == [MARKER]

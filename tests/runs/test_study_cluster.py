@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from learning import MACHINE
-from studying import BROKEN, HABITS, STATIC, STUDENT, made, plan_of, ran
+from studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run
@@ -35,7 +35,9 @@ def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     study = made(tmp_path, STUDENT, STATIC, BROKEN)
     here, there = tmp_path / "here", tmp_path / "there"
     ran(study, here)
-    told = list(follow(plan_of(study, there), there, machine=MACHINE, habits=HABITS, on="local"))
+    told = list(
+        follow(plan_of(study, there), there, machine=MACHINE, saving=SAVE_OPTIONS, on="local")
+    )
     names = [one.cell.variant for one in told if isinstance(one, Finished)]
     assert sorted(names) == ["broken", "static", "student"]
     assert names.index("static") < names.index("student")

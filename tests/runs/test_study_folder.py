@@ -20,7 +20,7 @@ import torch
 from corpora import alter
 from interrupting import started
 from learning import MACHINE, store
-from studying import DYNAMIC, HABITS, SMALL, STATIC, made, plan_of, ran, reviews, written
+from studying import DYNAMIC, SAVE_OPTIONS, SMALL, STATIC, made, plan_of, ran, reviews, written
 
 from clozelab.cli import main
 from clozelab.cli.views.studies import scores
@@ -136,14 +136,14 @@ def test_a_crash_before_the_plan_was_written_leaves_a_folder_to_begin_in(tmp_pat
 def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     study, out = made(tmp_path), tmp_path / "out"
     plan = plan_of(study)
-    first = follow(plan, out, machine=MACHINE, habits=HABITS)
+    first = follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)
     assert isinstance(next(first), Begun)
     with pytest.raises(
         UserError, match=rf"another study is writing there \(process {os.getpid()},"
     ):
-        next(follow(plan, out, machine=MACHINE, habits=HABITS))
+        next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS))
     first.close()
-    assert isinstance(next(follow(plan, out, machine=MACHINE, habits=HABITS)), Begun)
+    assert isinstance(next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)), Begun)
 
 
 def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: Path) -> None:

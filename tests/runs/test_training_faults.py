@@ -53,7 +53,7 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
 def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: Path) -> None:
     recipe = shrunk("bert", steps=1)
     begun = starting.continued(recipe, teacher(), data=[store("wordpiece")], seed=0)
-    list(pretrain(begun, tmp_path / "run", machine=MACHINE, habits=QUIET))
+    list(pretrain(begun, tmp_path / "run", machine=MACHINE, saving=QUIET))
     starting.resumed(tmp_path / "run", recipe=recipe)
     with pytest.raises(UserError, match=r"masking\.rate"):
         starting.resumed(tmp_path / "run", recipe=shrunk("bert", "masking.rate=0.3", steps=1))

@@ -17,12 +17,12 @@ from rich.progress import Progress, TextColumn
 
 from clozelab.cli.training import View
 from clozelab.pretraining import starting
-from clozelab.pretraining.job import Setup
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
-from clozelab.runs import plateau
+from clozelab.runs import diagnostics
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, Said
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training import loop
 from clozelab.training.loop import Prepared, Step, train
 from clozelab.training.timing import StepTimer
@@ -37,15 +37,15 @@ STILL = ("optimiser.rate=1e-9", "schedule.decay=constant")
 def test_a_step_says_how_long_its_text_was_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    setup = Setup(task("roberta", steps=3), MACHINE, HERE)
+    trainer = PretrainTrainer(task("roberta", steps=3), MACHINE, HERE)
 
     def slowly() -> Iterator[Prepared]:
-        for job in setup.steps.jobs(0, setup.steps.start()):
+        for job in trainer.steps.jobs(0, trainer.steps.start()):
             now[0] += 5
             yield job()
 
     steps = []
-    for step in train(setup.train_state, slowly(), HERE):
+    for step in train(trainer.train_state, slowly(), HERE):
         steps.append(step)
         now[0] += 100  # what the caller does is nobody's waiting
     assert [(step.waited, step.slack, step.busy) for step in steps] == [(5.0, 0.0, None)] * 3
@@ -146,7 +146,7 @@ def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of 15 steps."""
-    monkeypatch.setattr(plateau, "_FEWEST", 15)
+    monkeypatch.setattr(diagnostics, "_FEWEST", 15)
 
 
 def warned(events: list[Any]) -> list[int]:
@@ -182,8 +182,8 @@ def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
     stop: int, again: list[int], tmp_path: Path
 ) -> None:
     given, place = task("roberta", *STILL, steps=64, seed=2), tmp_path / "run"
-    habits = Habits(save_every=20, evaluate_every=0, evaluate_blocks=8)
-    events = pretrain(given, place, machine=MACHINE, habits=habits)
+    saving = SaveOptions(save_every=20, evaluate_every=0, evaluate_blocks=8)
+    events = pretrain(given, place, machine=MACHINE, saving=saving)
     before = []
     for event in events:
         before.append(event)
@@ -191,13 +191,13 @@ def test_a_run_that_goes_on_remembers_its_losses_and_what_was_said(
             break
     events.close()  # type: ignore[attr-defined]
     assert warned(before) == ([] if again else [31])
-    after = list(resume(starting.resumed(place), place, machine=MACHINE, habits=habits))
+    after = list(resume(starting.resumed(place), place, machine=MACHINE, saving=saving))
     assert of(Step, after)[0].number == stop + 1 and warned(after) == again
 
 
 def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> None:
     place = tmp_path / "run"
-    went(task("roberta", steps=4), place, habits=Habits(save_every=2, evaluate_every=0))
+    went(task("roberta", steps=4), place, saving=SaveOptions(save_every=2, evaluate_every=0))
     lines = (place / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     plain = [json.loads(line) for line in lines]
     for one in plain:
@@ -209,5 +209,5 @@ def test_a_log_without_losses_of_old_is_read_all_the_same(tmp_path: Path) -> Non
     (place / "result.json").unlink()
     for file in (place / "checkpoints").glob("step-00000004/*.safetensors"):
         file.write_bytes(b"")
-    events = list(resume(starting.resumed(place), place, machine=MACHINE, habits=QUIET))
+    events = list(resume(starting.resumed(place), place, machine=MACHINE, saving=QUIET))
     assert [step.number for step in of(Step, events)] == [3, 4]

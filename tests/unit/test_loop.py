@@ -10,7 +10,7 @@ import torch
 from learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
 from torch import Tensor
 
-from clozelab.pretraining.job import Setup
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.runs.events import means
 from clozelab.training.loop import DivergedError, Prepared, measure, train
 
@@ -19,23 +19,23 @@ SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert"]
 PAIRS = {"next_sentence", "sentence_order"}
 
 
-def weights(setup: Setup) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in setup.model.named_parameters()}
+def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_losses_begin_at_chance(name: str) -> None:
-    setup = Setup(task(name, sequences=16), MACHINE, HERE)
-    job = next(iter(setup.steps.jobs(0, setup.steps.start())))
-    found = means(measure(setup.model, [job()], HERE))
+    trainer = PretrainTrainer(task(name, sequences=16), MACHINE, HERE)
+    job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
+    found = means(measure(trainer.model, [job()], HERE))
     for objective, one in found.items():
         if objective in PAIRS:
             assert one["loss"] == pytest.approx(math.log(2), abs=0.1)
         elif objective == "bidirectional_lm":
-            words = len(setup.model.heads["bidirectional_lm"].bias)  # type: ignore[arg-type]
+            words = len(trainer.model.heads["bidirectional_lm"].bias)  # type: ignore[arg-type]
             assert one["loss"] == pytest.approx(math.log(words), abs=0.3)
         elif objective != "distillation":
-            size = setup.recipe.tokenizer.vocabulary
+            size = trainer.recipe.tokenizer.vocabulary
             assert size > 1000 and one["loss"] == pytest.approx(math.log(size), abs=0.3)
 
 
@@ -45,11 +45,11 @@ def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> 
     more = ["objectives.0.samples=32768"] if name == "elmo" else []
     for micro in (4, 2, 1):
         given = task(name, *more, steps=3)
-        setup = doubled(given, replace(MACHINE, micro_batch=micro))
-        jobs = [job() for job in setup.steps.jobs(0, setup.steps.start())]
+        trainer = doubled(given, replace(MACHINE, micro_batch=micro))
+        jobs = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
         assert max(len(one.batches) for one in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
-        steps = list(train(setup.train_state, jobs, HERE))
-        found.append((steps, weights(setup)))
+        steps = list(train(trainer.train_state, jobs, HERE))
+        found.append((steps, weights(trainer)))
     for steps, after in found[1:]:
         for mine, other in zip(steps, found[0][0], strict=True):
             assert mine.norm == pytest.approx(other.norm, rel=1e-9)
@@ -58,10 +58,10 @@ def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> 
         assert_close(after, found[0][1])
 
 
-def gradient(setup: Setup) -> dict[str, Tensor]:
+def gradient(trainer: PretrainTrainer) -> dict[str, Tensor]:
     """The gradients of the first step, caught before the optimisers use them."""
     found: dict[str, Tensor] = {}
-    names = {parameter: name for name, parameter in setup.model.named_parameters()}
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
 
     def note(optimiser: torch.optim.Optimizer, *_: object) -> None:
         for group in optimiser.param_groups:
@@ -69,8 +69,8 @@ def gradient(setup: Setup) -> dict[str, Tensor]:
                 if parameter.grad is not None:
                     found[names[parameter]] = parameter.grad.clone()
 
-    hooks = [one.register_step_pre_hook(note) for one in setup.train_state.optimisers]
-    steps_of(setup)
+    hooks = [one.register_step_pre_hook(note) for one in trainer.train_state.optimisers]
+    steps_of(trainer)
     for hook in hooks:
         hook.remove()
     return found
@@ -97,8 +97,8 @@ def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() 
 def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -> None:
     found = {}
     for clip in (0.0, 0.01):
-        setup = doubled(task("bert", f"optimiser.clip={clip}", steps=1))
-        grads = gradient(setup)
+        trainer = doubled(task("bert", f"optimiser.clip={clip}", steps=1))
+        grads = gradient(trainer)
         found[clip] = sum(float((one**2).sum()) for one in grads.values()) ** 0.5
         told = steps_of(doubled(task("bert", f"optimiser.clip={clip}", steps=1)))[0].norm
         assert told > 0.1
@@ -108,9 +108,11 @@ def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -
 
 
 def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
-    setup = Setup(task("bert", "schedule.warmup=2", "optimiser.rate=0.01", steps=6), MACHINE, HERE)
-    schedule = setup.recipe.schedule
-    assert [step.rate for step in steps_of(setup)] == pytest.approx(
+    trainer = PretrainTrainer(
+        task("bert", "schedule.warmup=2", "optimiser.rate=0.01", steps=6), MACHINE, HERE
+    )
+    schedule = trainer.recipe.schedule
+    assert [step.rate for step in steps_of(trainer)] == pytest.approx(
         [0.01 * schedule.factor(step) for step in range(6)]
     )
 
@@ -119,8 +121,8 @@ def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
 def test_a_loss_that_is_no_number_names_its_step_and_objective(
     objective: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    setup = Setup(task("bert", steps=5), MACHINE, HERE)
-    head = setup.model.heads[objective]
+    trainer = PretrainTrainer(task("bert", steps=5), MACHINE, HERE)
+    head = trainer.model.heads[objective]
     calls = []
 
     def broken(*given: object) -> dict[str, Tensor]:
@@ -129,10 +131,10 @@ def test_a_loss_that_is_no_number_names_its_step_and_objective(
         return sums if len(calls) < 3 else {**sums, "loss": sums["loss"] * math.nan}
 
     monkeypatch.setattr(head, "forward", broken)
-    jobs = (job() for job in setup.steps.jobs(0, setup.steps.start()))
-    steps = train(setup.train_state, jobs, HERE)
+    jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
+    steps = train(trainer.train_state, jobs, HERE)
     assert [next(steps).number, next(steps).number] == [1, 2]
-    assert all(torch.isfinite(p).all() for p in setup.model.parameters())
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
     with pytest.raises(DivergedError, match=rf"step 3: the loss of {objective} is nan"):
         next(steps)
 
@@ -140,12 +142,12 @@ def test_a_loss_that_is_no_number_names_its_step_and_objective(
 def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = Setup(task("bert", steps=2), MACHINE, HERE)
-    parameter = next(setup.model.parameters())
+    trainer = PretrainTrainer(task("bert", steps=2), MACHINE, HERE)
+    parameter = next(trainer.model.parameters())
     parameter.register_hook(lambda gradient: gradient * math.inf)
-    jobs = (job() for job in setup.steps.jobs(0, setup.steps.start()))
+    jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
     with pytest.raises(DivergedError, match=r"step 1: the gradient's norm is (nan|inf)"):
-        next(train(setup.train_state, jobs, HERE))
+        next(train(trainer.train_state, jobs, HERE))
 
 
 def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
@@ -153,23 +155,26 @@ def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
         given = task("bert", "encoder.dropout=0.5", steps=3, seed=seed)
         torch.manual_seed(99)
         torch.rand(seed + 1)
-        return [step.sums["masked_lm"]["loss"] for step in steps_of(Setup(given, MACHINE, HERE))]
+        return [
+            step.sums["masked_lm"]["loss"]
+            for step in steps_of(PretrainTrainer(given, MACHINE, HERE))
+        ]
 
     assert losses(0) == losses(0) != losses(1)
 
 
 def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
-    setup = doubled(task("xlnet", steps=2))
-    jobs = setup.steps.jobs(0, setup.steps.start())
+    trainer = doubled(task("xlnet", steps=2))
+    jobs = trainer.steps.jobs(0, trainer.steps.start())
     first, second = (replace(job(), factor=0.0) for job in jobs)
     assert first.fresh and not second.fresh
 
     def loss(steps: list[Prepared]) -> float:
-        *_, last = train(setup.train_state, steps, HERE)
+        *_, last = train(trainer.train_state, steps, HERE)
         return last.sums["permutation_lm"]["loss"]
 
     remembered = loss([first, second])
-    assert setup.train_state.memory is not None
+    assert trainer.train_state.memory is not None
     cut = loss([first, replace(second, fresh=True)])
     assert cut != remembered
     assert loss([replace(second, fresh=True)]) == cut  # whatever the memory held

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from clozelab.runs.pacing import Pacer, Times
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
 
@@ -50,7 +50,7 @@ def simulated(
         number += 1
         times.add("training", took)
         pacer.see(Step(number, {}, 0.0, 0.0, int(TOKENS * size), took))
-        if Habits().due(None, number, schedule, times=pacer.evaluations):
+        if SaveOptions().due(None, number, schedule, times=pacer.evaluations):
             times.add("evaluation", evaluation)
         if total := pacer.wanted(number, schedule):
             refit(number, total)

@@ -14,7 +14,7 @@ from learning import HERE, MACHINE, QUIET, shrunk, task
 from clozelab.cli.training import watch
 from clozelab.errors import UserError
 from clozelab.models.build import Model
-from clozelab.pretraining.job import Setup
+from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.pretraining.steps import Steps
 from clozelab.runs.events import Ended, Said
@@ -36,7 +36,7 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[weakref.ref[Activations]] = []
-    forward, shrink = Model.forward, Setup.shrink
+    forward, shrink = Model.forward, PretrainTrainer.shrink
 
     def tight(self: Model, batch: Any) -> Any:
         activations = Activations()
@@ -45,16 +45,16 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
             raise torch.OutOfMemoryError("no room")
         return forward(self, batch)
 
-    def look(self: Setup) -> str:
+    def look(self: PretrainTrainer) -> str:
         assert [one() for one in held] == [None] * len(held)
         return shrink(self)
 
     monkeypatch.setattr(Model, "forward", tight)
-    monkeypatch.setattr(Setup, "shrink", look)
+    monkeypatch.setattr(PretrainTrainer, "shrink", look)
     gc.disable()  # a cycle would be freed only when the collector happens to run
     try:
         machine = Machine(device="cpu", workers=0, micro_batch=8)
-        list(pretrain(task("roberta", sequences=8), tmp_path, machine=machine, habits=QUIET))
+        list(pretrain(task("roberta", sequences=8), tmp_path, machine=machine, saving=QUIET))
     finally:
         gc.enable()
     assert len(held) == 2
@@ -75,8 +75,8 @@ def test_steps_overlap_only_where_no_other_process_could_come_to_another_place(
 def test_a_blank_batch_is_sent_to_the_device_only_where_it_is_needed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    setup = Setup(task("bert", steps=1), MACHINE, HERE)
-    (job,) = setup.steps.jobs(0, setup.steps.start())
+    trainer = PretrainTrainer(task("bert", steps=1), MACHINE, HERE)
+    (job,) = trainer.steps.jobs(0, trainer.steps.start())
     prepared = job()
     sent: list[Any] = []
     on = loop.moved

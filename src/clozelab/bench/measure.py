@@ -26,7 +26,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.interop.families import Exported
-from clozelab.pretraining.job import Task
+from clozelab.pretraining.job import PretrainJob
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Said
@@ -98,7 +98,7 @@ class _Trial:
         self, row: Row, recipe: Recipe, stores: list[Store], *, order: Order, world: World
     ) -> None:
         self.row, self.recipe, self.order, self.world = row, recipe, order, world
-        self.task = Task(recipe, stores)
+        self.job = PretrainJob(recipe, stores)
         self.notes: list[str] = []
         self.peers = self._peers() if order.against else {}
         self.total = (ROUNDS + 1) * (1 + len(self.peers)) + ROUNDS
@@ -112,9 +112,9 @@ class _Trial:
         if self.order.machine.compiles(self.world.device, self.recipe):
             torch._dynamo.reset()
         done = 0
-        ours = self._begin("clozelab", lambda: Ours(self.task, self.order.machine, self.world))
+        ours = self._begin("clozelab", lambda: Ours(self.job, self.order.machine, self.world))
         yield "clozelab", (done := done + 1)
-        self.began = ours.setup.began(0)
+        self.began = ours.trainer.began(0)
         peers = {}
         for name, make in self.peers.items():
             peers[name] = self._begin(name, make, ours)
@@ -192,7 +192,7 @@ class _Trial:
     def _peers(self) -> dict[str, Made]:
         """How to begin each peer, by its name."""
         try:
-            model = exported(self.task)
+            model = exported(self.job)
         except UserError as error:
             self.notes.append(f"{self.recipe.name}: transformers has no such model ({error})")
             return {}
@@ -207,7 +207,7 @@ class _Trial:
         elif find_spec("accelerate") is None:
             self.notes.append("no Trainer: it needs accelerate; pip install 'clozelab[bench]'")
         else:
-            corpus, device = self.task.stores[0][0], self.world.device
+            corpus, device = self.job.stores[0][0], self.world.device
             made["Trainer"] = lambda: Trained(model, corpus, device=device)
         return made
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from itertools import islice
 
 from clozelab.bench.laps import Lap
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.runs.events import means
 from clozelab.runs.machine import Machine
 from clozelab.training.feed import ahead
@@ -21,16 +21,16 @@ class Ours:
 
     name = "clozelab"
 
-    def __init__(self, task: Task, machine: Machine, world: World) -> None:
-        self.setup = Setup(task, machine, world)
+    def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
+        self.trainer = PretrainTrainer(job, machine, world)
         self.prepared: Sequence[Prepared] = ()
-        self._done, self._cursor = 0, self.setup.steps.start()
+        self._done, self._cursor = 0, self.trainer.steps.start()
 
     def fed(self, steps: int) -> Lap:
         """A turn through the feed, which begins with nothing prepared."""
-        jobs = self.setup.jobs(self._done, self._cursor)
+        jobs = self.trainer.jobs(self._done, self._cursor)
         taken: list[Prepared] = []
-        with closing(ahead(jobs, workers=self.setup.machine.threads)) as feed:
+        with closing(ahead(jobs, workers=self.trainer.machine.threads)) as feed:
             lap = self._lap(_noted(feed, taken), steps)
         self.prepared = taken[: steps + 1]
         self._done += steps + 1
@@ -42,7 +42,7 @@ class Ours:
         return self._lap(self.prepared, len(self.prepared) - 1)
 
     def _lap(self, feed: Iterable[Prepared], steps: int) -> Lap:
-        stepping = train(self.setup.train_state, feed, self.setup.world)
+        stepping = train(self.trainer.train_state, feed, self.trainer.world)
         # The first is told of when the second is under way, as each is: no time is lost or won.
         loss = sum(one["loss"] for one in means(next(stepping).sums).values())
         began = time.perf_counter()

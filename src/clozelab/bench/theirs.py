@@ -15,7 +15,7 @@ from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.interop.families import Exported, export
-from clozelab.pretraining.job import Task
+from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.machine import now
 from clozelab.training.loop import Prepared
 
@@ -36,14 +36,14 @@ def check(peer: str | None) -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 
 
-def exported(task: Task) -> Exported:
+def exported(job: PretrainJob) -> Exported:
     """The model that the task begins with, as transformers has it; a UserError if it has none."""
-    recipe = task.recipe
-    given = task.stores[0][0].vocabulary
+    recipe = job.recipe
+    given = job.stores[0][0].vocabulary
     # RoBERTa's class counts positions from the padding id: that one is padding which suits them.
     offset = getattr(recipe.encoder, "position_offset", 0)
     roles = {**given.roles, "pad": offset - 1} if offset else given.roles
-    model = build(recipe, recipe.tokenizer.vocabulary, seed=task.seed)
+    model = build(recipe, recipe.tokenizer.vocabulary, seed=job.seed)
     found = export(
         recipe.encoder,
         {name: value.detach() for name, value in model.named_parameters()},

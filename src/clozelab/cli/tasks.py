@@ -46,13 +46,13 @@ def finetune(arguments: argparse.Namespace) -> None:
     order.data.check()  # before torch, which takes seconds to load
 
     from clozelab.finetuning.finetune import follow, planned
-    from clozelab.runs.session import Habits
+    from clozelab.runs.session import SaveOptions
 
     if arguments.after is not None:  # which random weights, if asked for, came before
         order = replace(order, model=_first(arguments, place), fresh=False)
     plan = planned(order, grid=arguments.grid, seeds=arguments.seeds, out=place)
-    machine, habits = machine_of(arguments), Habits()
-    running = follow(plan, place, machine=machine, habits=habits, at_once=arguments.at_once)
+    machine, saving = machine_of(arguments), SaveOptions()
+    running = follow(plan, place, machine=machine, saving=saving, at_once=arguments.at_once)
     _watch(running, plan, place)
 
 
@@ -60,7 +60,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     """Fit the model to an earlier task, once; where it then is."""
     from clozelab.finetuning.finetune import follow, planned
     from clozelab.finetuning.request import Data
-    from clozelab.runs.session import Habits
+    from clozelab.runs.session import SaveOptions
     from clozelab.training.world import is_distributed
 
     if is_distributed():
@@ -72,7 +72,7 @@ def _first(arguments: argparse.Namespace, place: Path) -> str:
     order = _order(arguments, arguments.model)
     order = replace(order, data=Data(arguments.after, root=arguments.task_data), teacher=None)
     plan = planned(replace(order, settings=()), out=before)
-    running = follow(plan, before, machine=machine_of(arguments), habits=Habits())
+    running = follow(plan, before, machine=machine_of(arguments), saving=SaveOptions())
     _watch(running, plan, before)
     return str(before)
 

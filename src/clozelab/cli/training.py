@@ -25,10 +25,10 @@ from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 
 if TYPE_CHECKING:
+    from clozelab.runs.diagnostics import StepTimes
     from clozelab.runs.events import Began, Evaluated, Event, Scored
-    from clozelab.runs.limits import Spent
     from clozelab.runs.machine import Machine
-    from clozelab.runs.session import Habits
+    from clozelab.runs.session import SaveOptions
     from clozelab.training.loop import Step
 
 
@@ -53,8 +53,12 @@ def pretrain(arguments: argparse.Namespace) -> None:
     else:
         shaped = any(one.startswith(("blocks.", "schedule.")) for one in arguments.set)
         task = starting.continued(recipe, arguments.start, shaped=shaped, **settings)
-    place, machine, habits = Path(arguments.out), machine_of(arguments), _habits(arguments)
-    watch(pretrain(task, place, machine=machine, habits=habits), place)
+    place, machine, saving = (
+        Path(arguments.out),
+        machine_of(arguments),
+        _save_options(arguments),
+    )
+    watch(pretrain(task, place, machine=machine, saving=saving), place)
 
 
 def _resume(arguments: argparse.Namespace) -> None:
@@ -74,8 +78,8 @@ def _resume(arguments: argparse.Namespace) -> None:
             f" out, or begin a run of its own with --from {place}"
         )
     task = starting.resumed(place, recipe=given, data=arguments.data)
-    habits = _habits(arguments, Run.open(place).machine())
-    watch(resume(task, place, machine=machine, habits=habits), place)
+    saving = _save_options(arguments, Run.open(place).machine())
+    watch(resume(task, place, machine=machine, saving=saving), place)
 
 
 def distil(arguments: argparse.Namespace) -> None:
@@ -97,14 +101,14 @@ def distil(arguments: argparse.Namespace) -> None:
         ],
     )
     place = Path(arguments.out)
-    machine, habits = machine_of(arguments), _habits(arguments)
-    watch(pretrain(task, place, machine=machine, habits=habits), place)
+    machine, saving = machine_of(arguments), _save_options(arguments)
+    watch(pretrain(task, place, machine=machine, saving=saving), place)
 
 
 def watch(events: Iterator[Event], place: Path) -> None:
     """Draw a run's events until it ends."""
+    from clozelab.runs.diagnostics import SENTENCES
     from clozelab.runs.events import Ended
-    from clozelab.runs.limits import SENTENCES
 
     with progress() as bars:
         view = View(bars)
@@ -175,7 +179,7 @@ class View:
     def __init__(self, bars: Progress) -> None:
         self.bars = bars
         self.task: TaskID | None = None
-        self.spent: Spent | None = None
+        self.spent: StepTimes | None = None
         self.began: Began | None = None
 
     def show(self, event: Event) -> None:
@@ -214,18 +218,18 @@ class View:
 
     def step(self, event: Step) -> None:
         """The bar a step further."""
+        from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, bottleneck
         from clozelab.runs.events import means
-        from clozelab.runs.limits import FIRST, Spent, limit
 
         losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
         # The first step compiles; recent steps count most.
-        keep = 0.0 if event.number - self._first() <= FIRST else 0.9
-        self.spent = (self.spent or Spent()).then(event, keep=keep)
+        keep = 0.0 if event.number - self._first() <= FIRST_TIMED else 0.9
+        self.spent = (self.spent or StepTimes()).then(event, keep=keep)
         told = f"{losses} · {self.spent.speed:,.0f} tokens/s"
         if self.began is not None:
             flops, peak = self.began.flops_a_token, self.began.peak
             told += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
-            found = limit(self.spent, flops_a_token=flops, peak=peak)
+            found = bottleneck(self.spent, flops_a_token=flops, peak=peak)
             told += f" · {found.word}-bound" if found else ""
         if self.task is not None:
             self.bars.update(self.task, completed=event.number, told=told)
@@ -270,16 +274,18 @@ def machine_of(arguments: argparse.Namespace) -> Machine:
     )
 
 
-def _habits(arguments: argparse.Namespace, recorded: Mapping[str, Any] | None = None) -> Habits:
+def _save_options(
+    arguments: argparse.Namespace, recorded: Mapping[str, Any] | None = None
+) -> SaveOptions:
     """What a command says of saving and evaluating; a resume keeps as many as it `recorded`."""
-    from clozelab.runs.session import Habits
+    from clozelab.runs.session import SaveOptions
 
-    keep = (recorded or {}).get("keep", Habits.keep)
-    return Habits(
+    keep = (recorded or {}).get("keep", SaveOptions.keep)
+    return SaveOptions(
         save_every=arguments.save_every,
         keep=keep if arguments.keep is None else arguments.keep,
         evaluate_every=arguments.evaluate_every,
         tensorboard=arguments.tensorboard,
         evaluate_blocks=arguments.evaluate_blocks,
-        patience=600 if arguments.save_every is None else None,
+        max_seconds_between_saves=600 if arguments.save_every is None else None,
     )

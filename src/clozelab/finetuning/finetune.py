@@ -37,7 +37,7 @@ from clozelab.runs.directory import PLAN, TASK, Run, read_json
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.processes import workers
-from clozelab.runs.session import Habits, Session
+from clozelab.runs.session import SaveOptions, Session
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, is_distributed, join
@@ -89,7 +89,7 @@ def finetune(
     """
     data = Data(data) if isinstance(data, str) else data
     plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
-    for happened in follow(plan, Path(out), machine=machine, habits=Habits()):
+    for happened in follow(plan, Path(out), machine=machine, saving=SaveOptions()):
         if isinstance(happened.event, Ended) and not happened.event.whole:
             message = f"{out}: was stopped; say the same again to go on"
             raise Stopped(message, signal=happened.event.signal)
@@ -97,21 +97,21 @@ def finetune(
 
 
 def follow(
-    plan: Plan, out: Path, *, machine: Machine, habits: Habits, at_once: int = 1
+    plan: Plan, out: Path, *, machine: Machine, saving: SaveOptions, at_once: int = 1
 ) -> Iterator[Happened]:
     """Run the trials that are not done yet, then name the best."""
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
     try:
         if at_once > 1:
-            yield from _side_by_side(plan, out, machine, habits, at_once)
+            yield from _side_by_side(plan, out, machine, saving, at_once)
         else:
-            yield from _one_by_one(plan, out, machine, habits)
+            yield from _one_by_one(plan, out, machine, saving)
     finally:
         forget()
 
 
-def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iterator[Happened]:
+def _one_by_one(plan: Plan, out: Path, machine: Machine, saving: SaveOptions) -> Iterator[Happened]:
     """The trials in this process, or in all of torchrun's; the first of them writes."""
     with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
         if world.is_main:
@@ -122,7 +122,7 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, habits: Habits) -> Iter
         for order in _left(plan, out):
             if sign:  # it came while the last step of the one before was taken
                 raise KeyboardInterrupt(sign)
-            for happened in trial(lesson(order), out / order.name, machine, habits, world):
+            for happened in trial(lesson(order), out / order.name, machine, saving, world):
                 yield happened
                 if isinstance(happened.event, Ended):
                     sign = happened.event.signal
@@ -145,7 +145,7 @@ def _finish(plan: Plan, out: Path) -> None:
 
 
 def trial(
-    given: Lesson, place: Path, machine: Machine, habits: Habits, world: World
+    given: Lesson, place: Path, machine: Machine, saving: SaveOptions, world: World
 ) -> Iterator[Happened]:
     """One fine-tuning from where it stands."""
     run = Run(place)
@@ -155,9 +155,9 @@ def trial(
     work = Trial(given, machine, world)
     name = f"{place.parent.name}/{place.name}"
     again = "the same finetune command"
-    often = work.draws.epoch if habits.evaluate_every is None else habits.evaluate_every
-    habits = replace(habits, evaluate_every=often, save_every=habits.save_every or 0, keep=1)
-    session = Session(work, run, habits, again=again)
+    often = work.draws.epoch if saving.evaluate_every is None else saving.evaluate_every
+    saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
+    session = Session(work, run, saving, again=again)
     # A process may outlive the one that holds the whole folder by a few seconds.
     with run.writing() if world.is_main else nullcontext():
         for event in _resumed(session, work):
@@ -169,7 +169,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     run, world, given = session.run, work.world, work.lesson
     begun = run.recipe_file.exists()
     if world.is_main:
-        tidy(run.checkpoints, keep=session.habits.keep)
+        tidy(run.checkpoints, keep=session.saving.keep)
         if not begun:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
         write_text(run.path / TASK, taskfile.to_toml(given.task))
@@ -268,7 +268,7 @@ def _planned_before(file: Path) -> dict[str, Any]:
 
 
 def _side_by_side(
-    plan: Plan, out: Path, machine: Machine, habits: Habits, at_once: int
+    plan: Plan, out: Path, machine: Machine, saving: SaveOptions, at_once: int
 ) -> Iterator[Happened]:
     """Several trials at a time on one device, each in a process of its own."""
     if is_distributed():
@@ -276,12 +276,12 @@ def _side_by_side(
     with _held(out):
         for line in _begin(plan, out):
             yield Happened("", Said(line))
-        yield from _spread(_left(plan, out), out, machine, habits, at_once)
+        yield from _spread(_left(plan, out), out, machine, saving, at_once)
         _finish(plan, out)
 
 
 def _spread(
-    orders: list[Order], out: Path, machine: Machine, habits: Habits, at_once: int
+    orders: list[Order], out: Path, machine: Machine, saving: SaveOptions, at_once: int
 ) -> Iterator[Happened]:
     """The trials over so many processes."""
     many = max(1, min(at_once, len(orders)))
@@ -291,7 +291,7 @@ def _spread(
         while orders or waiting:
             while orders and len(waiting) < many:
                 order = orders.pop(0)
-                started = processes.submit(_alone, order, out / order.name, shared, habits)
+                started = processes.submit(_alone, order, out / order.name, shared, saving)
                 waiting[started] = order.name
             for done in first_done(waiting):
                 name = waiting.pop(done)
@@ -299,8 +299,8 @@ def _spread(
                     yield Happened(name, event)
 
 
-def _alone(order: Order, place: Path, machine: Machine, habits: Habits) -> list[Event]:
+def _alone(order: Order, place: Path, machine: Machine, saving: SaveOptions) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
-        happened = trial(lesson(order), place, machine, habits, world)
+        happened = trial(lesson(order), place, machine, saving, world)
         return [one.event for one in happened if isinstance(one.event, Said | Ended)]

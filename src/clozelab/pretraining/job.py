@@ -41,7 +41,7 @@ _FEW = 64  # blocks that show how long an evaluation takes
 
 
 @dataclass(frozen=True)
-class Task:
+class PretrainJob:
     """What to pretrain, and from what."""
 
     recipe: Recipe  # fitted to the stores
@@ -54,17 +54,17 @@ class Task:
     notes: tuple[str, ...] = ()
 
 
-class Setup:
-    """A task set up on a machine."""
+class PretrainTrainer:
+    """A job on a machine: the model, its optimisers and its feed, which a session trains."""
 
-    def __init__(self, task: Task, machine: Machine, world: World) -> None:
-        self.task, self.machine, self.world = task, machine, world
-        self.recipe, self.seed = task.recipe, task.seed
+    def __init__(self, job: PretrainJob, machine: Machine, world: World) -> None:
+        self.job, self.machine, self.world = job, machine, world
+        self.recipe, self.seed = job.recipe, job.seed
         self.precision = machine.precision_on(world.device)
         self.tokens = self._tokens()  # of a micro-batch
-        self.vocabulary = task.stores[0][0].vocabulary
+        self.vocabulary = job.stores[0][0].vocabulary
         self._check_rows()
-        self.compiled = machine.compiles(world.device, task.recipe)
+        self.compiled = machine.compiles(world.device, job.recipe)
         self.model = self._model()
         self.train_state = self._train_state()
         self.steps = self._steps()
@@ -119,7 +119,7 @@ class Setup:
 
     def seconds_an_evaluation(self, blocks: int) -> float:
         """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
-        length, corpus = self.length(0), self.task.stores[0][0]
+        length, corpus = self.length(0), self.job.stores[0][0]
         judge = held_out(self.recipe, corpus, length=length, many=blocks)
         if isinstance(judge, str):
             return 0.0
@@ -180,9 +180,9 @@ class Setup:
 
     def notes(self) -> list[str]:
         """What a user would want to know before the first step."""
-        said = list(self.task.notes)
-        if self.task.start is not None:
-            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.task.start}
+        said = list(self.job.notes)
+        if self.job.start is not None:
+            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.job.start}
             if missing:
                 said.append(f"fresh weights for {', '.join(sorted(missing))}")
         wanted = self.recipe.schedule.sequences_at(0)
@@ -194,7 +194,7 @@ class Setup:
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
         """The losses on held-out blocks of the length of that step."""
         length = self.length(number - 1)
-        corpus = self.task.stores[0][0]
+        corpus = self.job.stores[0][0]
         if length not in self._held_out:
             found = held_out(self.recipe, corpus, length=length, many=blocks)
             self._held_out[length] = found
@@ -233,14 +233,14 @@ class Setup:
             state={"data": self.identity(), "seed": self.seed, **state},
             texts={
                 "recipe.toml": recipes.to_toml(self.recipe),
-                "tokenizer.json": self.task.stores[0][0].tokenizer.to_str(),
+                "tokenizer.json": self.job.stores[0][0].tokenizer.to_str(),
             },
             keep=keep,
         )
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
-        device, origin, budget = self.world.device, self.task.origin, self.task.budget
+        device, origin, budget = self.world.device, self.job.origin, self.job.budget
         if origin is not None and Path(origin).exists():  # a hub name is none
             origin = str(Path(origin).resolve())
         return {
@@ -260,8 +260,8 @@ class Setup:
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
             "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
             "fingerprint": [one["made"] for one in self.identity()],
-            "from": None if self.task.teacher else origin,
-            "teacher": origin if self.task.teacher else None,
+            "from": None if self.job.teacher else origin,
+            "teacher": origin if self.job.teacher else None,
         }
 
     def _muon_precision(self) -> str | None:
@@ -278,17 +278,17 @@ class Setup:
                 "weight": weight,
                 "made": corpus.manifest["fingerprint"],
             }
-            for corpus, weight in self.task.stores
+            for corpus, weight in self.job.stores
         ]
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.sequences, self.world.size
         if "stream" not in self.recipe.blocks.provides:
             return
-        if len(self.task.stores) > 1:
+        if len(self.job.stores) > 1:
             raise UserError(
                 f"--data: {self.recipe.name} reads one text in order, and was given"
-                f" {len(self.task.stores)} corpora; build one of all the texts"
+                f" {len(self.job.stores)} corpora; build one of all the texts"
             )
         if sequences % size:
             raise UserError(
@@ -303,9 +303,9 @@ class Setup:
 
     def _model(self) -> Model:
         size = self.recipe.tokenizer.vocabulary
-        model = build(self.recipe, size, seed=self.seed, teacher=self.task.teacher)
-        if self.task.start is not None:
-            begin_with(model, self.task.start)
+        model = build(self.recipe, size, seed=self.seed, teacher=self.job.teacher)
+        if self.job.start is not None:
+            begin_with(model, self.job.start)
         return model
 
     def _train_state(self) -> TrainState:
@@ -340,7 +340,7 @@ class Setup:
     def _steps(self) -> Steps:
         return Steps(
             self.recipe,
-            self.task.stores,
+            self.job.stores,
             seed=self.seed,
             rank=self.world.rank,
             size=self.world.size,

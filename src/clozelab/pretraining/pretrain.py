@@ -16,14 +16,14 @@ import torch
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
+from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Event, Said
 from clozelab.runs.machine import Machine, recorded_device
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
-from clozelab.runs.plateau import watched
 from clozelab.runs.saving import restore
-from clozelab.runs.session import Habits, Session
+from clozelab.runs.session import SaveOptions, Session
 from clozelab.text.tokenizers import part_of
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
@@ -31,7 +31,9 @@ from clozelab.training.memory import room_for
 from clozelab.training.world import World, join
 
 
-def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+def pretrain(
+    job: PretrainJob, out: Path, *, machine: Machine, saving: SaveOptions
+) -> Iterator[Event]:
     """Start a run in a new folder."""
     watch, run = Stopwatch(), Run(out)
     with join(machine.device) as world, ExitStack() as held:
@@ -40,40 +42,42 @@ def pretrain(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iter
             held.enter_context(_alone(run, world))
         run.refuse_begun()  # before anything is built or timed
         with room_for("the model", world.device):
-            setup = Setup(task, machine, world)
-        if task.budget is not None:
-            yield from _fit(setup, task.budget)
+            trainer = PretrainTrainer(job, machine, world)
+        if job.budget is not None:
+            yield from _fit(trainer, job.budget)
         if not there:
             held.enter_context(_alone(run, world))
         if world.is_main:
             # By which a reader knows that the recipe has the corpus's tokenizer.
-            part = part_of(task.stores[0][0].tokenizer)
-            tokenizer = setup.recipe.tables()["tokenizer"]["use"] if part else None
-            facts = {**setup.facts(), "tokenizer": tokenizer, "keep": habits.keep}
-            Run.create(out, recipe_toml=recipes.to_toml(setup.recipe), machine=facts)
+            part = part_of(job.stores[0][0].tokenizer)
+            tokenizer = trainer.recipe.tables()["tokenizer"]["use"] if part else None
+            facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.keep}
+            Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
-        session = _session(setup, run, habits, times=Times(setup=watch.read()))
-        yield from session.go(0, setup.steps.start())
+        session = _session(trainer, run, saving, times=Times(setup=watch.read()))
+        yield from session.go(0, trainer.steps.start())
 
 
-def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterator[Event]:
+def resume(
+    job: PretrainJob, out: Path, *, machine: Machine, saving: SaveOptions
+) -> Iterator[Event]:
     """Go on where the newest whole checkpoint of a run stands."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
-        _check_schedule(run, task)
+        _check_schedule(run, job)
         if world.is_main:
-            if facts.get("keep", Habits.keep) != habits.keep:
-                run.remember({"keep": habits.keep})
-            tidy(run.checkpoints, keep=habits.keep if run.result() is None else 0)
+            if facts.get("keep", SaveOptions.keep) != saving.keep:
+                run.remember({"keep": saving.keep})
+            tidy(run.checkpoints, keep=saving.keep if run.result() is None else 0)
         world.barrier()
         found, passed = newest(run.checkpoints)
         for line in passed:
             yield Said(line)
-        machine = machine.recalled(facts, world.device, recipe=task.recipe, processes=world.size)
+        machine = machine.recalled(facts, world.device, recipe=job.recipe, processes=world.size)
         with room_for("the model", world.device):
-            setup = Setup(task, machine, world)
-        first, cursor, state = 0, setup.steps.start(), dict[str, Any]()
+            trainer = PretrainTrainer(job, machine, world)
+        first, cursor, state = 0, trainer.steps.start(), dict[str, Any]()
         if found is None:
             yield Said(f"{out}: no whole checkpoint; the run begins again")
         else:
@@ -83,17 +87,17 @@ def resume(task: Task, out: Path, *, machine: Machine, habits: Habits) -> Iterat
                     f"{out}: was imported and has no steps to go on from; begin a run of its own"
                     f" with --from {out}"
                 )
-            _check(out, state["data"], setup.identity())
+            _check(out, state["data"], trainer.identity())
             with room_for("the checkpoint", world.device):
-                first, cursor = found.step, restore(found, setup.train_state, world)
+                first, cursor = found.step, restore(found, trainer.train_state, world)
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())
-        session = _session(setup, run, habits, times=times, first=first)
+        session = _session(trainer, run, saving, times=times, first=first)
         if state:
             session.recall(state)
         if world.is_main:
             run.resume(first)
-        if first < setup.schedule.total:
+        if first < trainer.schedule.total:
             yield from session.settle(first)
         yield from session.go(first, cursor)
 
@@ -103,39 +107,41 @@ def _alone(run: Run, world: World) -> AbstractContextManager[None]:
     return run.writing() if world.is_main else nullcontext()
 
 
-def _session(setup: Setup, run: Run, habits: Habits, *, times: Times, first: int = 0) -> Session:
+def _session(
+    trainer: PretrainTrainer, run: Run, saving: SaveOptions, *, times: Times, first: int = 0
+) -> Session:
     again = f"clozelab pretrain --resume {run.path}"
-    plateau = watched(setup.recipe, setup.task.stores)
-    session = Session(setup, run, habits, again=again, plateau=plateau, times=times)
-    budget = setup.task.budget
-    if budget is not None and budget.kind == "seconds" and first < setup.schedule.total:
+    plateau = plateau_of(trainer.recipe, trainer.job.stores)
+    session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
+    budget = trainer.job.budget
+    if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(
             budget.amount,
             times,
-            tokens_a_step=lambda share: setup.steps.tokens_a_step(share),
-            evaluation=setup.seconds_an_evaluation(habits.evaluate_blocks),
-            refit=setup.refit,
-            done=setup.schedule.progress(first),
+            tokens_a_step=lambda share: trainer.steps.tokens_a_step(share),
+            evaluation=trainer.seconds_an_evaluation(saving.evaluate_blocks),
+            refit=trainer.refit,
+            done=trainer.schedule.progress(first),
         )
     return session
 
 
-def _fit(setup: Setup, budget: Budget) -> Iterator[Event]:
+def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
     """Fit the schedule; timing steps may show that memory has no room for the micro-batch."""
     if budget.kind == "seconds":
         yield Said("timing a few steps, to fit the schedule to the budget")
     while True:
         try:
-            return setup.fit(budget)
+            return trainer.fit(budget)
         except torch.OutOfMemoryError:
             pass  # what filled the memory is held by the error until it is forgotten
-        yield Said(setup.shrink())
+        yield Said(trainer.shrink())
 
 
-def _check_schedule(run: Run, task: Task) -> None:
+def _check_schedule(run: Run, job: PretrainJob) -> None:
     """Refuse to go on where another process has refitted the run after its recipe was read."""
     recorded = recipes.parse(run.recipe(), str(run.recipe_file))
-    if recorded.schedule != task.recipe.schedule:
+    if recorded.schedule != job.recipe.schedule:
         raise UserError(f"{run.path}: went on meanwhile; run the same command again")
 
 

@@ -22,7 +22,7 @@ from clozelab.models.load import Loaded, load, pretrained, tied, within
 from clozelab.objectives import Distillation
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
-from clozelab.pretraining.job import Task
+from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.directory import Run
 from clozelab.text.extension import pieces
 from clozelab.text.store.mixture import Store, open_stores
@@ -38,7 +38,9 @@ _TABLED = re.compile(
 _POOLED = ("next_sentence", "sentence_order")
 
 
-def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None) -> Task:
+def fresh(
+    recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None
+) -> PretrainJob:
     """A run of a recipe from the beginning."""
     stores = open_stores(data)
     for part in recipe.objectives:
@@ -49,7 +51,7 @@ def fresh(recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None 
             )
     amount, corpus = budgets.parse(budget) if budget else None, stores[0][0]
     said = notes(recipe, corpus)
-    return Task(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=said)
+    return PretrainJob(fitted(recipe, corpus), stores, seed=seed, budget=amount, notes=said)
 
 
 def continued(
@@ -60,18 +62,18 @@ def continued(
     seed: int,
     budget: str | None = None,
     shaped: bool = False,
-) -> Task:
+) -> PretrainJob:
     """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
 
     Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
     """
-    task = fresh(recipe, data=data, seed=seed, budget=budget)
+    job = fresh(recipe, data=data, seed=seed, budget=budget)
     given = load(place)
     encoder: Any = given.recipe.encoder
-    recipe = _tied_as(within(task.recipe, encoder), given.recipe, given.model.heads)
+    recipe = _tied_as(within(job.recipe, encoder), given.recipe, given.model.heads)
     if not shaped:
         recipe = _as_short(recipe, given.recipe)
-    corpus = task.stores[0][0]
+    corpus = job.stores[0][0]
     old = given.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in given.model.named_parameters()}
     for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
@@ -87,11 +89,11 @@ def continued(
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
     return replace(
-        task,
+        job,
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=task.notes + given.notes,
+        notes=job.notes + given.notes,
     )
 
 
@@ -104,7 +106,7 @@ def taught(
     budget: str | None = None,
     sized: bool = False,
     own: Collection[str] = (),
-) -> Task:
+) -> PretrainJob:
     """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher.
 
     But for the settings of its encoder that are its `own`.
@@ -130,7 +132,7 @@ def taught(
     recipe = replace(
         recipe, tokenizer=replace(kind, vocabulary=teacher.recipe.tokenizer.vocabulary)
     )
-    return Task(
+    return PretrainJob(
         recipe,
         stores,
         seed=seed,
@@ -142,7 +144,7 @@ def taught(
     )
 
 
-def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> Task:
+def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:
     """A run as it was begun; a recipe given beside must be its own."""
     run = Run.open(place)
     kept = recipes.parse(run.recipe(), str(run.recipe_file))
@@ -177,13 +179,13 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from
         begun: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
         if facts.get("teacher"):
-            task = taught(kept, facts["teacher"], sized=True, **begun)
-            return replace(task, recipe=kept, budget=budget)
+            job = taught(kept, facts["teacher"], sized=True, **begun)
+            return replace(job, recipe=kept, budget=budget)
         if facts.get("from"):
-            task = continued(kept, facts["from"], **begun)
-            return replace(task, recipe=kept, budget=budget)
+            job = continued(kept, facts["from"], **begun)
+            return replace(job, recipe=kept, budget=budget)
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
-    return Task(
+    return PretrainJob(
         kept,
         stores,
         seed=facts["seed"],

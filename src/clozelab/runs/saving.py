@@ -55,21 +55,23 @@ def save(
     """Write a checkpoint; every process takes part, the first one writes."""
     parameters = bare(train_state.model).named_parameters()
     moments = checkpoint.moments(train_state.optimisers, names(train_state.model))
-    weights = _kept(((name, full_tensor(value.detach())) for name, value in parameters), world)
-    tensors = _kept(moments, world)
+    weights = _gathered(((name, full_tensor(value.detach())) for name, value in parameters), world)
+    tensors = _gathered(moments, world)
     if train_state.memory is not None:
         layers = enumerate(torch.split(train_state.memory, 1))
-        memory = _kept(((str(number), world.all_gather(layer)) for number, layer in layers), world)
+        memory = _gathered(
+            ((str(number), world.all_gather(layer)) for number, layer in layers), world
+        )
         if memory:
             tensors["memory"] = torch.cat([*memory.values()])
     assert isinstance(step.after, Cursor)
     place = None
     if world.is_main:
-        told = {
+        whole = {
             **state,
             "step": step.number,
             "phase": step.after.phase,
-            "places": [list(one) for one in step.after.places],
+            "places": [list(place) for place in step.after.places],
             "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
         }
         place = checkpoint.save(
@@ -77,7 +79,7 @@ def save(
             step.number,
             weights=weights,
             tensors={**tensors, **(more or {})},
-            state=told,
+            state=whole,
             texts=texts,
             keep=keep,
         )
@@ -85,15 +87,15 @@ def save(
     return place
 
 
-def _kept(gathered: Iterable[tuple[str, Tensor]], world: World) -> dict[str, Tensor]:
+def _gathered(tensors: Iterable[tuple[str, Tensor]], world: World) -> dict[str, Tensor]:
     """What all processes gather, one tensor after another, in the memory of the one that writes."""
-    return {name: value.cpu() for name, value in gathered if world.is_main}
+    return {name: value.cpu() for name, value in tensors if world.is_main}
 
 
-def restore(found: Checkpoint, train_state: TrainState, world: World) -> Cursor:
-    """Put a checkpoint's state into a trainee; where its feed stood."""
-    set_weights(train_state.model, found.weights())
-    tensors, state = found.tensors(), found.state()
+def restore(saved: Checkpoint, train_state: TrainState, world: World) -> Cursor:
+    """Put a checkpoint into a train state; returns where its feed stood."""
+    set_weights(train_state.model, saved.weights())
+    tensors, state = saved.tensors(), saved.state()
     memory = tensors.pop("memory", None)
     if memory is not None:
         rows = memory.shape[1] // world.size

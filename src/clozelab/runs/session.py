@@ -1,6 +1,6 @@
 """A run from its first step to its last: train, log, evaluate, save, stop when told to.
 
-What is trained, pretraining's `Setup` or a fine-tuning's `Trial`, is behind `Work`.
+What is trained, by pretraining or by fine-tuning, is behind `Trainer`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 
 from clozelab.errors import UserError
 from clozelab.interrupts import stopping
+from clozelab.runs.diagnostics import FIRST_TIMED, Plateau, StepTimes, bottleneck
 from clozelab.runs.directory import SETTINGS, Run
 from clozelab.runs.events import (
     Began,
@@ -28,11 +29,9 @@ from clozelab.runs.events import (
     Scored,
     means,
 )
-from clozelab.runs.limits import FIRST, Spent, limit
 from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
-from clozelab.runs.plateau import Plateau
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import DivergedError, Prepared, Step, TrainState, train
@@ -41,20 +40,18 @@ from clozelab.training.world import World
 
 
 @dataclass(frozen=True)
-class Habits:
-    """How often a run looks at itself, in steps; 0 is only at the end, None ten times.
+class SaveOptions:
+    """How often a run saves and evaluates, in steps; 0 is only at the end, None ten times.
 
     On a budget of time it evaluates less often where that would take over a tenth of it.
-
-    However often it saves, it does not wait longer than `patience`, in seconds, if there is one.
     """
 
     save_every: int | None = None
-    keep: int = 2
+    keep: int = 2  # checkpoints; 0 is all of them
     evaluate_every: int | None = None
-    evaluate_blocks: int = 1024
+    evaluate_blocks: int = 1024  # held-out blocks of one evaluation
     tensorboard: bool = False
-    patience: float | None = 600
+    max_seconds_between_saves: float | None = 600  # it saves after as long in any case
 
     def __post_init__(self) -> None:
         if self.evaluate_blocks < 1:
@@ -73,8 +70,8 @@ class Habits:
         return int(now) > int(before)
 
 
-class Work(Protocol):
-    """What is trained: the model on its device, its feed, how it is judged and kept."""
+class Trainer(Protocol):
+    """What is trained: the model on its device, its feed, how it is evaluated and saved."""
 
     machine: Machine
     world: World
@@ -126,21 +123,21 @@ class Session:
 
     def __init__(
         self,
-        work: Work,
+        trainer: Trainer,
         run: Run,
-        habits: Habits,
+        saving: SaveOptions,
         *,
         again: str,
         plateau: Plateau | None = None,
         times: Times | None = None,
     ) -> None:
-        self.work, self.run, self.habits = work, run, habits
+        self.trainer, self.run, self.saving = trainer, run, saving
         self.again = again  # the command that goes on with it
         self.plateau = plateau
         self.pacer: Pacer | None = None  # of a budget of time
         self.times = times or Times()
         self.tokens, self.seconds = 0, 0.0
-        self.spent = Spent()  # since the run was begun or resumed
+        self.spent = StepTimes()  # since the run was started or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
         self._result: Mapping[str, Any] | None = None  # of a run that has taken all its steps
         self._settings: Mapping[str, Any] = {}  # what steps are computed with
@@ -157,9 +154,9 @@ class Session:
 
     def settle(self, step: int) -> Iterator[Said]:
         """Record what the steps from here on are computed with, and say what of it has changed."""
-        facts = self.work.facts()
+        facts = self.trainer.facts()
         self._settings = {name: facts.get(name) for name in SETTINGS}
-        if not self.work.world.is_main:
+        if not self.trainer.world.is_main:
             return
         changes = self.run.settled(step, facts, before=self._before or self.run.machine())
         if changes:
@@ -167,59 +164,61 @@ class Session:
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
-        leads = self.work.world.is_main
-        yield (began := self.work.began(first))
+        is_main = self.trainer.world.is_main
+        yield (began := self.trainer.began(first))
         recorded = self.run.machine()
         self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
         self._before = self._before or self._settings
-        log = Log(self.run, self.work.schedule.total, write=leads, board=self.habits.tensorboard)
-        for line in [*(self.work.notes() if not first else []), *log.notes]:
+        log = Log(
+            self.run, self.trainer.schedule.total, write=is_main, board=self.saving.tensorboard
+        )
+        for line in [*(self.trainer.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
         number = first
         self.times.add("setup", self._watch.read())
         with stopping() as stopped, closing(log):
-            if first == self.work.schedule.total:
+            if first == self.trainer.schedule.total:
                 yield from self._lost(log)
             for event in self._train(first, cursor):
                 yield event
                 if not isinstance(event, Step):
                     continue
                 number = event.number
-                self._count(event, keep=float(number - first > FIRST))
+                self._count(event, keep=float(number - first > FIRST_TIMED))
                 log.step(event)
                 yield from self._warn(event)
-                # What any process is told, all of them do.
-                told = self.work.world.all_reduce_max(2 * stopped() + self._unsaved_long())
-                schedule = self.work.schedule
-                ends = number == schedule.total or told >= 2
+                # What one process has to do, all of them do.
+                due = self.trainer.world.all_reduce_max(2 * stopped() + self._unsaved_long())
+                schedule = self.trainer.schedule
+                ends = number == schedule.total or due >= 2
                 looks = self.pacer.evaluations if self.pacer else 10
-                if self.habits.due(self.habits.evaluate_every, number, schedule, times=looks):
+                if self.saving.due(self.saving.evaluate_every, number, schedule, times=looks):
                     yield from self._evaluate(number, log)
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
-                    self._result = self._told(number, began)
-                if ends or told or self.habits.due(self.habits.save_every, number, schedule):
+                    self._result = self._summary(number, began)
+                if ends or due or self.saving.due(self.saving.save_every, number, schedule):
                     yield from self._save(event, ends=number == schedule.total)
                     self.times.add("saving", self._watch.read())
                 if ends:
                     break
             # Also one that came since: whoever would go on with another run is to know.
-            sign = self.work.world.all_reduce_max(stopped())
-        total = self.work.schedule.total
-        result = self._result or self._told(number, began)
+            sign = self.trainer.world.all_reduce_max(stopped())
+        total = self.trainer.schedule.total
+        result = self._result or self._summary(number, began)
         # A run that was done before has its result already.
-        if leads and number == total and (self.last or self.run.result() is None):
+        if is_main and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
         yield Ended(number, number == total, result, signal=sign)
 
-    def _told(self, number: int, began: Began) -> dict[str, Any]:
+    def _summary(self, number: int, began: Began) -> dict[str, Any]:
         """What came out so far."""
-        found = limit(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
+        limit = bottleneck(self.spent, flops_a_token=began.flops_a_token, peak=began.peak)
         return {
             **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
             "times": asdict(self.times),
-            **({"limited_by": found.word} if found else {}),
+            **({"limited_by": limit.word} if limit else {}),
             **self.last,
         }
 
@@ -228,8 +227,8 @@ class Session:
 
         The last checkpoint has the result; one that was written before it did is measured again.
         """
-        total = self.work.schedule.total
-        if not self.work.world.all_reduce_max(int(self.run.result() is None)) or self.last:
+        total = self.trainer.schedule.total
+        if not self.trainer.world.all_reduce_max(int(self.run.result() is None)) or self.last:
             return
         if self._result is None:
             for entry in self.run.entries("step"):
@@ -247,10 +246,10 @@ class Session:
         """
         while True:
             total = 0
-            jobs = self.work.jobs(first, cursor)
-            with closing(ahead(jobs, workers=self.work.machine.threads)) as feed:
+            jobs = self.trainer.jobs(first, cursor)
+            with closing(ahead(jobs, workers=self.trainer.machine.threads)) as feed:
                 try:
-                    for step in train(self.work.train_state, feed, self.work.world):
+                    for step in train(self.trainer.train_state, feed, self.trainer.world):
                         assert isinstance(step.after, Cursor)
                         first, cursor = step.number, step.after
                         self._before = self._settings
@@ -258,8 +257,8 @@ class Session:
                         # though a device may work meanwhile.
                         yield replace(step, seconds=self._watch.read())
                         if self.pacer is not None:  # what one process wants, all of them do
-                            wanted = self.pacer.wanted(first, self.work.schedule)
-                            total = self.work.world.all_reduce_max(wanted)
+                            wanted = self.pacer.wanted(first, self.trainer.schedule)
+                            total = self.trainer.world.all_reduce_max(wanted)
                         if total:
                             break
                     else:
@@ -267,25 +266,23 @@ class Session:
                 except torch.OutOfMemoryError:
                     pass  # what filled the memory is held by the error until it is forgotten
                 except DivergedError as error:
-                    found, _ = newest(self.run.checkpoints)
-                    place = (
-                        f"the last good checkpoint is {found.path}" if found else "none is saved"
-                    )
+                    last, _ = newest(self.run.checkpoints)
+                    place = f"the last good checkpoint is {last.path}" if last else "none is saved"
                     raise DivergedError(f"{error}; {place}") from None
             if self.pacer is None or not total:
-                yield Said(self.work.shrink())
+                yield Said(self.trainer.shrink())
                 list(self.settle(first))  # which has just been said
                 continue
             text = self.pacer.refit(first, total)
             if self.plateau is not None:
-                self.plateau.schedule = self.work.schedule
-            if self.work.world.is_main:  # recorded, so that the same run can be done again
+                self.plateau.schedule = self.trainer.schedule
+            if self.trainer.world.is_main:  # recorded, so that the same run can be done again
                 self.run.refit(first, total, recipe_toml=text)
             yield Refitted(first, total)
 
     def _unsaved_long(self) -> bool:
-        patience = self.habits.patience
-        return patience is not None and time.monotonic() - self._saved > patience
+        limit = self.saving.max_seconds_between_saves
+        return limit is not None and time.monotonic() - self._saved > limit
 
     def _recall(self, first: int) -> None:
         """What the log tells of the loss before, so that nothing is said twice."""
@@ -298,10 +295,10 @@ class Session:
 
     def _warn(self, step: Step) -> Iterator[Said]:
         if self.plateau is not None:
-            found = means(step.sums)[self.plateau.objective]
-            said = self.plateau.see(step.number, found["loss"])
-            if said is not None:
-                yield Said(said)
+            loss = means(step.sums)[self.plateau.objective]["loss"]
+            warning = self.plateau.see(step.number, loss)
+            if warning is not None:
+                yield Said(warning)
 
     def _count(self, step: Step, *, keep: float) -> None:
         self.tokens += step.tokens
@@ -310,7 +307,7 @@ class Session:
         self.last["train"] = means(step.sums)
         assert isinstance(step.after, Cursor)
         phase = step.after.phase
-        if self.work.compiled and phase != self._phase:
+        if self.trainer.compiled and phase != self._phase:
             self.times.add("setup", step.seconds)  # the first step of a phase compiles
         else:
             self.times.add("training", step.seconds)
@@ -319,7 +316,7 @@ class Session:
         self._phase = phase
 
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
-        for event in self.work.evaluate(number, blocks=self.habits.evaluate_blocks):
+        for event in self.trainer.evaluate(number, blocks=self.saving.evaluate_blocks):
             if isinstance(event, Evaluated):
                 self.last["held_out"] = means(event.sums)
                 log.evaluated(number, event.sums)
@@ -337,8 +334,8 @@ class Session:
         if ends:
             state["result"] = self._result
         try:
-            place = self.work.save(
-                self.run.checkpoints, step, state=state, keep=self.habits.keep, ends=ends
+            place = self.trainer.save(
+                self.run.checkpoints, step, state=state, keep=self.saving.keep, ends=ends
             )
         except OSError as error:  # a full disk, most likely; what was saved before stands
             raise UserError(
@@ -353,11 +350,11 @@ class Session:
 def _written(changes: dict[str, dict[str, Any]]) -> str:
     """Settings of machine.toml as they were and are."""
     return ", ".join(
-        f"{name} {_told(both['from'])} → {_told(both['to'])}" for name, both in changes.items()
+        f"{name} {_word(both['from'])} → {_word(both['to'])}" for name, both in changes.items()
     )
 
 
-def _told(value: object) -> str:
+def _word(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "none" if value is None else str(value)

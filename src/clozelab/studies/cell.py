@@ -17,7 +17,7 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import MEASURED, Run, read_json
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.studies.measures import measured
 from clozelab.studies.pace import clear
 from clozelab.studies.request import Cell, Request
@@ -38,7 +38,7 @@ class Order:
     out: str
     steps: int
     machine: Machine
-    habits: Habits
+    saving: SaveOptions
     keep_models: bool = False  # those fine-tuned, once their scores are known
 
     @property
@@ -79,7 +79,7 @@ def run(order: Order) -> Iterator[Happened]:
             order.cell,
             model(order),
             place=order.place,
-            blocks=order.habits.evaluate_blocks,
+            blocks=order.saving.evaluate_blocks,
             device=order.machine.device,
         )
         write_text(order.place / MEASURED, json.dumps(told, indent=1) + "\n")
@@ -122,10 +122,10 @@ def _pretrained(order: Order) -> Iterator[Event]:
             with replacing(place / name) as stream:
                 stream.write((model(order) / name).read_bytes())
         return
-    data, habits, machine = request.stores(variant), order.habits, order.machine
+    data, saving, machine = request.stores(variant), order.saving, order.machine
     if Run(place).recipe_file.exists():
         begun = starting.resumed(place, data=data)
-        yield from resume(begun, place, machine=machine, habits=habits)
+        yield from resume(begun, place, machine=machine, saving=saving)
         return
     recipe, budget = request.recipe(variant), f"{order.steps}steps"
     teacher, seed = request.study.variant(variant).teacher, order.cell.seed
@@ -134,7 +134,7 @@ def _pretrained(order: Order) -> Iterator[Event]:
     else:
         where = str(order.beside(teacher))
         task = starting.taught(recipe, where, data=data, seed=seed, budget=budget, sized=True)
-    yield from pretrain(task, place, machine=machine, habits=habits)
+    yield from pretrain(task, place, machine=machine, saving=saving)
 
 
 def _tuned(order: Order, task: str) -> Iterator[Event]:
@@ -157,5 +157,5 @@ def _tuning(order: Order, task: str, folder: Path) -> Iterator[Event]:
         seed=order.cell.seed,
     )
     plan = finetune.planned(given)
-    for happened in finetune.follow(plan, folder, machine=order.machine, habits=Habits()):
+    for happened in finetune.follow(plan, folder, machine=order.machine, saving=SaveOptions()):
         yield happened.event

@@ -17,7 +17,7 @@ from clozelab.finetuning.inputs import protocol_task
 from clozelab.finetuning.tuning import Tuning
 from clozelab.models.build import build
 from clozelab.pretraining.fitting import fitted
-from clozelab.pretraining.job import Setup, Task
+from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.pretraining.steps import Steps
 from clozelab.runs.machine import Machine, flops_a_token
 from clozelab.studies.request import Request
@@ -83,13 +83,13 @@ def seconds_a_step(request: Request, variant: str, machine: Machine, *, budget: 
         other, _ = _fitted(request, taught)
         teacher = build(other, other.tokenizer.vocabulary, seed=0)
     with join(machine.device) as world, _cleared():
-        setup = Setup(Task(recipe, stores, teacher=teacher), machine, world)
+        trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
         while True:
             try:
-                return setup.seconds_a_step(budget)
+                return trainer.seconds_a_step(budget)
             except torch.OutOfMemoryError:
                 pass  # what filled the memory is held by the error until it is forgotten
-            setup.shrink()
+            trainer.shrink()
 
 
 def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -> float:

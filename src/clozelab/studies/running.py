@@ -14,7 +14,7 @@ from clozelab.interrupts import Stopped, first_done
 from clozelab.runs.events import Ended, Said, drained
 from clozelab.runs.machine import Machine
 from clozelab.runs.processes import workers
-from clozelab.runs.session import Habits
+from clozelab.runs.session import SaveOptions
 from clozelab.studies import cluster, results
 from clozelab.studies import spec as studies
 from clozelab.studies.cell import PRETRAINING, Happened, Order, done, run
@@ -29,7 +29,7 @@ from clozelab.training.world import is_distributed
 # that is no number, memory or a disk that is full, a step that does not compile.
 _FAILURES = (ValueError, RuntimeError, OSError, ArithmeticError, LookupError, TypeError)
 # Curves want ten looks at held-out text; a checkpoint is for going on, and for what comes after.
-HABITS = Habits(save_every=0, keep=1, patience=300)
+SAVE_OPTIONS = SaveOptions(save_every=0, keep=1, max_seconds_between_saves=300)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def follow(
     out: Path,
     *,
     machine: Machine,
-    habits: Habits = HABITS,
+    saving: SaveOptions = SAVE_OPTIONS,
     on: str | None = None,
     keep_models: bool = False,
 ) -> Iterator[Told]:
@@ -106,7 +106,7 @@ def follow(
     if on is not None:
         cluster.known(on)
     with held(out):
-        yield from _begun(plan, out, machine=machine, habits=habits, on=on, keep_models=keep_models)
+        yield from _begun(plan, out, machine=machine, saving=saving, on=on, keep_models=keep_models)
 
 
 def _begun(
@@ -114,14 +114,14 @@ def _begun(
     out: Path,
     *,
     machine: Machine,
-    habits: Habits,
+    saving: SaveOptions,
     on: str | None,
     keep_models: bool,
 ) -> Iterator[Told]:
     """The cells, in a folder that is ours alone."""
     unpack(out)
     plan.write(out)
-    orders = orders_of(plan, out, machine=machine, habits=habits, keep_models=keep_models)
+    orders = orders_of(plan, out, machine=machine, saving=saving, keep_models=keep_models)
     results.write(plan, orders, out)
     left = [order for order in orders if not done(order)]
     if on is not None:
@@ -142,7 +142,7 @@ def orders_of(
     out: Path,
     *,
     machine: Machine,
-    habits: Habits = HABITS,
+    saving: SaveOptions = SAVE_OPTIONS,
     keep_models: bool = False,
 ) -> list[Order]:
     """Every cell of a plan, as an order."""
@@ -153,7 +153,7 @@ def orders_of(
             str(out.resolve()),
             plan.steps(cell.variant),
             machine,
-            habits,
+            saving,
             keep_models,
         )
         for cell in plan.request.cells()

@@ -1,13 +1,20 @@
-"""The unigram plateau: a model that has learned how often tokens occur, and little more.
+"""What a run says of itself: what limits its speed, and whether its loss is on the unigram plateau.
 
-Every language model passes it; deep ones that normalise after each half of a layer may stay there
-until their steps are used up, and only their loss tells, to whoever knows the entropy of the text.
+Speed is limited by the feed, by the host that launches the work, by the device's memory or
+arithmetic, or by others who use the same CPU. Nothing is measured here: a step says how long the
+loop waited for text and for a core, how long the device worked and how long the host waited for it.
+
+A model is on the unigram plateau when it has learned how often tokens occur, and little more. Every
+language model passes it. Deep ones that normalise after each half of a layer may stay there until
+the run ends, and only their loss shows it, beside the entropy of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import log
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +29,90 @@ from clozelab.text.store.mixture import Store
 from clozelab.training import Schedule
 from clozelab.training.optimiser import Adamw, BertAdam
 
+if TYPE_CHECKING:
+    from clozelab.training.loop import Step
+
+IDLE = 0.1  # of the time: a device that rests for less would gain little by a faster feed or host
+AHEAD = 0.03  # of the time: a host that never waits is late, and the device is as fast as it is
+HIGH = 0.45  # of the measured rate: wide models reach it; what lies below is spent between products
+FIRST_TIMED = 3  # the step to begin with: those before it compile, and wait for the first text
+
+
+class Bottleneck(NamedTuple):
+    """A word, and what a user can do about it."""
+
+    word: str
+    sentence: str
+
+
+FEED = Bottleneck("feed", "the device waits for text; give it more --workers")
+HOST = Bottleneck(
+    "host",
+    "the device waits for its next launch; a larger --micro-batch, more sequences a step or"
+    " --compile would fill it",
+)
+MEMORY = Bottleneck(
+    "memory",
+    "the device moves more data than it computes with; a wider model, or one without dropout, would"
+    " use more of it",
+)
+ARITHMETIC = Bottleneck(
+    "arithmetic", "the device computes nearly all the time; only a faster one helps"
+)
+SHARED = Bottleneck(
+    "shared", "other processes have the CPU's cores for part of the time; run it alone, or wait"
+)
+SENTENCES = {limit.word: limit.sentence for limit in (FEED, HOST, MEMORY, ARITHMETIC, SHARED)}
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What steps took, added up."""
+
+    seconds: float = 0.0
+    tokens: float = 0.0
+    waited: float = 0.0  # the loop, for the feed
+    slack: float = 0.0  # the host, for the device
+    busy: float | None = None  # the device; None where it cannot be told
+    starved: float = 0.0  # a CPU, for cores that others had
+
+    def then(self, step: Step, *, keep: float) -> StepTimes:
+        """A step more; of those before a share is kept: all of it, or the last count most."""
+        busy = None if step.busy is None else keep * (self.busy or 0.0) + step.busy
+        return StepTimes(
+            seconds=keep * self.seconds + step.seconds,
+            tokens=keep * self.tokens + step.tokens,
+            waited=keep * self.waited + step.waited,
+            slack=keep * self.slack + step.slack,
+            busy=busy,
+            starved=keep * self.starved + step.starved,
+        )
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+
+def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) -> Bottleneck | None:
+    """What the time went into; `peak` is the measured rate in operations a second, where known."""
+    if not spent.seconds:
+        return None
+    if spent.busy is None:  # a CPU, which is its own host
+        if spent.starved >= IDLE * spent.seconds:
+            return SHARED
+        return FEED if spent.waited >= IDLE * spent.seconds else ARITHMETIC
+    idle = spent.seconds - spent.busy
+    if idle >= IDLE * spent.seconds:
+        return FEED if spent.waited >= idle / 2 else HOST
+    # Between two events a device that waits for launches seems to work; but nobody waits for it.
+    if spent.slack + spent.waited < AHEAD * spent.seconds:
+        return HOST
+    if peak is None:
+        return None
+    return ARITHMETIC if spent.speed * flops_a_token >= HIGH * peak else MEMORY
+
+
 Counted = NDArray[np.float64]  # how often each id occurs, times the weight of its store
 
 # ELMo's loss is not among them: it tells a word from samples, which no entropy compares with.
@@ -32,18 +123,18 @@ _LANGUAGE = ("masked_lm", "causal_lm", "permutation_lm")
 _PARTS, _FEWEST, _MOST = 20, 100, 5_000
 _NEAR = 0.98  # of the plateau's loss: below, something else was learned
 _FALL = 0.005  # of the entropy, from one stretch to the next: less is no fall
-_ACTIVE = 0.5  # of the peak rate: once it has decayed further, every loss is nearly level
+_ACTIVE = 0.5  # of the peak learning rate: once it has decayed further, every loss is nearly level
 _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
-_LOW, _HIGH = 1e-5, 2e-3  # rates that Adam rarely pretrains with
+_LOW, _HIGH = 1e-5, 2e-3  # learning rates that Adam rarely pretrains with
 _SMALL = 1_000  # of a vocabulary
 _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (results/nsp-saturation)
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
 class Plateau:
-    """Watches a run's loss; `cause` is asked why it stays, and told if it had been lower before."""
+    """Watches a run's loss; `cause` says why it stays, given whether it had been lower before."""
 
     def __init__(
         self,
@@ -96,41 +187,43 @@ class Plateau:
         )
 
 
-def watched(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
+def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if its objectives have one."""
     names = [slots.use("objectives", part) for part in recipe.objectives]
     name = next((name for name in names if name in _LANGUAGE), None)
-    found = entropy(_counts(stores))
-    if name is None or not found:
+    entropy = unigram_entropy(_counts(stores))
+    if name is None or not entropy:
         return None
-    level = copying(found, recipe.corruption) if name == "masked_lm" else found
+    level = copying_loss(entropy, recipe.corruption) if name == "masked_lm" else entropy
     return Plateau(
         name,
         recipe.schedule,
-        entropy=found,
+        entropy=entropy,
         level=level,
-        cause=lambda lower: cause(recipe, lower=lower, repeats=repeats(stores[0][0])),
+        cause=lambda lower: plateau_cause(
+            recipe, lower=lower, repeats=repeated_share(stores[0][0])
+        ),
     )
 
 
-def entropy(counts: Counted) -> float:
+def unigram_entropy(counts: Counted) -> float:
     """Nats a token for whoever knows how often each occurs."""
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
 
-def copying(entropy: float, corruption: Corruption) -> float:
+def copying_loss(entropy: float, corruption: Corruption) -> float:
     """What it costs to know, besides, how often a token that is not masked was left as it is.
 
     Copying it is learned on the plateau: it needs no other token.
     """
     seen = 1 - corruption.mask
-    kept = min(corruption.same / seen, 1.0) if seen > 0 else 0.0
-    choice = -sum(share * log(share) for share in (kept, 1 - kept) if share > 0)
-    return corruption.mask * entropy + seen * (choice + (1 - kept) * entropy)
+    same = min(corruption.same / seen, 1.0) if seen > 0 else 0.0
+    choice = -sum(share * log(share) for share in (same, 1 - same) if share > 0)
+    return corruption.mask * entropy + seen * (choice + (1 - same) * entropy)
 
 
-def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
+def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     """The likeliest one, with a remedy."""
     encoder, schedule, rate = recipe.encoder, recipe.schedule, recipe.optimiser.rate
     adam = isinstance(recipe.optimiser, Adamw | BertAdam)
@@ -151,12 +244,12 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         )
     if adam and not _LOW <= rate <= _HIGH:
         way = "raise" if rate < _LOW else "lower"
-        return f"a rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
-    many = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
+        return f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
+    length = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (
-            f"{encoder.layers} layers with norm = post may not leave it within {many}: try"
+            f"{encoder.layers} layers with norm = post may not leave it within {length}: try"
             " --set encoder.norm=pre (the recipe swift has it), fewer sequences and so more steps,"
             " or a longer warm-up"
         )
@@ -164,12 +257,12 @@ def cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         if isinstance(part, NextSentence) and part.weight > _LIGHT:
             return (
                 f"next-sentence prediction at a weight of {part.weight:g} can keep a small encoder"
-                f" near it for all of {many}: try --set objectives.{number}.weight={_LIGHT:g}"
+                f" near it for all of {length}: try --set objectives.{number}.weight={_LIGHT:g}"
             )
-    return f"{many} may be too few: try fewer sequences and so more steps, or a longer budget"
+    return f"{length} may be too few: try fewer sequences and so more steps, or a longer budget"
 
 
-def repeats(corpus: Corpus) -> float:
+def repeated_share(corpus: Corpus) -> float:
     """The share of the first text that is in sentences which were there before."""
     documents = corpus.documents()
     bounds = np.asarray(documents.sentences[: _SAMPLE + 1])
