@@ -165,7 +165,7 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
     events = went(task("roberta", *STILL, steps=80, seed=2), tmp_path / "run")
     assert warned(events) == [31]
     (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
-    assert said.endswith("a rate of 1e-09 is unusual: raise it by --set optimiser.rate=…")
+    assert said.endswith("a learning rate of 1e-09 is unusual: raise it by --set optimiser.rate=…")
 
 
 @pytest.mark.usefixtures("brief")
