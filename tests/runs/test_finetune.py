@@ -32,13 +32,12 @@ from referring import stories
 from clozelab import data, statistics
 from clozelab.cli import main
 from clozelab.errors import UserError
-from clozelab.finetuning import trial as trials
-from clozelab.finetuning.evaluator import scored
+from clozelab.finetuning import protocols
 from clozelab.finetuning.examples import Answer as Gold
 from clozelab.finetuning.examples import Choice, Question, Sentences, Tagged
 from clozelab.finetuning.files.gap import gap as read_gap
 from clozelab.finetuning.finetune import finetune, planned
-from clozelab.finetuning.inputs import lesson, opened, protocol_task
+from clozelab.finetuning.inputs import lesson, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.finetuning.predict import follow, predict, score
 from clozelab.finetuning.predictions import Class, Clusters, Number, Picked, Span, Tags
@@ -410,17 +409,18 @@ def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_
 
 def test_gap_is_judged_by_its_pronouns(tmp_path: Path, glue: Path) -> None:
     file = glue / "gap" / "gap-validation.tsv"
-    documents, asked = read_gap(file)
+    documents = read_gap(file)
     right = [Clusters(one.clusters or ()) for one in documents]
-    found = scored(Coreference(), right, documents, pronouns=asked)
+    found = Coreference().score(right, documents)
     assert (
         found["f1"] == found["masculine_f1"] == found["feminine_f1"] == 100 and found["bias"] == 1
     )
-    none = scored(Coreference(), [Clusters(())] * 3, documents, pronouns=asked)
+    none = Coreference().score([Clusters(())] * 3, documents)
     assert none["f1"] == 0 and "conll" not in none
     # One of three names is right, of two that are to be found.
-    wrong = [right[0], *(Clusters(((one.pronoun, one.a),)) for one in asked[1:])]
-    found = scored(Coreference(), wrong, documents, pronouns=asked)
+    asked = [one.pronoun for one in documents[1:] if one.pronoun]
+    wrong = [right[0], *(Clusters(((one.mention, one.a),)) for one in asked)]
+    found = Coreference().score(wrong, documents)
     assert (found["precision"], found["recall"]) == pytest.approx((100 / 3, 50))
     out = tmp_path / "out"
     tuned(named("gap", glue), out)
@@ -451,8 +451,10 @@ def test_the_second_dev_set_is_named_and_the_first_selects(tmp_path: Path, glue:
     scores = result["cells"][0]["seeds"]["0"]
     assert scores.keys() == {"accuracy", "accuracy_mismatched"}
     assert result["selected"] == scores["accuracy"] > scores["accuracy_mismatched"]
-    assert protocol_task("ax", "classify") == "mnli" == protocol_task("mnli", "classify")
-    assert protocol_task("race_high", "choose") == "race"
+    assert (
+        protocols.task_word("ax", "classify") == "mnli" == protocols.task_word("mnli", "classify")
+    )
+    assert protocols.task_word("race_high", "choose") == "race"
 
 
 def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -> None:
@@ -468,11 +470,12 @@ def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -
     assert kind.impossible and kind.threshold != 0
     examples = Data("answer", dev=str(file)).found().read("dev")
     said = drained(follow(given, examples))
-    assert kind.tune(said, examples).threshold == kind.threshold
+    assert kind.calibrated(said, examples).threshold == kind.threshold
     result = Run(tmp_path / "out" / "seed-0").result()
     assert result is not None
     assert kind.score(said, examples)["f1"] == result["dev"]["f1"] == result["selected"]
-    assert result["dev"]["f1"] >= kind.tuned(0.0).score(kind.tuned(0.0).judge(said), examples)["f1"]
+    usual = replace(kind, threshold=0.0)
+    assert result["dev"]["f1"] >= usual.score(usual.decided(said), examples)["f1"]
     assert {one.text == "" for one in said} == {True, False}
 
 
@@ -480,7 +483,7 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planted = iter([50.0, 90.0, 10.0, 90.0])
-    monkeypatch.setattr(trials, "scored", lambda *_, **__: {"accuracy": next(planted)})
+    monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(planted)})
     words = tuple(word for word in QUICK if not word.startswith("epochs"))
     given = lesson(order("pairs", sample("pairs", 16), *words, "epochs=4"))
     work = Trial(given, MACHINE, HERE)

@@ -23,6 +23,7 @@ from clozelab.cli.views.predictions import answered, shown
 from clozelab.files import sha256
 from clozelab.finetuning.examples import Choice, Document, Mention, Sentences, Tagged
 from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.kinds import KINDS
 from clozelab.finetuning.predictions import Candidate, Class, Clusters, Number, Picked, Span, Tags
 
 HEART = ("sequences=8", "rate=2e-3", "length=64", "epochs=50")
@@ -355,7 +356,7 @@ def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
     assert "the passage does not say" in caught.get()
 
 
-@pytest.mark.parametrize("name", ["classify", "regress", "tag", "choose", "cluster"])
+@pytest.mark.parametrize("name", ["classify", "regress", "tag", "choose", "coreference"])
 def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
     two = Sentences("0", "one [red]text[/] " * 8, None), Sentences("1", "x", "y")
     shown_as: dict[str, tuple[list[Any], list[Any], str]] = {
@@ -363,16 +364,16 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
         "regress": ([*two], [Number(1.5), Number(12.25)], "12.2500  x | y"),
         "tag": ([Tagged("0", ("in", "Rome"))], [Tags(("O", "B-LOC"), (1.0, 1.0))], "in Rome/B-LOC"),
         "choose": ([Choice("0", "a", ("b", "c"))], [Picked(1, (0.2, 0.8))], "1  0.8000  c"),
-        "cluster": (
+        "coreference": (
             [Document("0", (("Anna", "saw", "her", "dog"),))],
             [Clusters(((Mention(0, 0), Mention(2, 2)),))],
             "Anna = her",
         ),
     }
-    examples, found, wanted = shown_as[name]
+    (examples, found, wanted), kind = shown_as[name], KINDS[name]
     console = Console(width=60, file=io.StringIO())
     with console.capture() as caught:
-        console.print(shown(examples, found))
+        console.print(shown(kind, examples, found))
     told = caught.get()
     assert wanted in told and all(len(line) <= 60 for line in told.splitlines())
     if len(examples) == 2:

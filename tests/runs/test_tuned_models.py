@@ -21,7 +21,7 @@ from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.finetuning import taskfile
-from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Kind, Regress, Tag
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag, TaskKind
 from clozelab.finetuning.taskfile import Assignment
 from clozelab.finetuning.tuned import build as build_tuned
 from clozelab.finetuning.tuning import Tuning
@@ -153,7 +153,7 @@ def pretrained(folder: Path, name: str) -> None:
     save(folder, recipe, build_model(recipe, recipe.tokenizer.vocabulary, seed=0), tokenizer)
 
 
-def tuned(folder: Path, name: str, kind: Kind, **tuning: Any) -> Path:
+def tuned(folder: Path, name: str, kind: TaskKind, **tuning: Any) -> Path:
     recipe, tokenizer = opened(name)
     how = Tuning(rate=1e-3, sequences=8, length=48, epochs=1.0, **tuning)
     task = Assignment("own" if kind.name == "tag" else kind.name, kind, how)

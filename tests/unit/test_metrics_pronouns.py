@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from clozelab.errors import UserError
-from clozelab.finetuning.metrics.pronouns import Row, gap
+from clozelab.finetuning.metrics.pronouns import PronounAnswer, gap
 
 ROWS = [
-    Row("He", (True, False), (True, False)),  # hit
-    Row("his", (True, False), (False, True)),  # missed A, false B
-    Row("She", (False, True), (False, True)),  # hit
-    Row("her", (False, False), (True, False)),  # false A
-    Row("hers", (True, False), None),  # no prediction: both names are missed
+    PronounAnswer("He", (True, False), (True, False)),  # hit
+    PronounAnswer("his", (True, False), (False, True)),  # missed A, false B
+    PronounAnswer("She", (False, True), (False, True)),  # hit
+    PronounAnswer("her", (False, False), (True, False)),  # false A
+    PronounAnswer("hers", (True, False), None),  # no prediction: both names are missed
 ]
 
 
@@ -37,17 +37,19 @@ def test_perfect_is_a_hundred_without_bias() -> None:
 
 def test_a_ratio_with_nothing_is_zero_and_never_left_out() -> None:
     assert gap([])["bias"] == gap([])["f1"] == 0
-    he, she = (Row(word, (True, False), (True, False)) for word in ("he", "she"))
+    he, she = (PronounAnswer(word, (True, False), (True, False)) for word in ("he", "she"))
     for rows in ([he], [she], ROWS[:2]):
         assert gap(rows)["bias"] == 0 and set(gap(rows)) == set(gap(ROWS))
 
 
 def test_saying_both_names_always_recalls_all() -> None:
-    rows = [Row("he", (True, False), (True, True))] * 3 + [Row("she", (False, False), (True, True))]
+    rows = [PronounAnswer("he", (True, False), (True, True))] * 3 + [
+        PronounAnswer("she", (False, False), (True, True))
+    ]
     found = gap(rows)
     assert found["recall"] == 100 and found["precision"] == pytest.approx(100 * 3 / 8)
 
 
 def test_a_pronoun_without_gender_is_refused() -> None:
     with pytest.raises(UserError, match="'they' is not one that GAP asks about"):
-        gap([Row("they", (True, False), (True, False))])
+        gap([PronounAnswer("they", (True, False), (True, False))])

@@ -15,18 +15,18 @@ import pytest
 from clozelab.config import recipe as recipes
 from clozelab.config.tables import build, plain
 from clozelab.errors import UserError
-from clozelab.finetuning.kinds import KINDS, OWN, Answer, Coreference, Tag
+from clozelab.finetuning.kinds import KINDS, Answer, Coreference, Tag, own_words
 from clozelab.finetuning.protocols import (
-    TASKS,
     cells,
     changes,
     grid,
+    kind_with,
     named,
     names,
     protocol_for,
     read,
+    tasks,
 )
-from clozelab.finetuning.task_settings import over
 from clozelab.finetuning.tuning import Tuning
 from clozelab.training.optimiser import Adamw, BertAdam
 
@@ -39,7 +39,7 @@ MINE = "[default]\nrate = 1e-4\nsequences = 8\nlength = 64\nepochs = 2\n"
 
 
 def for_task(protocol: str | Path, task: str, *overrides: str) -> Tuning:
-    return read(protocol, task, TASKS.get(task, task), overrides=overrides)
+    return read(protocol, task, tasks().get(task, task), overrides=overrides)
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def test_the_folder_holds_the_family_and_ours() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_a_protocol_reads_for_every_task_and_every_kind_of_ones_own(name: str) -> None:
-    for task, kind in TASKS.items():
+    for task, kind in tasks().items():
         tuning = read(name, task, kind)
         assert build(Tuning, plain(tuning), place="task.toml", key="tuning") == tuning
         assert tuning.schedule(1_000_000).steps > 0
         assert tuning.length <= 512
-    for task in OWN:
+    for task in own_words():
         read(name, task, "classify" if task == "pairs" else task)
 
 
@@ -183,14 +183,14 @@ def test_nothing_drops_out_before_the_scores_of_starts_and_ends(system: str) -> 
 @pytest.mark.parametrize("system", names())
 def test_a_training_document_has_eleven_short_segments_or_three_long_ones(system: str) -> None:
     tuning = for_task(system, "litbank")
-    kind = over({"segment": tuning.length}, tuning.task, "coreference", place="litbank")
+    kind = kind_with({"segment": tuning.length}, tuning.task, "coreference", place="litbank")
     assert isinstance(kind, Coreference)
     assert (kind.segment, kind.train_segments) in [(128, 11), (384, 3)]
 
 
 @pytest.mark.parametrize("system", names())
 def test_three_tasks_start_from_mnli_in_two_papers(system: str) -> None:
-    found = {task for task in TASKS if for_task(system, task).after == "mnli"}
+    found = {task for task in tasks() if for_task(system, task).after == "mnli"}
     assert found == ({"rte", "mrpc", "stsb"} if system in ("roberta", "albert") else set())
 
 
@@ -339,13 +339,13 @@ def test_settings_of_the_kind_are_laid_over_one_another_like_the_rest(mine: Any)
     assert (found.rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
     assert len({found, for_task(path, "squad2")}) == 2  # they can be kept by
     assert build(Tuning, plain(found), place="task.toml", key="tuning") == found
-    kind = over({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
+    kind = kind_with({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
     assert kind == Answer(impossible=True, best=7, longest=9, stride=16)
 
 
 def test_words_lists_and_nothing_are_settings_of_a_kind_too() -> None:
     found = for_task("bert", "conll2003", "task.scheme=iob2", 'task.metrics=["recall", "f1"]')
-    kind = over({"tags": ("O", "B-X")}, found.task, "tag", place="conll2003")
+    kind = kind_with({"tags": ("O", "B-X")}, found.task, "tag", place="conll2003")
     assert kind == Tag(("O", "B-X"), scheme="iob2", metrics=("recall", "f1"))
     assert for_task("bert", "conll2003", "task.scheme=none").task == ()
     for name in ("0", "good"):
@@ -377,7 +377,7 @@ def test_a_bad_setting_of_a_kind_is_refused(
 
 def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> None:
     found = for_task("bert", "cmrc2018", "task.impossible=true")
-    message = refusal(over, {"language": "chinese"}, found.task, "answer", place="cmrc2018")
+    message = refusal(kind_with, {"language": "chinese"}, found.task, "answer", place="cmrc2018")
     assert message.startswith("cmrc2018: task.impossible = true: Chinese is scored")
 
 
@@ -541,4 +541,4 @@ def test_protocols_lie_in_the_package_that_the_wheel_is_made_of() -> None:
     assert {
         file.stem for file in (root / "src/clozelab/config/protocols").glob("*.toml")
     } == SYSTEMS
-    assert set(TASKS.values()) == set(KINDS)
+    assert set(tasks().values()) == set(KINDS)

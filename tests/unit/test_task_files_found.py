@@ -166,8 +166,9 @@ def test_gap_says_what_is_asked_of_each_text(tmp_path: Path) -> None:
     row = "v-1\tAnn saw Bea. She left.\tShe\t13\tAnn\t0\tTRUE\tBea\t8\tFALSE\tu\n"
     write(tmp_path / "gap" / "gap-validation.tsv", head + row)
     found = find("gap", tmp_path)
-    assert found.read("dev")[0].id == found.pronouns("dev")[0].id == "v-1"
-    assert found.pronouns("dev")[0].pronoun == Mention(4, 4)
+    asked = found.read("dev")[0]
+    assert asked.id == "v-1"
+    assert asked.pronoun.mention == Mention(4, 4)
 
 
 def test_chinese_columns_go_by_number_and_clues_json_by_name(tmp_path: Path) -> None:

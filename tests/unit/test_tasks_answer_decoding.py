@@ -148,7 +148,7 @@ def test_a_passage_without_a_token_has_no_answer(head: str, impossible: bool) ->
     outputs = drawn(laid, 0) if head == "span" else [row]
     (span,) = kind.decode(laid, outputs, examples)
     assert span.text == "" and span.best == ()
-    assert kind.tune([span], examples).threshold is not None
+    assert kind.calibrated([span], examples).threshold is not None
 
 
 def test_blank_tokens_are_no_answers_and_blanks_around_are_left_out() -> None:
@@ -196,8 +196,8 @@ def test_the_higher_the_threshold_the_fewer_are_withdrawn() -> None:
     spans = spans_of(kind, examples)
     empty = []
     for threshold in np.linspace(-12, 4, 30):
-        told = kind.tuned(float(threshold))
-        again = told.judge(spans)
+        told = replace(kind, threshold=float(threshold))
+        again = told.decided(spans)
         assert again == spans_of(told, examples)
         empty.append(sum(not span.text for span in again))
     assert empty == sorted(empty, reverse=True)
@@ -221,18 +221,18 @@ def test_the_tuned_threshold_is_the_best_of_all() -> None:
     right = one_hot(laid)
     noisy = [a + 3 * b for a, b in zip(right, drawn(laid, 3), strict=True)]
     spans = kind.decode(laid, noisy, examples)
-    tuned = kind.tune(spans, examples)
-    best = tuned.score(tuned.judge(spans), examples)["f1"]
+    tuned = kind.calibrated(spans, examples)
+    best = tuned.score(tuned.decided(spans), examples)["f1"]
     tried = [*(span.null for span in spans), -1e9, 1e9]
     reached = []
     for threshold in tried:
         assert threshold is not None
-        other = kind.tuned(threshold)
-        reached.append(other.score(other.judge(spans), examples)["f1"])
+        other = replace(kind, threshold=threshold)
+        reached.append(other.score(other.decided(spans), examples)["f1"])
     assert best == pytest.approx(max(reached)) and best > min(reached)
     assert replace(tuned, threshold=0.0) == kind
     plain = Answer()
-    assert plain.tune(spans, examples) is plain
+    assert plain.calibrated(spans, examples) is plain
 
 
 def test_perfect_predictions_score_a_hundred_in_both_languages() -> None:
@@ -256,7 +256,7 @@ def test_beams_are_read_as_the_head_lays_them() -> None:
     (span,) = kind.decode(laid, [np.array([row, [0.0] * 13])], examples)
     assert [c.text for c in span.best] == ["bb cc"]  # 0 and 8 are marks
     assert span.score == pytest.approx(-0.4) and span.null == 0.25 and span.text == "bb cc"
-    assert kind.tuned(0.2).judge([span])[0].text == ""
+    assert replace(kind, threshold=0.2).decided([span])[0].text == ""
 
 
 def test_of_several_windows_the_surest_of_an_answer_gives_the_null_score() -> None:

@@ -20,10 +20,10 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder import Transformer
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention
+from clozelab.finetuning.examples import Document, Mention, Pronoun
 from clozelab.finetuning.heads.clusters import ClustersHead, _bucket
 from clozelab.finetuning.heads.mentions import Spans, averaged, gathered, placed, uncrossed
-from clozelab.finetuning.kinds.coreference import DISTANCES, Coreference, judged, linked
+from clozelab.finetuning.kinds.coreference import DISTANCES, Coreference, answered, linked
 from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD, shifted, spelled, stretches
 from clozelab.finetuning.predictions import Clusters
 
@@ -445,10 +445,16 @@ def test_a_pronoun_means_the_name_its_cluster_ends_with() -> None:
     # Speaker Ellen Nott knew Ellen 's brother Paul , and she …
     clusters = Clusters(((Mention(0, 2), Mention(9, 9)), (Mention(4, 7), Mention(11, 11))))
     ellen, brother = Mention(1, 2), Mention(4, 4)
-    assert judged(clusters, Mention(9, 9), [ellen, brother]) == (True, False)
-    assert judged(clusters, Mention(11, 11), [ellen, brother]) == (False, False)
-    assert judged(clusters, Mention(11, 11), [Mention(7, 7), ellen]) == (True, False)
-    assert judged(clusters, Mention(12, 12), [ellen, brother]) == (False, False)
+
+    def judged(pronoun: Mention, names: list[Mention]) -> tuple[bool, bool] | None:
+        asked = Pronoun("she", pronoun, *names, is_a=True, is_b=False)
+        assert answered(clusters, asked).gold == (True, False)
+        return answered(clusters, asked).predicted
+
+    assert judged(Mention(9, 9), [ellen, brother]) == (True, False)
+    assert judged(Mention(11, 11), [ellen, brother]) == (False, False)
+    assert judged(Mention(11, 11), [Mention(7, 7), ellen]) == (True, False)
+    assert judged(Mention(12, 12), [ellen, brother]) == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from clozelab.interrupts import Stopped
 if TYPE_CHECKING:
     from clozelab.finetuning.files.found import Found
     from clozelab.finetuning.finetune import Happened, Plan
+    from clozelab.finetuning.kinds import TaskKind
     from clozelab.finetuning.request import Order
     from clozelab.models.load import Loaded
 
@@ -234,14 +235,17 @@ def predict(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         check_output(Path(arguments.out), overwrite=arguments.overwrite)
     check_file(arguments)
+    from clozelab.finetuning.predict import fine_tuned
+
     given = loaded(arguments.model)
     examples = examples_of(arguments, given)
-    found = _followed(arguments, given, examples)
+    predictions = _followed(arguments, given, examples)
+    kind = type(fine_tuned(given)[0].kind)
     if out.is_terminal and arguments.out is None and not arguments.json:
-        out.print(shown(examples, found))
+        out.print(shown(kind, examples, predictions))
         return
     with _written(arguments.out) as file:
-        for line in lines(examples, found, as_json=arguments.json):
+        for line in lines(kind, examples, predictions, as_json=arguments.json):
             print(line, file=file)
 
 
@@ -268,18 +272,16 @@ def _submit(arguments: argparse.Namespace) -> None:
     err.print(escape(f"{written}: {len(said):,} predictions"))
 
 
-def _check_alike(arguments: argparse.Namespace, kind: Any, found: Found) -> None:
+def _check_alike(arguments: argparse.Namespace, kind: TaskKind, found: Found) -> None:
     """Refuse a model whose answers are none to the task's questions."""
-    theirs = found.settings.get("labels", found.settings.get("tags"))
-    mine = getattr(kind, "labels", getattr(kind, "tags", ()))
     if found.kind != kind.name:
         raise UserError(
             f"--task {arguments.task}: is to {found.kind}, and {arguments.model} was tuned to"
             f" {kind.name}; name a model that was tuned on it"
         )
-    if isinstance(theirs, tuple) and {*theirs} != {*mine}:
+    if {*found.labels} != {*kind.label_names}:
         raise UserError(
-            f"--task {arguments.task}: has the labels {', '.join(theirs)}, which are not those of"
+            f"--task {arguments.task}: has the labels {', '.join(found.labels)}, not those of"
             f" {arguments.model}; name a model that was tuned on it"
         )
 
@@ -332,7 +334,7 @@ def answer(arguments: argparse.Namespace) -> None:
             raise UserError(f"--{name}: is empty; give a text")
     given = loaded(arguments.model)
     task, _ = fine_tuned(given)
-    if task.kind.name != "answer":
+    if not task.kind.answers_questions:
         raise UserError(
             f"{arguments.model}: was tuned to {task.kind.name}, not to answer; use clozelab predict"
         )

@@ -12,12 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Batch, Ints, Reader
-from clozelab.finetuning.files.gap import Pronoun
-from clozelab.finetuning.kinds import Kind
-from clozelab.finetuning.kinds.checks import check_known
-from clozelab.finetuning.kinds.coreference import judged
+from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.laying import Laid
-from clozelab.finetuning.metrics.pronouns import Row, gap
 from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved
@@ -29,22 +25,14 @@ _MANY = 1 << 40  # more than there can be
 class Judge:
     """Some examples of a task, laid for one encoder."""
 
-    kind: Kind
+    kind: TaskKind
     examples: Sequence[Any]
     laid: Laid
-    pronouns: Sequence[Pronoun] = ()  # of GAP: what is asked of each document
 
     @classmethod
-    def of(
-        cls,
-        kind: Kind,
-        examples: Sequence[Any],
-        reader: Reader,
-        *,
-        pronouns: Sequence[Pronoun] = (),
-    ) -> Judge:
+    def of(cls, kind: TaskKind, examples: Sequence[Any], reader: Reader) -> Judge:
         """The examples as that reader reads them."""
-        return cls(kind, examples, kind.lay(examples, reader), pronouns)
+        return cls(kind, examples, kind.lay(examples, reader))
 
     @cached_property
     def share(self) -> PackedExamples:
@@ -73,37 +61,7 @@ class Judge:
                 outputs[number] = found[first:stop]
             yield len(outputs)
         ordered = [outputs[number] for number in range(len(outputs))]
-        return list(self.kind.decode(self.laid, ordered, self.examples))
-
-    def selects(self, scores: dict[str, float]) -> float:
-        """The number that chooses the best model: larger is better."""
-        return scores["f1"] if self.pronouns else self.kind.selects(scores)
-
-
-def scored(
-    kind: Kind,
-    predictions: Sequence[Any],
-    examples: Sequence[Any],
-    *,
-    pronouns: Sequence[Pronoun] = (),
-) -> dict[str, float]:
-    """The task's official scores, which for GAP go by its pronouns alone."""
-    if pronouns:
-        return gap(_answers(predictions, pronouns))
-    any_kind: Any = kind
-    scores: dict[str, float] = any_kind.score(predictions, examples)
-    return scores
-
-
-def _answers(predictions: Sequence[Any], pronouns: Sequence[Pronoun]) -> list[Row]:
-    """What was predicted of each pronoun whose name is known."""
-    found = []
-    for said, asked in zip(predictions, pronouns, strict=True):
-        if asked.is_a is not None and asked.is_b is not None:
-            is_a, is_b = judged(said, asked.pronoun, [asked.a, asked.b])
-            found.append(Row(asked.word, (asked.is_a, asked.is_b), (is_a, is_b)))
-    check_known(found)
-    return found
+        return self.kind.decode(self.laid, ordered, self.examples)
 
 
 def shared(laid: Laid, name: str) -> PackedExamples:

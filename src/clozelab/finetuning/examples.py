@@ -57,14 +57,21 @@ class Mention(NamedTuple):
     last: int
 
 
+class Pronoun(NamedTuple):
+    """What GAP asks of a document: which of two names a pronoun stands for, if either."""
+
+    word: str  # the pronoun itself, which tells its gender
+    mention: Mention
+    a: Mention
+    b: Mention
+    is_a: bool | None  # None: not known
+    is_b: bool | None
+
+
 class Document(NamedTuple):
     """A document in sentences of words, with the mentions of each entity."""
 
     id: str
     sentences: tuple[tuple[str, ...], ...]
     clusters: tuple[tuple[Mention, ...], ...] | None = None  # None: not known
-
-
-GOLD = {"label", "tags", "answers", "clusters"}  # fields that a prediction must not depend on
-
-Example = Sentences | Tagged | Question | Choice | Document
+    pronoun: Pronoun | None = None  # of GAP

@@ -25,7 +25,6 @@ from clozelab.finetuning.inputs import (
     found_of,
     lesson,
     opened,
-    protocol_task,
     tuning_of,
 )
 from clozelab.finetuning.request import Data, Order, refuse_changed, settled, with_settings
@@ -218,7 +217,8 @@ def planned(
     plan = Plan(order, seeds=seeds)
     if grid is not None:
         kind = order.data.found().kind
-        own = protocols.grid(protocol, protocol_task(order.data.task, kind)) if not grid else {}
+        task = protocols.task_word(order.data.task, kind)
+        own = protocols.grid(protocol, task) if not grid else {}
         plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
     for cell in plan.cells:
         tuning_of(with_settings(order, cell), opened(order.model))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -15,13 +15,10 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Counts
 from clozelab.errors import UserError
-from clozelab.finetuning import protocols, task_settings
+from clozelab.finetuning import protocols
 from clozelab.finetuning.evaluator import Judge, shared
-from clozelab.finetuning.examples import Choice
 from clozelab.finetuning.files.found import Found
-from clozelab.finetuning.files.gap import Pronoun
-from clozelab.finetuning.kinds import KINDS, Coreference, Kind
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, Order, absolute, refuse_changed
 from clozelab.finetuning.taskfile import Assignment
 from clozelab.finetuning.tuned import Tuned
@@ -33,7 +30,6 @@ from clozelab.objectives.targets import following
 from clozelab.training.packing import PackedExamples
 
 _POOLERS = ("next_sentence", "sentence_order")
-_PARTS = {"ax": "mnli"}  # a set of examples by the task that it belongs to
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,7 @@ class Lesson:
 class Read:
     """The examples of a task for one encoder."""
 
-    kind: Kind
+    kind: TaskKind
     train: PackedExamples
     dev: dict[str, Judge]
     notes: tuple[str, ...]
@@ -75,7 +71,8 @@ def lesson(order: Order) -> Lesson:
     found = found_of(order.data)
     found.read("train")  # what is missing is said before anything is made of the rest
     length, notes = _length(given, tuning)
-    read = _read(order.model, order.data, kind_for(given, found, tuning), length)
+    kind: Any = kind_for(given, found, tuning)  # as a key of what is kept
+    read = _read(order.model, order.data, kind, length)
     share = _with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
     return Lesson(
@@ -111,14 +108,8 @@ def tuning_of(order: Order, given: Loaded) -> Tuning:
     """The protocol's settings for the task, with the user's own over them."""
     found = found_of(order.data)
     protocol = order.protocol or protocols.protocol_for(given.recipe)
-    task = protocol_task(order.data.task, found.kind)
+    task = protocols.task_word(order.data.task, found.kind)
     return protocols.read(protocol, task, found.kind, overrides=order.settings)
-
-
-def protocol_task(task: str, kind: str) -> str:
-    """What protocols know a task by: its name, that of which it is a part, or its kind."""
-    known = (task, task.partition("_")[0], _PARTS.get(task))
-    return next((name for name in known if name in protocols.TASKS), kind)
 
 
 @lru_cache(maxsize=4)
@@ -128,16 +119,13 @@ def found_of(data: Data) -> Found:
 
 
 @lru_cache(maxsize=1)
-def _read(model: str, data: Data, kind: Kind, length: int) -> Read:
+def _read(model: str, data: Data, kind: TaskKind, length: int) -> Read:
     """The examples as the encoder will read them; rates and the like do not change that."""
     given, found = opened(model), found_of(data)
     reader = TaskReader(given.recipe, given.tokenizer, length)
     splits = _dev_sets(data, found)
-    laid = _laid(kind, found.read("train"), reader)
-    judges = {
-        name: Judge.of(kind, found.read(name), reader, pronouns=pronouns_of(found, name))
-        for name in splits
-    }
+    laid = kind.lay(found.read("train"), reader, training=True)
+    judges = {name: Judge.of(kind, found.read(name), reader) for name in splits}
     told = [*found.notes, *_counted(found.counts), *_counted(laid.counts)]
     told += [
         f"{name}: {line}" for name, one in judges.items() for line in _counted(one.laid.counts)
@@ -154,37 +142,20 @@ def _dev_sets(data: Data, found: Found) -> list[str]:
     return splits
 
 
-def _laid(kind: Kind, examples: Sequence[Any], reader: TaskReader) -> Laid:
-    """Examples to learn from, which of a long document are its stretches."""
-    if isinstance(kind, Coreference):
-        return kind.lay(examples, reader, training=True)
-    return kind.lay(examples, reader)
-
-
-def pronouns_of(found: Found, split: str) -> list[Pronoun]:
-    """What GAP asks of each document; of other tasks nothing."""
-    return found.pronouns(split) if found.name == "gap" else []
-
-
-def kind_for(given: Loaded, found: Found, tuning: Tuning) -> Kind:
+def kind_for(given: Loaded, found: Found, tuning: Tuning) -> TaskKind:
     """The task's kind with a head that the encoder's class in transformers has too.
 
     What the protocol or the user sets of it is laid over that.
     """
-    names = {one.name for one in fields(KINDS[found.kind])}
+    names = {field.name for field in fields(found.part)}  # type: ignore[arg-type]
     settings: dict[str, Any] = dict(found.settings)
-    settings["dropout"] = tuning.head_dropout
+    for name, other in found.part.from_tuning.items():
+        if name in names:
+            settings[name] = getattr(tuning, other)
     if "summary" in names:
         settings |= _summary(given, found.kind)
-    if found.kind == "choose":
-        every = (one for split in ("train", "dev") for one in found.read(split))
-        settings["choices"] = max(len(one.seconds) for one in every if isinstance(one, Choice))
-    if found.kind == "answer":
-        settings["head"] = tuning.head
-    if found.kind == "coreference":
-        settings["segment"] = tuning.length
     place = found.kind if found.name == "own" else found.name
-    return task_settings.over(settings, tuning.task, found.kind, place=place)
+    return protocols.kind_with(settings, tuning.task, found.kind, place=place)
 
 
 def _summary(given: Loaded, kind: str) -> dict[str, Any]:
@@ -206,7 +177,7 @@ def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
     return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
 
 
-def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
+def _start(given: Loaded, kind: TaskKind, tuning: Tuning) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
@@ -229,7 +200,7 @@ def _start(given: Loaded, kind: Kind, tuning: Tuning) -> dict[str, Tensor]:
     return start
 
 
-def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
+def _taught(order: Order, given: Loaded, kind: TaskKind) -> Tuned | None:
     """The teacher, which must have been tuned on the same task."""
     if order.teacher is None:
         return None
@@ -241,9 +212,9 @@ def _taught(order: Order, given: Loaded, kind: Kind) -> Tuned | None:
         )
     if teacher.tokenizer.get_vocab() != given.tokenizer.get_vocab():
         raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
-    alike = ("name", "labels", "tags", "head", "choices")
+    alike = ("name", *kind.outputs)
     theirs = [getattr(teacher.task.kind, name, None) for name in alike]
-    if theirs != [getattr(kind, name, None) for name in alike]:
+    if theirs != [getattr(kind, name) for name in alike]:
         raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
     return teacher.model
 

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import Judge, scored
-from clozelab.finetuning.examples import Choice, Document, Question, Sentences, Tagged
+from clozelab.finetuning.evaluator import Judge
 from clozelab.finetuning.files.columns import Asked
 from clozelab.finetuning.files.found import Found
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.sentences import has_pair
-from clozelab.finetuning.inputs import pronouns_of
-from clozelab.finetuning.kinds import Choose, Classify, Kind, Regress
+from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.finetuning.taskfile import Assignment
-from clozelab.finetuning.taskhead import IMPORTED
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.load import Loaded
 from clozelab.models.reader import TaskReader
@@ -36,7 +32,7 @@ def predict(given: Loaded, inputs: Sequence[Any], *, device: str | None = None) 
     sentences of words (coreference).
     """
     task, _ = fine_tuned(given)
-    examples = [example(task.kind, one, number) for number, one in enumerate(inputs)]
+    examples = [example(task.kind, value, number) for number, value in enumerate(inputs)]
     return drained(follow(given, examples, device=device))
 
 
@@ -45,18 +41,18 @@ def follow(
 ) -> Generator[tuple[int, int], None, list[Any]]:
     """As `predict`, of examples, yielding how much is done out of how much."""
     task, model = fine_tuned(given)
-    kind = suited(task, examples)
+    kind = task.kind.suited(examples, imported=task.imported)
     judge = Judge.of(kind, examples, reader_of(given, task))
-    many = len(judge.laid.groups) - 1
+    total = len(judge.laid.groups) - 1
     with join(device) as world:
         model = model.to(world.device)
         following = judge.follow(model, world.device, tokens=_TOKENS)
         while True:
             try:
-                yield next(following), many
+                yield next(following), total
             except StopIteration as done:
-                found: list[Any] = done.value
-                return found
+                predictions: list[Any] = done.value
+                return predictions
 
 
 def score(
@@ -90,8 +86,7 @@ def score(
     for split in splits:
         examples = found.read(split)
         predictions = drained(follow(given, examples, device=device))
-        kind, asked = _judging(task.kind, found), pronouns_of(found, split)
-        scores[split] = scored(kind, predictions, examples, pronouns=asked)
+        scores[split] = _judging(task.kind, found).score(predictions, examples)
     return scores
 
 
@@ -109,16 +104,15 @@ def data_of(
         return Data(what, root=root)
     if part != "dev":
         raise UserError(f"--split {part}: is of a known task, and {what} is a file; leave it out")
-    kind: Any = task.kind
-    labels = getattr(kind, "labels", getattr(kind, "tags", ()))
     columns = tuple(columns) or task.columns
+    labels = task.kind.label_names
     return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
 
 
-def _judging(kind: Any, found: Found) -> Kind:
+def _judging(kind: Any, found: Found) -> TaskKind:
     """The kind with the official metrics of the task it is judged by."""
-    names = ("metrics", "positive", "language", "impossible")
-    judging: Kind = replace(kind, **{n: found.settings[n] for n in names if n in found.settings})
+    official = {name: found.settings[name] for name in kind.scoring if name in found.settings}
+    judging: TaskKind = replace(kind, **official)
     return judging
 
 
@@ -131,12 +125,8 @@ def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any
 
 def _word(task: Assignment, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
-    kind = task.kind
-    pair = isinstance(kind, Classify) and kind.pair
-    if task.name == IMPORTED and isinstance(kind, Classify):  # then the file tells
-        named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
-        pair = has_pair(Path(file), Asked(columns=named))
-    return "pairs" if pair else kind.name
+    named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
+    return task.kind.word(Path(file), Asked(columns=named), imported=task.imported)
 
 
 def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
@@ -149,36 +139,16 @@ def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
     return given.task, given.model
 
 
-def suited(task: Assignment, examples: Sequence[Any]) -> Kind:
-    """The kind for these examples: any number of choices, and of an imported model pairs or not.
-
-    No weight depends on either.
-    """
-    kind = task.kind
-    if isinstance(kind, Choose):
-        return replace(kind, choices=max([kind.choices, *(len(one.seconds) for one in examples)]))
-    if task.name == IMPORTED and isinstance(kind, Classify | Regress):
-        return replace(kind, pair=any(one.second is not None for one in examples))
-    return kind
-
-
 def reader_of(given: Loaded, task: Assignment) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
     return given.reader(given.block_length(task.tuning.length))
 
 
-def example(kind: Kind, given: Any, number: int) -> Any:
+def example(kind: TaskKind, given: Any, number: int) -> Any:
     """An input as an example of that kind, its label not known."""
-    name = str(number)
-    if kind.name in ("classify", "regress"):
-        first, second = (given, None) if isinstance(given, str) else given
-        return Sentences(name, first, second)
-    if kind.name == "tag":
-        return Tagged(name, tuple(given.split() if isinstance(given, str) else given))
-    if kind.name == "answer":
-        question, passage = given
-        return Question(name, question, passage)
-    if kind.name == "choose":
-        first, seconds = given
-        return Choice(name, first, tuple(seconds))
-    return Document(name, tuple(tuple(sentence) for sentence in given))
+    try:
+        return kind.example(given, str(number))
+    except (TypeError, ValueError, AttributeError):
+        raise UserError(
+            f"input {number}: is {given!r:.80}, and the model takes {kind.takes().words}"
+        ) from None

@@ -8,6 +8,7 @@ itself. All of a file is checked when it is read.
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
@@ -17,23 +18,14 @@ from typing import Any
 from clozelab.config import overrides as setting
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.config.tables import build
+from clozelab.config.tables import build, plain
 from clozelab.config.toml import PROTOCOLS, Table, written
 from clozelab.errors import UserError
-from clozelab.finetuning import task_settings
-from clozelab.finetuning.kinds import KINDS, OWN
+from clozelab.finetuning.files.named import ELSEWHERE, NAMED
+from clozelab.finetuning.kinds import KINDS, TaskKind, own_words
 from clozelab.finetuning.tuning import Tuning
 from clozelab.nearest import remedy
 
-TASKS = {
-    **dict.fromkeys(("cola", "sst2", "mrpc", "qqp", "mnli", "qnli", "rte", "wnli"), "classify"),
-    **dict.fromkeys(("xnli", "ocnli", "afqmc", "tnews", "chnsenticorp"), "classify"),
-    "stsb": "regress",
-    **dict.fromkeys(("squad1", "squad2", "cmrc2018", "drcd"), "answer"),
-    **dict.fromkeys(("swag", "hellaswag", "race"), "choose"),
-    **dict.fromkeys(("conll2003", "wnut17", "peopledaily"), "tag"),
-    **dict.fromkeys(("ontonotes", "litbank", "gap"), "coreference"),
-}
 OURS = "ours"
 names = PROTOCOLS.names
 
@@ -44,6 +36,18 @@ _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(Tuning)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
 _LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
+
+
+def tasks() -> dict[str, str]:
+    """The tasks that a protocol may have a table for, and the kind of each."""
+    named = {task.protocol or name: task.kind for name, task in NAMED.items()}
+    return named | ELSEWHERE
+
+
+def task_word(task: str, kind: str) -> str:
+    """What protocols know a task by: its name, that of the task it is a part of, or its kind."""
+    word = NAMED[task].protocol or task if task in NAMED else task
+    return word if word in tasks() else kind
 
 
 def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
@@ -79,9 +83,9 @@ def _paper(recipe: Recipe) -> str:
 
 
 def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()) -> Tuning:
-    """The settings for a task, with `key=value` overrides; one's own task goes by a word of OWN."""
+    """The settings for a task, with `key=value` overrides; one's own goes by its kind."""
     tables, place = _load(protocol)
-    _known(task, (*TASKS, *OWN), f"{place}: task {task}")
+    _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
     _known(kind, KINDS, f"{place}: kind {kind}")
     found = _over(_laid(tables, task, kind, place=place), _changes(overrides))
     return _made(found, place=place, key=task, task=task, kind=kind)
@@ -90,7 +94,7 @@ def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str]
 def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
     """The values that a protocol tries for a task, or else for its kind, or else for any."""
     tables, place = _load(protocol)
-    _known(task, (*TASKS, *OWN), f"{place}: task {task}")
+    _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
     kind = _kind(task)
     for key in (task, kind):
         if key in tables["grids"]:
@@ -151,11 +155,11 @@ def _check(tables: Table, place: str) -> None:
         _known(kind, KINDS, f"{place}: kinds.{kind}")
         _laid(tables, None, kind, place=place)
     for task in tables["tasks"]:
-        _known(task, TASKS, f"{place}: tasks.{task}")
-        _laid(tables, task, TASKS[task], place=place)
+        _known(task, tasks(), f"{place}: tasks.{task}")
+        _laid(tables, task, tasks()[task], place=place)
     _lists(tables["grid"], place=place, key="grid", kind=None)
     for key, table in tables["grids"].items():
-        _known(key, (*TASKS, *KINDS), f"{place}: grids.{key}")
+        _known(key, (*tasks(), *KINDS), f"{place}: grids.{key}")
         _lists(table, place=place, key=f"grids.{key}", kind=_kind(key))
 
 
@@ -193,13 +197,43 @@ def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
 def _made(table: Table, *, place: str, key: str, task: str | None, kind: str | None) -> Tuning:
     own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
     chosen = {name[len(_TASK) :]: value for name, value in table.items() if name not in own}
-    own["task"] = task_settings.lines(chosen, kind, place=place, key=f"{key}.task")
+    own["task"] = _task_lines(chosen, kind, place=place, key=f"{key}.task")
     tuning: Tuning = build(Tuning, own, place=place, key=key)
     if tuning.after is not None:
-        _known(tuning.after, TASKS, f'{place}: {key}.after = "{tuning.after}"')
+        _known(tuning.after, tasks(), f'{place}: {key}.after = "{tuning.after}"')
         if tuning.after == task:
             raise UserError(f"{place}: {key}.after names {task} itself; name an earlier task")
     return tuning
+
+
+def kind_with(
+    settings: Mapping[str, Any], lines: tuple[str, ...], kind: str, *, place: str
+) -> TaskKind:
+    """The kind with what is known of its examples, and the lines of a `Tuning.task` over that."""
+    table = {**settings, **tomllib.loads("\n".join(lines))}
+    part: TaskKind = build(KINDS[kind], table, place=place, key="task")
+    return part
+
+
+def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tuple[str, ...]:
+    """The settings of a kind of task as lines of TOML, each tried upon the kind that it is for.
+
+    Lines have an order, and can be compared and hashed.
+    """
+    if not table:
+        return ()
+    if kind is None:
+        example = "[kinds.answer.task] and [grids.answer.task]"
+        raise UserError(f"{place}: {key} is for no kind of task; name one, as in {example}")
+    part = KINDS[kind]
+    for name in table:
+        if name in part.from_tuning:
+            raise UserError(f"{place}: {key}.{name} is not set here; set {part.from_tuning[name]}")
+        if name in part.from_examples:
+            raise UserError(f"{place}: {key}.{name} is what the examples say; leave it out")
+    tried = build(part, part.stand_in(table) | table, place=place, key=key)
+    kept = {name: value for name, value in plain(tried).items() if name in table}
+    return tuple(f"{name} = {written(kept[name])}" for name in sorted(kept))
 
 
 def _lists(
@@ -245,7 +279,7 @@ def _changes(overrides: Iterable[str]) -> Table:
 
 def _kind(task: str) -> str:
     """The kind of a task, which may go by that word itself."""
-    return "classify" if task == "pairs" else TASKS.get(task, task)
+    return tasks().get(task) or own_words()[task][0]
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -17,14 +17,14 @@ from clozelab.finetuning.files.hub import is_hub
 from clozelab.finetuning.files.lines import located
 from clozelab.finetuning.files.own import own
 from clozelab.finetuning.files.tables import Table
-from clozelab.finetuning.kinds import OWN
+from clozelab.finetuning.kinds import own_words
 
 
 @dataclass(frozen=True)
 class Data:
     """Where a task's examples are: in the usual layout of a known task, or in one's own files."""
 
-    task: str  # a known task, or classify, regress, pairs, tag, answer, choose, coreference
+    task: str  # a known task, or a word for a kind: classify, pairs, tag, …
     root: str | None = None
     train: str | None = None
     dev: str | None = None
@@ -38,7 +38,7 @@ class Data:
         if not any(files.values()):
             if self.columns:
                 raise UserError(f"--columns is for one's own files, and {self.task} has its own")
-            if self.task in OWN:
+            if self.task in own_words():
                 raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
             return find(self.task, Path(self.root) if self.root else None)
         return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)

@@ -10,9 +10,11 @@ from clozelab.config import toml
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import written
 from clozelab.errors import UserError
-from clozelab.finetuning.kinds import KINDS, Kind
+from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.finetuning.tuning import Tuning
 from clozelab.nearest import remedy
+
+IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
@@ -20,9 +22,14 @@ class Assignment:
     """A task by its name, its kind with all settings, and its tuning."""
 
     name: str  # "sst2", or the kind where the data are the user's own
-    kind: Kind
+    kind: TaskKind
     tuning: Tuning
     columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came without a name; whether its texts are pairs is then not known."""
+        return self.name == IMPORTED
 
 
 def to_toml(given: Assignment) -> str:
@@ -49,5 +56,5 @@ def parse(text: str, place: str) -> Assignment:
         raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
     if use not in KINDS:
         raise UserError(f"{place}: task.use = {written(use)} is unknown; {remedy(use, KINDS)}")
-    kind: Kind = build(KINDS[use], task, place=place, key="task")
+    kind: TaskKind = build(KINDS[use], task, place=place, key="task")
     return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"), columns)

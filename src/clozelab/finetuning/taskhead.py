@@ -10,29 +10,24 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.config.tables import build, plain
-from clozelab.finetuning.kinds import KINDS
-from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.kinds import KINDS, TaskKind
+from clozelab.finetuning.taskfile import IMPORTED, Assignment
 from clozelab.finetuning.tuning import Tuning
-from clozelab.models.interop.heads import SUMMARISED, Summary, TaskHead
+from clozelab.models.interop.heads import Summary, TaskHead
 from clozelab.models.interop.labels import TOLD
 
-# The name of a task that came without one; whether its texts are pairs is then not known.
-IMPORTED = "imported"
-
-_CHOICES = 4  # SWAG's and RACE's; it matters only to a student
 # BERT's (A.3): how a model of another library was tuned is not known.
 _TUNED: dict[str, Any] = {"rate": 2e-5, "sequences": 32, "epochs": 3.0}
 _SUMMARY = ("summary", "drop_first", "bias")
-_LABELS = {"classify": "labels", "tag": "tags"}
 _ALIKE = ("pool", "head", "beams", "dropout")  # settings that a head has under our names
 
 
 def outward(task: Assignment, *, length: int) -> TaskHead:
     """The head, for blocks of at most `length` tokens."""
     settings, name = plain(task.kind), task.kind.name
-    labels = settings.pop(_LABELS.get(name, ""), [])
-    summed = [settings.pop(each) for each in _SUMMARY if each in settings]
-    alike = {each: settings.pop(each) for each in _ALIKE if each in settings}
+    labels = settings.pop(task.kind.label_field or "", [])
+    summed = [settings.pop(field) for field in _SUMMARY if field in settings]
+    alike = {field: settings.pop(field) for field in _ALIKE if field in settings}
     return TaskHead(
         name,
         labels=tuple(labels),
@@ -49,24 +44,22 @@ def inward(head: TaskHead, *, place: str, length: int) -> Assignment:
     # A head of another kind was put in the place of the one that was told of.
     told = dict(head.told) if head.told.get("kind") == head.kind else {}
     part = KINDS[head.kind]
-    names = {field.name for field in fields(part)}
+    names = {field.name for field in fields(part)}  # type: ignore[arg-type]
     settings = {name: value for name, value in told.items() if name in names}
     settings |= {name: getattr(head, name) for name in _ALIKE if name in names}
-    if head.kind in SUMMARISED:
+    if names.issuperset(_SUMMARY):
         settings |= dict(zip(_SUMMARY, head.summary, strict=True))
-    if head.kind in _LABELS:
-        settings[_LABELS[head.kind]] = head.labels
-    if head.kind == "choose":
-        settings.setdefault("choices", _CHOICES)
+    if part.label_field is not None:
+        settings[part.label_field] = head.labels
     if head.head == "beam":
         settings["impossible"] = head.impossible
     file = f"{place}/config.json"
-    tuning = {**_TUNED, "length": told.get("length", length), "head_dropout": head.dropout}
-    if head.kind == "answer":
-        tuning["head"] = head.head
+    kind: TaskKind = build(part, settings, place=file, key=TOLD)
+    tuning = {**_TUNED, "length": told.get("length", length)}
+    tuning |= {other: getattr(kind, name) for name, other in part.from_tuning.items()}
     return Assignment(
         str(told.get("task", IMPORTED)),
-        build(part, settings, place=file, key=TOLD),
+        kind,
         build(Tuning, tuning, place=file, key=TOLD),
     )
 

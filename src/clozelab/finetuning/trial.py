@@ -17,9 +17,8 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.finetuning import taskfile
-from clozelab.finetuning.evaluator import laid_out, scored
+from clozelab.finetuning.evaluator import laid_out
 from clozelab.finetuning.inputs import Lesson
-from clozelab.finetuning.kinds import Answer
 from clozelab.finetuning.steps import Draws
 from clozelab.finetuning.taskfile import Assignment
 from clozelab.finetuning.tuned import Tuned, build
@@ -153,14 +152,12 @@ class Trial:
         with plainly(self.train_state.model) as model:
             assert isinstance(model, Tuned)
             for place, (name, judge) in enumerate(self.lesson.dev.items()):
-                found = judge.predictions(model, self.world.device, tokens=self.tokens)
-                if not place and isinstance(task.kind, Answer):  # its threshold is chosen on dev
-                    task = replace(task, kind=task.kind.tune(found, judge.examples))
-                if isinstance(task.kind, Answer):
-                    found = task.kind.judge(found)
-                told = scored(task.kind, found, judge.examples, pronouns=judge.pronouns)
-                value = value if place else judge.selects(told)
-                scores |= {_called(what, name): one for what, one in told.items()}
+                predictions = judge.predictions(model, self.world.device, tokens=self.tokens)
+                if not place:  # the first dev set is also what a threshold is chosen on
+                    task = replace(task, kind=task.kind.calibrated(predictions, judge.examples))
+                scored = task.kind.score(task.kind.decided(predictions), judge.examples)
+                value = value if place else task.kind.selects(scored)
+                scores |= {_called(what, name): score for what, score in scored.items()}
         if self.best is None or value > self.best.value:
             kept = self._weights() if self.world.is_main else {}
             self.best = Best(value, number, scores, task, kept)
@@ -244,7 +241,7 @@ class Trial:
             return self.machine.compile
         whole_graph = not self.lesson.recipe.encoder.recurrent
         whole_graph = whole_graph and self.tuning.reader == "linear"
-        whole_graph = whole_graph and self.kind.name != "coreference"
+        whole_graph = whole_graph and self.kind.one_graph
         return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
 
     def _model(self) -> Tuned:

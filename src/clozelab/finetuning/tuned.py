@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.errors import UserError
-from clozelab.finetuning.kinds import Kind
+from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.tuning import Tuning
 from clozelab.keys import root
 
@@ -93,7 +93,7 @@ class Tuned(nn.Module):
         return {**sums, "loss": share * sums["loss"] + (1 - share) * apart, "soft": apart}
 
 
-def build(recipe: Recipe, kind: Kind, tuning: Tuning, *, seed: int) -> Tuned:
+def build(recipe: Recipe, kind: TaskKind, tuning: Tuning, *, seed: int) -> Tuned:
     """The model with fresh weights, the same for the same seed whatever was drawn before."""
     encoder: Any = recipe.encoder
     size = recipe.tokenizer.vocabulary

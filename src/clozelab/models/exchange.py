@@ -167,7 +167,7 @@ def _head(given: Loaded) -> TaskHead | None:
 def _doubled(given: Loaded) -> bool:
     """Whether the model was tuned on two texts with two separators between them."""
     task = given.task
-    if task is None or task.kind.name == "tag" or not getattr(task.kind, "pair", True):
+    if task is None or not task.kind.two_texts:
         return False
     return _reader(given, task).marks(2) > _MARKS
 

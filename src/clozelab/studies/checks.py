@@ -48,7 +48,7 @@ def check(study: Study, place: str) -> None:
 def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
     """What stands before a dot is a task, this study's or another, or the word task itself."""
     task, dot, _ = word.partition("=")[0].partition(".")
-    known = (*tasks, *(name for name in protocols.TASKS if name not in tasks))
+    known = (*tasks, *(name for name in protocols.tasks() if name not in tasks))
     if dot and task not in (*known, "task"):
         raise UserError(f"{place}: fine-tuning {word}: {task} is no task; {remedy(task, known)}")
 

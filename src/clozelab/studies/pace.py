@@ -12,8 +12,7 @@ import torch
 
 from clozelab.config.recipe import Recipe
 from clozelab.finetuning import protocols
-from clozelab.finetuning.examples import Choice, Document, Question, Sentences, Tagged
-from clozelab.finetuning.inputs import protocol_task
+from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.tuning import Tuning
 from clozelab.models.build import build
 from clozelab.pretraining.fitting import fitted
@@ -100,7 +99,8 @@ def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -
         found = data.found()
         train, dev = found.read("train"), found.read("dev")
         given = tuning(request, variant, task)
-        each = _tokens(train, stores[0][0], min(given.length, recipe.blocks.length))
+        length = min(given.length, recipe.blocks.length)
+        each = _tokens(found.part, train, stores[0][0], length=length)
         steps = given.steps or math.ceil((given.epochs or 1) * len(train) / given.sequences)
         learned = steps * given.sequences * each
         epochs = max(1.0, steps * given.sequences / max(len(train), 1))
@@ -113,33 +113,19 @@ def tuning(request: Request, variant: str, task: str) -> Tuning:
     """How a variant is fine-tuned on a task: by the usual protocol or its own, and its settings."""
     data = request.tasks()[task]
     kind = data.found().kind
-    word, settings = protocol_task(data.task, kind), request.settings(variant, task)
+    word, settings = protocols.task_word(data.task, kind), request.settings(variant, task)
     return protocols.read(request.protocol(variant), word, kind, overrides=settings)
 
 
-def _tokens(examples: list[Any], corpus: Corpus, length: int) -> float:
+def _tokens(kind: type[TaskKind], examples: list[Any], corpus: Corpus, *, length: int) -> float:
     """The mean tokens of an example, by some of them."""
     some = examples[:: max(1, len(examples) // _SAMPLE)][:_SAMPLE]
     total = 0.0
     for example in some:
-        texts = _texts(example)
-        whole = [len(one.ids) for one in corpus.tokenizer.encode_batch(texts)]
-        cut = isinstance(example, Question | Document)
-        total += sum(_WINDOWS * n if cut and n > length else min(n, length) for n in whole)
+        sizes = [len(text.ids) for text in corpus.tokenizer.encode_batch(kind.texts(example))]
+        over = _WINDOWS if kind.windows else 0.0
+        total += sum(max(over * size, length) if size > length else size for size in sizes)
     return total / max(len(some), 1)
-
-
-def _texts(example: Any) -> list[str]:
-    """What an encoder reads of an example."""
-    if isinstance(example, Sentences):
-        return [f"{example.first} {example.second or ''}"]
-    if isinstance(example, Tagged):
-        return [" ".join(example.words)]
-    if isinstance(example, Question):
-        return [f"{example.question} {example.passage}"]
-    if isinstance(example, Choice):
-        return [f"{example.first} {one}" for one in example.seconds]
-    return [" ".join(word for sentence in example.sentences for word in sentence)]
 
 
 def _fitted(request: Request, variant: str) -> tuple[Recipe, list[Store]]:

@@ -76,7 +76,7 @@ class Request:
 
     def settings(self, variant: str, task: str) -> tuple[str, ...]:
         """What a variant changes in its protocol on a task; TASK.KEY=VALUE is for that alone."""
-        tasks, words = {*protocols.TASKS, *self.tasks()}, self._tuning(variant)
+        tasks, words = {*protocols.tasks(), *self.tasks()}, self._tuning(variant)
         general = [word for word in words if word.partition(".")[0] not in tasks]
         own = [word.removeprefix(f"{task}.") for word in words if word.startswith(f"{task}.")]
         return _last((*general, *own))

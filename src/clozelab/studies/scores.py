@@ -7,27 +7,22 @@ objective, and so is the accuracy on its pairs. Of losses alone, lower is better
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from clozelab import objectives
 from clozelab.errors import UserError
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.kinds import KINDS, OWN
-from clozelab.finetuning.kinds.coreference import METRICS as COREFERENCE
+from clozelab.finetuning.kinds import KINDS, own_words
 from clozelab.nearest import remedy
-
-_GAP = ("f1", "masculine_f1", "feminine_f1", "bias")
 
 
 def named_task(task: str, *, place: str) -> str:
     """What a study calls a task: its name, or that of the folder it lies in (KIND=FOLDER)."""
     kind, sign, folder = task.partition("=")
     if sign:
-        if kind not in OWN or not folder:
+        if kind not in own_words() or not folder:
             raise UserError(
-                f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(OWN)}"
+                f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(own_words())}"
             )
         name = Path(folder).name
         if "." in name or name in ("held_out", "pair"):
@@ -81,18 +76,11 @@ def metrics_of(task: str) -> list[str]:
     """The metrics that a task is scored by."""
     kind, sign, _ = task.partition("=")
     if sign:
-        return _usual("classify" if kind == "pairs" else kind)
+        return list(KINDS[own_words()[kind][0]].score_names())
     named = NAMED[task]
-    if task == "gap":
-        return list(_GAP)
-    given = named.settings.get("metrics")
-    found = list(given) if isinstance(given, tuple) else _usual(named.kind)
-    others = [split for split in named.splits if split.startswith("dev_")]
-    return found + [f"{one}_{split.removeprefix('dev_')}" for split in others for one in found]
-
-
-def _usual(kind: str) -> list[str]:
-    if kind == "coreference":
-        return list(COREFERENCE)
-    found: Any = next(one.default for one in fields(KINDS[kind]) if one.name == "metrics")
-    return list(found)
+    if named.scores:
+        return list(named.scores)
+    metrics = named.settings.get("metrics")
+    kind_scores = KINDS[named.kind].score_names(metrics if isinstance(metrics, tuple) else None)
+    others = [split.removeprefix("dev_") for split in named.splits if split.startswith("dev_")]
+    return [*kind_scores, *(f"{score}_{other}" for other in others for score in kind_scores)]

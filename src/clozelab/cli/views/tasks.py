@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 from rich.console import Group
 from rich.table import Table
@@ -33,7 +32,7 @@ def described(name: str) -> Group:
     facts = Table.grid(padding=(0, 2))
     facts.add_row("kind", task.kind)
     facts.add_row("metrics", _metrics(task))
-    labels = task.settings.get("labels", task.settings.get("tags", ()))
+    labels = task.settings.get(KINDS[task.kind].label_field or "", ())
     if isinstance(labels, tuple) and labels:
         facts.add_row("labels", ", ".join(labels))
     facts.add_row("folder", " or ".join(f"DIR/{folder}/" for folder in task.folders))
@@ -45,6 +44,5 @@ def described(name: str) -> Group:
 
 
 def _metrics(task: Named) -> str:
-    (usual,) = (one.default for one in fields(KINDS[task.kind]) if one.name == "metrics")
-    metrics = task.settings.get("metrics", usual)
+    metrics = task.settings.get("metrics", getattr(KINDS[task.kind], "metrics", ()))
     return ", ".join(metrics) if isinstance(metrics, tuple) else ""

@@ -21,6 +21,8 @@ LABEL = (
 )
 NUMBER = ("score", "label", "similarity", "relatedness_score", "rating", "value", "labels")
 
+Source = Path | Table  # where examples are read from
+
 
 @dataclass(frozen=True)
 class Asked:

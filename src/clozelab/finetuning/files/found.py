@@ -6,24 +6,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Example
 from clozelab.finetuning.files import lines
-from clozelab.finetuning.files.choices import choices
 from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.documents import documents
-from clozelab.finetuning.files.gap import Pronoun, gap
 from clozelab.finetuning.files.named import NAMED, File, Named, Setting
-from clozelab.finetuning.files.questions import questions
-from clozelab.finetuning.files.sentences import sentences
 from clozelab.finetuning.files.tables import Table
-from clozelab.finetuning.files.tagged import tagged
+from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.nearest import nearest
 
 VARIABLE = "CLOZELAB_DATA"
-_TENTH = 10
 _INSIDE = ("", "glue", "GLUE", "glue_data")  # folders of folders
 
 
@@ -46,18 +40,25 @@ class Found:
     notes: tuple[str, ...] = ()
     submission: Mapping[str, str] = field(default_factory=dict)
     layout: str = ""  # what should be there, for whoever asks for what is not
-    counts: Counts = field(default_factory=Counts)  # what was skipped or mended in what was read
-    held: dict[str, list[Example]] = field(default_factory=dict, repr=False)
+    counts: Counts = field(default_factory=Counts)  # what was skipped or fixed in what was read
+    held: dict[str, list[Any]] = field(default_factory=dict, repr=False)
 
-    def read(self, split: str) -> list[Example]:
+    @property
+    def part(self) -> type[TaskKind]:
+        """Its kind of task."""
+        return KINDS[self.kind]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels; none where it has none."""
+        labels = self.settings.get(self.part.label_field or "", ())
+        return labels if isinstance(labels, tuple) else ()
+
+    def read(self, split: str) -> list[Any]:
         """The examples of a split; read once."""
         if split not in self.held:
             self.held[split] = self._read(split)
         return self.held[split]
-
-    def pronouns(self, split: str) -> list[Pronoun]:
-        """Of GAP: what is asked of each document of a split."""
-        return gap(self._path(split))[1]
 
     def _split(self, split: str) -> Split:
         if split not in self.splits:
@@ -65,40 +66,12 @@ class Found:
             raise UserError(f"{self.name} has no {split} split here, only {has}{self.layout}")
         return self.splits[split]
 
-    def _path(self, split: str) -> Path:
-        source = self._split(split).source
-        if self.name != "gap" or not isinstance(source, Path):
-            raise UserError(f"{self.name} asks about no pronouns: only gap does")
-        return source
-
-    def _read(self, split: str) -> list[Example]:
+    def _read(self, split: str) -> list[Any]:
         source, asked = self._split(split).source, self._split(split).asked
-        if self.name == "gap" and isinstance(source, Path):
-            return list(gap(source)[0])
-        if self.name == "litbank" and isinstance(source, Path):
-            return [
-                document
-                for number, document in enumerate(_litbank(source))
-                if (number % _TENTH == _TENTH - 1) == (split == "dev")
-            ]
-        return examples(
-            source, self.kind, asked, pair=bool(self.settings.get("pair")), counts=self.counts
-        )
-
-
-def examples(
-    source: Path | Table, kind: str, asked: Asked, *, pair: bool, counts: Counts
-) -> list[Example]:
-    """The examples of a file, for a kind of task."""
-    if kind in ("classify", "regress"):
-        return list(sentences(source, asked, pair=pair, numeric=kind == "regress", counts=counts))
-    if kind == "tag":
-        return list(tagged(source, asked))
-    if kind == "answer":
-        return list(questions(source, asked, counts=counts))
-    if kind == "choose":
-        return list(choices(source, asked, counts=counts))
-    return list(documents(source, asked))
+        named = NAMED.get(self.name)
+        if named is not None and named.read is not None and isinstance(source, Path):
+            return named.read(source, split)
+        return self.part.read(source, asked, settings=self.settings, counts=self.counts)
 
 
 def find(name: str, root: Path | None) -> Found:
@@ -141,7 +114,7 @@ def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) ->
     if folder.name.endswith("_subset"):
         notes.append(f"{folder.name} is a subset of {named.name}")
     notes += [file.note for file, _ in best.values() if file.note]
-    labels = named.settings.get("labels", named.settings.get("tags", ()))
+    labels = named.settings.get(KINDS[named.kind].label_field or "", ())
     asked = Asked(
         labels=labels if isinstance(labels, tuple) else (),
         undecided=named.undecided,
@@ -189,9 +162,3 @@ def _layout(named: Named) -> str:
     kept = [" or ".join(file.name for file in files) for files in named.splits.values()]
     rows = "".join(f"\n    {names}" for names in dict.fromkeys(kept))
     return f"; expected, plain or packed as .xz or .gz:\n  DIR/{named.folders[0]}/{rows}"
-
-
-def _litbank(path: Path) -> list[Document]:
-    if path.is_dir():
-        return [one for file in sorted(path.glob("*.conll*")) for one in documents(file)]
-    return documents(path)

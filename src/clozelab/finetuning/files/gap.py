@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention
+from clozelab.finetuning.examples import Document, Mention, Pronoun
 from clozelab.finetuning.files.lines import located
 from clozelab.finetuning.files.tables import Row, table
 
@@ -21,31 +20,18 @@ _STOP = re.compile(r"[.!?]+['\"”’)\]]*\s+(?=[\"'“‘(]*[A-Z0-9])")
 _SHORT = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Capt|Lt|vs|No)\.\s+$")
 
 
-class Pronoun(NamedTuple):
-    """What is asked of one document: which of two names the pronoun stands for, if either."""
-
-    id: str
-    word: str  # the pronoun itself, which tells its gender
-    pronoun: Mention
-    a: Mention
-    b: Mention
-    is_a: bool | None  # None: not known
-    is_b: bool | None
-
-
-def gap(path: Path) -> tuple[list[Document], list[Pronoun]]:
-    """The documents of a file, and what is asked of each, in the same order.
+def gap(path: Path) -> list[Document]:
+    """The documents of a file, with what is asked of each.
 
     A document has one cluster, the pronoun and the name it stands for, or none.
     """
     read = table(located(path))
     if absent := [name for name in _COLUMNS if name not in read.columns]:
         raise UserError(f"{path} has no column {absent[0]}: GAP's files have {', '.join(_COLUMNS)}")
-    made = [_example(row) for row in read.rows]
-    return [document for document, _ in made], [pronoun for _, pronoun in made]
+    return [_example(row) for row in read.rows]
 
 
-def _example(row: Row) -> tuple[Document, Pronoun]:
+def _example(row: Row) -> Document:
     text = str(row.values["Text"])
     spans = [_span(row, text, name) for name in ("Pronoun", "A", "B")]
     starts = _words(text, cuts={end for span in spans for end in span})
@@ -55,9 +41,8 @@ def _example(row: Row) -> tuple[Document, Pronoun]:
     if is_a is not None and is_b is not None:
         names = [name for name, true in ((a, is_a), (b, is_b)) if true]
         clusters = (tuple(sorted({pronoun, *names})),) if names else ()
-    called = str(row.values["ID"])
-    document = Document(called, _sentences(text, starts, spans), clusters)
-    return document, Pronoun(called, str(row.values["Pronoun"]), pronoun, a, b, is_a, is_b)
+    asked = Pronoun(str(row.values["Pronoun"]), pronoun, a, b, is_a, is_b)
+    return Document(str(row.values["ID"]), _sentences(text, starts, spans), clusters, asked)
 
 
 def _span(row: Row, text: str, name: str) -> tuple[int, int]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clozelab.finetuning.examples import Document
+from clozelab.finetuning.files.documents import documents
+from clozelab.finetuning.files.gap import gap
 
 Setting = str | int | float | bool | tuple[str, ...]
 
@@ -40,6 +45,10 @@ class Named:
     skips: bool = False  # whether the published files have rows cut short
     level: str = ""  # of RACE
     note: str = ""
+    protocol: str = ""  # what protocols know it by; empty: by its name
+    scores: tuple[str, ...] = ()  # where they are not those of the metrics
+    spelled: Callable[[Any], str] | None = None  # a prediction in its submission
+    read: Callable[[Path, str], list[Any]] | None = None  # of a file and a split, if its own way
 
 
 def _files(*names: str, columns: Mapping[str, str] | None = None) -> tuple[File, ...]:
@@ -71,7 +80,18 @@ def _race(name: str, title: str, level: str = "") -> Named:
     splits = {split: _files(split, f"{split}.jsonl") for split in ("train", "dev", "test")}
     sent = {"test": f"{name}.tsv"}
     folders = ("RACE", "race")
-    return Named(name, title, "choose", folders, splits, {"choices": 4}, sent, level=level)
+    return Named(
+        name,
+        title,
+        "choose",
+        folders,
+        splits,
+        {"choices": 4},
+        sent,
+        level=level,
+        protocol="race",
+        spelled=lambda picked: chr(ord("A") + picked.label),
+    )
 
 
 def _squad(name: str, title: str, version: str, *, impossible: bool) -> Named:
@@ -102,6 +122,16 @@ def _chinese(
     )
 
 
+def _litbank(path: Path, split: str) -> list[Document]:
+    """A file of all documents, or a folder with a file for each."""
+    files = sorted(path.glob("*.conll*")) if path.is_dir() else [path]
+    every = [document for file in files for document in documents(file)]
+    return [one for n, one in enumerate(every) if (n % 10 == 9) == (split == "dev")]
+
+
+# Tasks of the papers that protocols know, though no layout of their files is known here.
+ELSEWHERE = {"xnli": "classify", "ontonotes": "coreference"}
+
 NAMED: dict[str, Named] = {
     "cola": _glue(
         "cola",
@@ -131,6 +161,7 @@ NAMED: dict[str, Named] = {
         _TRAIN_DEV_TEST,
         {"pair": True, "metrics": ("pearson", "spearman")},
         {"test": "STS-B.tsv"},
+        spelled=lambda number: f"{min(max(number.value, 0.0), 5.0):.3f}",  # its scale
     ),
     "qqp": _glue(
         "qqp",
@@ -166,6 +197,7 @@ NAMED: dict[str, Named] = {
         {"test": _files("diagnostic.tsv", "AX.tsv")},
         {"labels": _NLI, "pair": True, "metrics": ("accuracy",)},
         {"test": "AX.tsv"},
+        protocol="mnli",
     ),
     "squad1": _squad("squad1", "SQuAD 1.1: find the answer", "1.1", impossible=False),
     "squad2": _squad("squad2", "SQuAD 2.0: find the answer, if any", "2.0", impossible=True),
@@ -259,6 +291,7 @@ NAMED: dict[str, Named] = {
         ("litbank", "LitBank"),
         {split: _files("coref.conll", "coref/conll") for split in ("train", "dev")},
         note="LitBank has no official split: every tenth document is dev",
+        read=_litbank,
     ),
     "gap": Named(
         "gap",
@@ -271,6 +304,8 @@ NAMED: dict[str, Named] = {
             "test": _files("gap-test.tsv"),
         },
         note="of each text only the pronoun and the name it stands for are marked",
+        scores=("f1", "masculine_f1", "feminine_f1", "bias"),
+        read=lambda path, split: gap(path),
     ),
     "chnsenticorp": Named(
         "chnsenticorp",

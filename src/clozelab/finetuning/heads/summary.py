@@ -17,16 +17,27 @@ if TYPE_CHECKING:
 
 
 class SummaryHead(nn.Module):
-    """`outputs` numbers a slot; with `choices`, so many slots are one choice between them."""
+    """`outputs` logits a slot; with `choices`, so many slots are one choice between them.
+
+    `numeric`: the output is a number, and its loss the squared error.
+    """
 
     rows: ClassVar[Literal["slots", "tokens", "group"]] = "slots"
 
-    def __init__(self, kind: Summarised, width: int, outputs: int, *, choices: int = 0) -> None:
+    def __init__(
+        self,
+        kind: Summarised,
+        width: int,
+        outputs: int,
+        *,
+        choices: int = 0,
+        numeric: bool = False,
+    ) -> None:
         super().__init__()
         self.dense = None if kind.summary == "none" else Linear(width, width)
         self.classifier = Linear(width, outputs, bias=kind.bias)
         self.activation, self.pool, self.drop_first = kind.summary, kind.pool, kind.drop_first
-        self.rate, self.number, self.choices = kind.dropout, kind.name == "regress", choices
+        self.rate, self.numeric, self.choices = kind.dropout, numeric, choices
         initialise(self, width)
 
     def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
@@ -45,7 +56,7 @@ class SummaryHead(nn.Module):
 
     def loss(self, logits: tuple[Tensor, ...], targets: dict[str, Tensor]) -> Sums:
         """Cross-entropy, or of numbers the squared error."""
-        if self.number:
+        if self.numeric:
             return measured(logits[0][:, 0], targets["labels"])
         return classified(logits[0], self._labels(targets))
 

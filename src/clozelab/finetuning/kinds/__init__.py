@@ -1,15 +1,20 @@
-"""Labelled examples, heads and metrics: what an encoder is good for, one kind of task a file."""
+"""Kinds of tasks, one a file: examples, settings, head, metrics and output of each.
 
+`TaskKind` says what a kind is asked for. One from outside is entered in `KINDS` under its name.
+"""
+
+from collections.abc import Mapping
+
+from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.choose import Choose
 from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.coreference import Coreference
+from clozelab.finetuning.kinds.kind import TaskKind
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
 
-Kind = Classify | Regress | Choose | Tag | Answer | Coreference
-
-KINDS: dict[str, type[Kind]] = {
+KINDS: dict[str, type[TaskKind]] = {
     "classify": Classify,
     "regress": Regress,
     "choose": Choose,
@@ -17,6 +22,24 @@ KINDS: dict[str, type[Kind]] = {
     "answer": Answer,
     "coreference": Coreference,
 }
-OWN = (*KINDS, "pairs")  # what a task of one's own files goes by; pairs are classified too
 
-__all__ = ["KINDS", "OWN", "Answer", "Choose", "Classify", "Coreference", "Kind", "Regress", "Tag"]
+
+def own_words() -> dict[str, tuple[str, Mapping[str, Setting]]]:
+    """What a task of the user's own files may be called: its kind, and the settings that means."""
+    words: dict[str, tuple[str, Mapping[str, Setting]]] = {name: (name, {}) for name in KINDS}
+    for name, kind in KINDS.items():
+        words |= {word: (name, settings) for word, settings in kind.words.items()}
+    return words
+
+
+__all__ = [
+    "KINDS",
+    "Answer",
+    "Choose",
+    "Classify",
+    "Coreference",
+    "Regress",
+    "Tag",
+    "TaskKind",
+    "own_words",
+]

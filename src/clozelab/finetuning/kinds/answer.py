@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Ints, Reader
+from clozelab.contracts import Counts, Ints, Reader
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Question
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.files.questions import questions
 from clozelab.finetuning.kinds import decoding, windows
-from clozelab.finetuning.kinds.checks import check_dropout, check_known, check_metrics
+from clozelab.finetuning.kinds.kind import (
+    TaskKind,
+    Texts,
+    check_dropout,
+    check_known,
+    check_metrics,
+)
 from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.metrics.chinese import HAN
 from clozelab.finetuning.predictions import Floats, Span
 
 if TYPE_CHECKING:
@@ -24,7 +36,7 @@ METRICS = ("exact", "f1")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Answer(TaskKind):
     """Questions to which there is an answer, or where `impossible` there may be none (SQuAD 2.0).
 
     A question keeps its first `question_limit` tokens, and never more than half a block; windows
@@ -35,6 +47,15 @@ class Answer:
     """
 
     name: ClassVar[str] = "answer"
+    from_examples: ClassVar[tuple[str, ...]] = ("threshold",)
+    from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout", "head": "head"}
+    scoring: ClassVar[tuple[str, ...]] = ("metrics", "language", "impossible")
+    outputs: ClassVar[tuple[str, ...]] = ("head",)
+    gold: ClassVar[tuple[str, ...]] = ("answers",)
+    windows: ClassVar[bool] = True
+    answers_questions: ClassVar[bool] = True
+    suffix: ClassVar[str] = "json"
+    beside: ClassVar[tuple[str, ...]] = ("null_odds.json",)  # SQuAD 2.0's second file
 
     impossible: bool = False
     head: Literal["span", "beam"] = "span"
@@ -64,7 +85,33 @@ class Answer:
                 " has an answer; leave it out"
             )
 
-    def lay(self, examples: Sequence[Question], reader: Reader) -> Laid:
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Question]:
+        """SQuAD's JSON, or a row a question."""
+        return questions(source, asked, counts=counts)
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Question:
+        """A question and its passage."""
+        question, passage = given
+        return Question(name, question, passage)
+
+    def takes(self, *, imported: bool = False) -> Texts:
+        """Two texts."""
+        return Texts(2, 2, "a question and its passage")
+
+    @classmethod
+    def derive(cls, examples: Sequence[Question], *, labels: tuple[str, ...]) -> dict[str, Setting]:
+        """Whether a question has no answer, and whether passages are in Chinese."""
+        impossible = any(example.answers == () for example in examples)
+        text = "".join(example.passage for example in examples[:100])
+        # Where words have no spaces between them, scores go by characters.
+        chinese = not impossible and len(re.findall(f"[{HAN}]", text)) * 3 > len(text)
+        return {"impossible": impossible, "language": "chinese" if chinese else "english"}
+
+    def lay(self, examples: Sequence[Question], reader: Reader, *, training: bool = False) -> Laid:
         """A group a window."""
         return windows.lay(
             examples,
@@ -104,7 +151,7 @@ class Answer:
             said = self._read(outputs[window], self._inside(laid, window, where))
             begin, end = laid.kept["begin"][where], laid.kept["end"][where]
             read[owner].append((said, np.asarray(begin, int), np.asarray(end, int)))
-        return [self._answer(found, example) for found, example in zip(read, examples, strict=True)]
+        return [self._answer(*pair) for pair in zip(read, examples, strict=True)]
 
     def score(self, predictions: Sequence[Span], examples: Sequence[Question]) -> dict[str, float]:
         """Exact match and F1; where `impossible` also apart for those with and without answer."""
@@ -116,15 +163,11 @@ class Answer:
             return chinese.cmrc(gold, texts)
         return answers.squad2(gold, texts) if self.impossible else answers.squad1(gold, texts)
 
-    def selects(self, scores: dict[str, float]) -> float:
+    def selects(self, scores: Mapping[str, float]) -> float:
         """F1."""
         return scores["f1"]
 
-    def tuned(self, threshold: float) -> Answer:
-        """The same with another threshold."""
-        return replace(self, threshold=threshold)
-
-    def tune(self, predictions: Sequence[Span], examples: Sequence[Question]) -> Answer:
+    def calibrated(self, predictions: Sequence[Span], examples: Sequence[Question]) -> Answer:
         """The same with the threshold that gives these predictions the best F1."""
         if not self.impossible:
             return self
@@ -132,12 +175,38 @@ class Answer:
 
         known, gold = _known(predictions, examples)
         texts = [span.best[0].text if span.best else "" for span in known]
-        found = best_threshold(gold, texts, [span.null or 0.0 for span in known])
-        return self.tuned(found["best_f1_thresh"])
+        best = best_threshold(gold, texts, [span.null or 0.0 for span in known])
+        return replace(self, threshold=best["best_f1_thresh"])
 
-    def judge(self, predictions: Sequence[Span]) -> list[Span]:
+    def decided(self, predictions: list[Span]) -> list[Span]:
         """Predictions with this threshold in place of the one they were made with."""
         return [span._replace(text=self._given(span)) for span in predictions]
+
+    @classmethod
+    def fields(cls, example: Question, prediction: Span) -> list[str]:
+        """The question's id and the answer."""
+        return [example.id, prediction.text]
+
+    @classmethod
+    def submission(
+        cls, examples: Sequence[Question], predictions: Sequence[Span], **_: object
+    ) -> dict[str, str]:
+        """SQuAD's {id: text}; where questions may have no answer, also how likely that is."""
+        spans = {one.id: span for one, span in zip(examples, predictions, strict=True)}
+        texts = {name: span.text for name, span in spans.items()}
+        nulls = {name: span.null for name, span in spans.items() if span.null is not None}
+        files = {"": json.dumps(texts, ensure_ascii=False)}
+        return files | ({cls.beside[0]: json.dumps(nulls)} if nulls else {})
+
+    @classmethod
+    def texts(cls, example: Question) -> list[str]:
+        """The question and its passage."""
+        return [f"{example.question} {example.passage}"]
+
+    @property
+    def two_texts(self) -> bool:
+        """Always."""
+        return True
 
     def _given(self, span: Span) -> str:
         """The answer that is given: the best, unless the null score is over the threshold."""
@@ -168,8 +237,8 @@ class Answer:
         if self.impossible:
             null = min(said.null for said, _, _ in read)
             null = null - score if self.head == "span" else null
-        found = Span("", score, null, best)
-        return found._replace(text=self._given(found))
+        span = Span("", score, null, best)
+        return span._replace(text=self._given(span))
 
 
 def _known(

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from clozelab.contracts import Counts, Reader, Row, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Choice
-from clozelab.finetuning.kinds.checks import check_known, check_metrics
+from clozelab.finetuning.files.choices import choices
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.kinds.kind import (
+    TaskKind,
+    Texts,
+    check_known,
+    check_metrics,
+)
 from clozelab.finetuning.kinds.summaries import CUT, Activation, Pool, check_head, head_parameters
 from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.predictions import Floats, Picked, likelihoods
@@ -25,7 +33,7 @@ METRICS = ("accuracy",)
 
 
 @dataclass(frozen=True)
-class Choose:
+class Choose(TaskKind):
     """At most `choices` continuations an example, each scored beside the first text by itself.
 
     A continuation keeps its last `limit` tokens, for that is where RACE's answers are; the first
@@ -33,8 +41,11 @@ class Choose:
     """
 
     name: ClassVar[str] = "choose"
+    from_examples: ClassVar[tuple[str, ...]] = ("choices",)
+    outputs: ClassVar[tuple[str, ...]] = ("choices",)
+    reads_folders: ClassVar[bool] = True  # RACE's
 
-    choices: int
+    choices: int = 4  # SWAG's and RACE's
     metrics: tuple[str, ...] = METRICS
     limit: int = 128
     summary: Activation = "tanh"
@@ -51,7 +62,39 @@ class Choose:
         if self.limit < 1:
             raise UserError(f"limit = {self.limit}: must be at least 1, for instance 128")
 
-    def lay(self, examples: Sequence[Choice], reader: Reader) -> Laid:
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Choice]:
+        """Rows of a table, or RACE's articles."""
+        return choices(source, asked, counts=counts)
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Choice:
+        """A text and its continuations."""
+        first, seconds = given
+        return Choice(name, first, tuple(seconds))
+
+    @classmethod
+    def joined(cls, texts: Sequence[str]) -> Any:
+        """The first text, and the others."""
+        return texts[0], texts[1:]
+
+    def takes(self, *, imported: bool = False) -> Texts:
+        """A text and two others or more."""
+        return Texts(3, sys.maxsize, "a text and its continuations")
+
+    @classmethod
+    def derive(cls, examples: Sequence[Choice], *, labels: tuple[str, ...]) -> dict[str, Setting]:
+        """As many choices as the example with the most has."""
+        return {"choices": max(len(example.seconds) for example in examples)}
+
+    def suited(self, examples: Sequence[Choice], *, imported: bool = False) -> Choose:
+        """With as many choices as these examples have."""
+        most = max([self.choices, *(len(example.seconds) for example in examples)])
+        return replace(self, choices=most)
+
+    def lay(self, examples: Sequence[Choice], reader: Reader, *, training: bool = False) -> Laid:
         """A group an example: a block and a slot for each continuation.
 
         The last block has the slots of the continuations that are missing, so that a group always
@@ -96,11 +139,12 @@ class Choose:
 
     def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Choice]) -> list[Picked]:
         """The likeliest continuation of each example."""
-        found = []
+        predictions = []
         for rows, example in zip(outputs, examples, strict=True):
-            chances = likelihoods(rows[: len(example.seconds), 0])
-            found.append(Picked(int(chances.argmax()), tuple(chances.tolist())))
-        return found
+            probabilities = likelihoods(rows[: len(example.seconds), 0])
+            best = int(probabilities.argmax())
+            predictions.append(Picked(best, tuple(probabilities.tolist())))
+        return predictions
 
     def score(self, predictions: Sequence[Picked], examples: Sequence[Choice]) -> dict[str, float]:
         """The metrics over the examples whose continuation is known."""
@@ -112,12 +156,29 @@ class Choose:
             if example.label is not None
         ]
         check_known(known)
-        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
-        return {"accuracy": classes.accuracy(gold, found)}
+        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
+        return {"accuracy": classes.accuracy(gold, predicted)}
 
-    def selects(self, scores: dict[str, float]) -> float:
-        """The mean of the metrics."""
-        return fmean(scores[name] for name in self.metrics)
+    @classmethod
+    def fields(cls, example: Choice, prediction: Picked) -> list[str]:
+        """Which continuation, how likely it is, and its text."""
+        probability = max(prediction.probabilities)
+        return [str(prediction.label), f"{probability:.4f}", example.seconds[prediction.label]]
+
+    @classmethod
+    def spelled(cls, prediction: Picked) -> str:
+        """Which continuation, counted from 0."""
+        return str(prediction.label)
+
+    @classmethod
+    def texts(cls, example: Choice) -> list[str]:
+        """The text with each of its continuations."""
+        return [f"{example.first} {second}" for second in example.seconds]
+
+    @property
+    def two_texts(self) -> bool:
+        """Always."""
+        return True
 
     def _cut(self, first: slice, second: slice, room: int) -> tuple[slice, slice]:
         """The tokens of a text and of its continuation that fit."""
@@ -126,16 +187,16 @@ class Choose:
         return slice(first.start, min(first.stop, first.start + rest)), slice(begin, second.stop)
 
     def _check(self, example: Choice) -> None:
-        many = len(example.seconds)
-        if not 1 <= many <= self.choices:
+        count = len(example.seconds)
+        if not 1 <= count <= self.choices:
             raise UserError(
-                f"example {example.id} has {many} choices and the task takes 1 to {self.choices}:"
+                f"example {example.id} has {count} choices and the task takes 1 to {self.choices}:"
                 " leave it out, or make the task with more choices"
             )
-        if example.label is not None and not 0 <= example.label < many:
+        if example.label is not None and not 0 <= example.label < count:
             raise UserError(
                 f"example {example.id}: choice {example.label} is said to be right, but there are"
-                f" {many}, counted from 0; mend it"
+                f" {count}, counted from 0; fix it"
             )
 
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Reader, Targets
+from clozelab.contracts import Counts, Reader, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Sentences
-from clozelab.finetuning.kinds.checks import check_known, check_metrics, check_names
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.files.sentences import has_pair, sentences
+from clozelab.finetuning.kinds.kind import (
+    check_known,
+    check_metrics,
+    check_names,
+    in_order,
+)
 from clozelab.finetuning.kinds.summaries import (
     Activation,
     Pool,
+    SentenceKind,
     check_head,
     head_parameters,
     lay_texts,
+    shown_texts,
 )
 from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.predictions import Class, Floats, likelihoods
@@ -30,7 +40,7 @@ METRICS = ("accuracy", "f1", "macro_f1", "matthews")
 
 
 @dataclass(frozen=True)
-class Classify:
+class Classify(SentenceKind):
     """Classes by name; `positive` is the one whose F1 is meant.
 
     `summary` is the activation after the dense layer ("none": there is no such layer), `pool` which
@@ -38,6 +48,13 @@ class Classify:
     """
 
     name: ClassVar[str] = "classify"
+    words: ClassVar[Mapping[str, Mapping[str, Setting]]] = {
+        "classify": {"pair": False},
+        "pairs": {"pair": True},
+    }
+    label_field: ClassVar[str | None] = "labels"
+    scoring: ClassVar[tuple[str, ...]] = ("metrics", "positive")
+    outputs: ClassVar[tuple[str, ...]] = ("labels",)
 
     labels: tuple[str, ...]
     pair: bool = False
@@ -60,7 +77,30 @@ class Classify:
                 f" {', '.join(self.labels)}, or ask for macro_f1"
             )
 
-    def lay(self, examples: Sequence[Sentences], reader: Reader) -> Laid:
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Sentences]:
+        """Rows of a table."""
+        return sentences(source, asked, pair=bool(settings.get("pair")), counts=counts)
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Sentences]) -> tuple[str, ...]:
+        """Every class."""
+        return in_order(str(one.label) for one in examples if one.label is not None)
+
+    @classmethod
+    def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Two classes."""
+        positive = str(table.get("positive", "1"))
+        return {"labels": [positive, f"not {positive}"], "positive": positive}
+
+    def word(self, file: Path, asked: Asked, *, imported: bool = False) -> str:
+        """By whether it has pairs; of an imported model, by the columns of the file."""
+        pair = has_pair(file, asked) if imported else self.pair
+        return "pairs" if pair else self.name
+
+    def lay(self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False) -> Laid:
         """One block and one slot an example."""
         rows, counts = lay_texts(examples, reader, pair=self.pair)
         columns = {
@@ -83,12 +123,12 @@ class Classify:
         self, laid: Laid, outputs: list[Floats], examples: Sequence[Sentences]
     ) -> list[Class]:
         """The likeliest class of each example."""
-        found = []
+        predictions = []
         for rows in outputs:
-            chances = likelihoods(rows[0])
-            by_name = dict(zip(self.labels, chances.tolist(), strict=True))
-            found.append(Class(self.labels[int(chances.argmax())], by_name))
-        return found
+            probabilities = likelihoods(rows[0])
+            by_name = dict(zip(self.labels, probabilities.tolist(), strict=True))
+            predictions.append(Class(self.labels[int(probabilities.argmax())], by_name))
+        return predictions
 
     def score(
         self, predictions: Sequence[Class], examples: Sequence[Sentences]
@@ -100,25 +140,32 @@ class Classify:
             if example.label is not None
         ]
         check_known(known)
-        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
-        return {name: self._measure(name, gold, found) for name in self.metrics}
+        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
+        return {name: self._measure(name, gold, predicted) for name in self.metrics}
 
-    def selects(self, scores: dict[str, float]) -> float:
-        """The mean of the metrics."""
-        return fmean(scores[name] for name in self.metrics)
+    @classmethod
+    def fields(cls, example: Sentences, prediction: Class) -> list[str]:
+        """The class, how likely it is, and the text."""
+        probability = prediction.probabilities[prediction.label]
+        return [prediction.label, f"{probability:.4f}", shown_texts(example)]
 
-    def _measure(self, name: str, gold: list[str], found: list[str]) -> float:
+    @classmethod
+    def spelled(cls, prediction: Class) -> str:
+        """The class."""
+        return prediction.label
+
+    def _measure(self, name: str, gold: list[str], predicted: list[str]) -> float:
         from clozelab.finetuning.metrics import classes
 
         if name == "f1":
             assert self.positive is not None, "checked when made"
-            return classes.f1(gold, found, positive=self.positive)
+            return classes.f1(gold, predicted, positive=self.positive)
         measures = {
             "accuracy": classes.accuracy,
             "macro_f1": classes.macro_f1,
             "matthews": classes.matthews,
         }
-        return measures[name](gold, found)
+        return measures[name](gold, predicted)
 
     def _number(self, example: Sentences) -> int:
         if example.label is None:
@@ -126,6 +173,6 @@ class Classify:
         if example.label not in self.labels:
             raise UserError(
                 f"example {example.id}: its label {example.label!r} is none of"
-                f" {', '.join(self.labels)}; mend it, or name it among the labels"
+                f" {', '.join(self.labels)}; fix it, or name it among the labels"
             )
         return self.labels.index(str(example.label))

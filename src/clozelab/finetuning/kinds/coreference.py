@@ -4,17 +4,27 @@ segments, as SpanBERT §4.2 evaluates encoders (the model is the higher-order on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from clozelab.contracts import Counts, Ints, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention
-from clozelab.finetuning.kinds.checks import check_dropout, check_known, check_metrics
+from clozelab.finetuning.examples import Document, Mention, Pronoun
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.documents import documents
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.kinds.kind import (
+    TaskKind,
+    Texts,
+    check_dropout,
+    check_known,
+    check_metrics,
+)
 from clozelab.finetuning.kinds.segments import (
     AGAIN,
     COLUMNS,
@@ -27,6 +37,7 @@ from clozelab.finetuning.kinds.segments import (
     stretches,
 )
 from clozelab.finetuning.laying import Laid, stacked
+from clozelab.finetuning.metrics.pronouns import PronounAnswer, gap
 from clozelab.finetuning.predictions import Clusters, Floats
 from clozelab.packed import offsets
 
@@ -38,7 +49,7 @@ DISTANCES = 10  # how many buckets of distances between spans there are
 
 
 @dataclass(frozen=True)
-class Coreference:
+class Coreference(TaskKind):
     """Clusters of mentions, found by giving each likely span its likeliest antecedent or none.
 
     A document is read in segments of at most `segment` tokens, marks included (fewer where the
@@ -52,6 +63,12 @@ class Coreference:
     # has, and the hidden layers have 1000 units instead of 3000.
 
     name: ClassVar[str] = "coreference"
+    from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout", "segment": "length"}
+    gold: ClassVar[tuple[str, ...]] = ("clusters", "pronoun")
+    reads_folders: ClassVar[bool] = True  # LitBank's
+    windows: ClassVar[bool] = True
+    one_graph: ClassVar[bool] = False
+    suffix: ClassVar[str] = "jsonl"
 
     segment: int = 384
     overlap: bool = False
@@ -74,6 +91,33 @@ class Coreference:
             raise UserError(f"ratio = {self.ratio}: must be above 0, for instance 0.4")
         check_dropout(self.dropout)
         check_metrics(self.metrics, METRICS)
+
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Document]:
+        """CoNLL-2012's columns, or JSON lines."""
+        return documents(source, asked)
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Document:
+        """A document in sentences of words."""
+        return Document(name, tuple(tuple(sentence) for sentence in given))
+
+    def takes(self, *, imported: bool = False) -> Texts:
+        """Its sentences."""
+        return Texts(1, sys.maxsize, "the sentences of a document")
+
+    @classmethod
+    def rows(cls, text: str) -> list[list[str]]:
+        """A sentence a line, and a blank line between two documents."""
+        parts = [part.split("\n") for part in text.split("\n\n") if part.strip()]
+        return [[line for line in part if line.strip()] for part in parts]
+
+    @classmethod
+    def joined(cls, texts: Sequence[str]) -> Any:
+        """The words of each sentence."""
+        return [text.split() for text in texts]
 
     def lay(self, examples: Sequence[Document], reader: Reader, *, training: bool = False) -> Laid:
         """Documents as segments, a group each.
@@ -168,10 +212,15 @@ class Coreference:
         self, laid: Laid, outputs: Sequence[Floats], examples: Sequence[Document]
     ) -> list[Clusters]:
         """The clusters of each document: spans joined to their antecedents."""
-        found: list[list[tuple[Mention, ...]]] = [[] for _ in examples]
+        by_document: list[list[tuple[Mention, ...]]] = [[] for _ in examples]
         for owner, rows in zip(laid.owners.tolist(), outputs, strict=True):
-            found[owner] += linked(rows)
-        return [Clusters(tuple(clusters)) for clusters in found]
+            by_document[owner] += linked(rows)
+        return [Clusters(tuple(clusters)) for clusters in by_document]
+
+    @classmethod
+    def score_names(cls, metrics: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """All that `score` computes; `metrics` say which select."""
+        return METRICS
 
     def score(
         self, predictions: Sequence[Clusters], examples: Sequence[Document]
@@ -179,21 +228,55 @@ class Coreference:
         """MUC, B³, CEAF-φ4 and their mean over the documents whose clusters are known.
 
         What is mentioned once is left out, predicted or not: a span without antecedent and without
-        a span that takes it for one is no mention to this model, nor is it to OntoNotes.
+        a span that takes it for one is no mention to this model, nor is it to OntoNotes. Where a
+        document asks for a pronoun (GAP), the scores go by the pronouns alone.
         """
         from clozelab.finetuning.metrics.clusters import scored
 
+        if any(document.pronoun for document in examples):
+            answers = [
+                answered(predicted, document.pronoun)
+                for predicted, document in zip(predictions, examples, strict=True)
+                if document.pronoun is not None and document.clusters is not None
+            ]
+            check_known(answers)
+            return gap(answers)
         known = [
             (_several(document.clusters), _several(predicted.clusters))
             for predicted, document in zip(predictions, examples, strict=True)
             if document.clusters is not None
         ]
         check_known(known)
-        return scored([gold for gold, _ in known], [found for _, found in known])
+        return scored([gold for gold, _ in known], [predicted for _, predicted in known])
 
-    def selects(self, scores: dict[str, float]) -> float:
-        """The mean of the official metrics."""
-        return fmean(scores[name] for name in self.metrics)
+    def selects(self, scores: Mapping[str, float]) -> float:
+        """The mean of the official metrics, or of GAP its F1."""
+        return scores["f1"] if "bias" in scores else super().selects(scores)
+
+    @classmethod
+    def fields(cls, example: Document, prediction: Clusters) -> list[str]:
+        """The mentions of each cluster."""
+        words = [word for sentence in example.sentences for word in sentence]
+        return [
+            " = ".join(" ".join(words[mention.first : mention.last + 1]) for mention in cluster)
+            for cluster in prediction.clusters
+        ]
+
+    @classmethod
+    def submission(
+        cls, examples: Sequence[Document], predictions: Sequence[Clusters], **_: object
+    ) -> dict[str, str]:
+        """JSON lines, as they are read."""
+        records = [
+            {"id": one.id, "sentences": one.sentences, "clusters": said.clusters}
+            for one, said in zip(examples, predictions, strict=True)
+        ]
+        return {"": "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)}
+
+    @classmethod
+    def texts(cls, example: Document) -> list[str]:
+        """The document."""
+        return [" ".join(word for sentence in example.sentences for word in sentence)]
 
 
 def linked(rows: Floats) -> list[tuple[Mention, ...]]:
@@ -208,15 +291,16 @@ def linked(rows: Floats) -> list[tuple[Mention, ...]]:
     return _several(clusters)
 
 
-def judged(predicted: Clusters, pronoun: Mention, names: Sequence[Mention]) -> tuple[bool, ...]:
-    """Whether a pronoun means each of some names (GAP), by the clusters of its document.
+def answered(predicted: Clusters, asked: Pronoun) -> PronounAnswer:
+    """Which of its two names a pronoun means (GAP), by the clusters of its document.
 
-    It does where a cluster has the pronoun itself and a mention that ends where the name ends: the
-    name, its surname, or the name with a title, but not "Ellen's brother" for Ellen.
+    It means one where a cluster has the pronoun itself and a mention that ends where the name ends:
+    the name, its surname, or the name with a title, but not "Ellen's brother" for Ellen.
     """
-    found = [cluster for cluster in predicted.clusters if pronoun in cluster]
-    ends = {mention.last for cluster in found for mention in cluster}
-    return tuple(name.last in ends for name in names)
+    clusters = [cluster for cluster in predicted.clusters if asked.mention in cluster]
+    ends = {mention.last for cluster in clusters for mention in cluster}
+    gold = bool(asked.is_a), bool(asked.is_b)
+    return PronounAnswer(asked.word, gold, (asked.a.last in ends, asked.b.last in ends))
 
 
 def _several(clusters: Sequence[Sequence[Mention]]) -> list[tuple[Mention, ...]]:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import fmean
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Reader, Targets
+from clozelab.contracts import Counts, Reader, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Sentences
-from clozelab.finetuning.kinds.checks import check_known, check_metrics
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.files.sentences import has_pair, sentences
+from clozelab.finetuning.kinds.kind import check_known, check_metrics
 from clozelab.finetuning.kinds.summaries import (
     Activation,
     Pool,
+    SentenceKind,
     check_head,
     head_parameters,
     lay_texts,
+    shown_texts,
 )
 from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.predictions import Floats, Number
@@ -31,7 +35,7 @@ METRICS = ("pearson", "spearman")
 
 
 @dataclass(frozen=True)
-class Regress:
+class Regress(SentenceKind):
     """Numbers as the examples have them, never rescaled; the rest is as in `Classify`."""
 
     name: ClassVar[str] = "regress"
@@ -48,7 +52,20 @@ class Regress:
         check_head(self)
         check_metrics(self.metrics, METRICS)
 
-    def lay(self, examples: Sequence[Sentences], reader: Reader) -> Laid:
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Sentences]:
+        """Rows of a table."""
+        pair = bool(settings.get("pair"))
+        return sentences(source, asked, pair=pair, numeric=True, counts=counts)
+
+    @classmethod
+    def file_settings(cls, source: Source, asked: Asked) -> dict[str, Setting]:
+        """Pairs, by the columns."""
+        return {"pair": has_pair(source, asked)}
+
+    def lay(self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False) -> Laid:
         """One block and one slot an example."""
         rows, counts = lay_texts(examples, reader, pair=self.pair)
         columns = {
@@ -61,7 +78,7 @@ class Regress:
         """The head with fresh weights."""
         from clozelab.finetuning.heads.summary import SummaryHead
 
-        return SummaryHead(self, width, 1)
+        return SummaryHead(self, width, 1, numeric=True)
 
     def parameters(self, width: int) -> dict[str, int]:
         """Trainable numbers of the head, by part."""
@@ -85,13 +102,19 @@ class Regress:
             if example.label is not None
         ]
         check_known(known)
-        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
+        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
         measures = {"pearson": numbers.pearson, "spearman": numbers.spearman}
-        return {name: measures[name](gold, found) for name in self.metrics}
+        return {name: measures[name](gold, predicted) for name in self.metrics}
 
-    def selects(self, scores: dict[str, float]) -> float:
-        """The mean of the metrics."""
-        return fmean(scores[name] for name in self.metrics)
+    @classmethod
+    def fields(cls, example: Sentences, prediction: Number) -> list[str]:
+        """The number and the text."""
+        return [f"{prediction.value:.4f}", shown_texts(example)]
+
+    @classmethod
+    def spelled(cls, prediction: Number) -> str:
+        """Every digit."""
+        return repr(prediction.value)
 
 
 def _number(example: Sentences) -> float:

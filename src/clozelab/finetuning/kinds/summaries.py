@@ -7,12 +7,13 @@ RoBERTa, DistilBERT, XLNet and GPT differ by an activation, a dropout or a bias.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from clozelab.contracts import Counts, Reader, Row
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Sentences
-from clozelab.finetuning.kinds.checks import check_dropout
+from clozelab.finetuning.kinds.kind import TaskKind, Texts, check_dropout
 from clozelab.finetuning.laying import trimmed
 
 if TYPE_CHECKING:
@@ -25,6 +26,48 @@ if TYPE_CHECKING:
 Activation = Literal["tanh", "relu", "none"]
 Pool = Literal["mark", "mean"]
 CUT = "texts cut to fit"
+
+
+class SentenceKind(TaskKind, Protocol):
+    """A kind whose examples are `Sentences`: one text, or with `pair` two."""
+
+    from_examples: ClassVar[tuple[str, ...]] = ("labels", "pair")
+    pair: bool
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Sentences:
+        """A text, or two."""
+        first, second = (given, None) if isinstance(given, str) else given
+        return Sentences(name, first, second)
+
+    def takes(self, *, imported: bool = False) -> Texts:
+        """One text or two."""
+        if imported:
+            return Texts(1, 2, "one text or two")
+        return Texts(2, 2, "two texts") if self.pair else Texts(1, 1, "one text")
+
+    def suited(self, examples: Sequence[Sentences], *, imported: bool = False) -> Self:
+        """Of an imported model, pairs where the examples are."""
+        if not imported:
+            return self
+        part: Any = self
+        suited: Self = replace(part, pair=any(one.second is not None for one in examples))
+        return suited
+
+    @classmethod
+    def texts(cls, example: Sentences) -> list[str]:
+        """Both texts."""
+        return [f"{example.first} {example.second or ''}"]
+
+    @property
+    def two_texts(self) -> bool:
+        """With `pair`."""
+        return self.pair
+
+
+def shown_texts(example: Sentences) -> str:
+    """The texts of an example on a line."""
+    return example.first if example.second is None else f"{example.first} | {example.second}"
 
 
 def check_head(kind: Summarised) -> None:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 
 from clozelab.contracts import Array, Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Tagged
-from clozelab.finetuning.kinds.checks import check_dropout, check_known, check_metrics, check_names
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.files.tagged import tagged
+from clozelab.finetuning.kinds.kind import (
+    TaskKind,
+    check_dropout,
+    check_known,
+    check_metrics,
+    check_names,
+    in_order,
+)
 from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.metrics import classes, entities
-from clozelab.finetuning.metrics.schemes import Scheme, illegal
+from clozelab.finetuning.metrics.schemes import Scheme, illegal, is_entity
 from clozelab.finetuning.predictions import Floats, Tags, likelihoods
 from clozelab.packed import offsets
 
@@ -38,7 +47,7 @@ class _Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tag:
+class Tag(TaskKind):
     """Tags by name; `scheme` says how they spell entities, None that `conlleval` shall read them.
 
     By a scheme, what breaks it is no entity. Of tags that name none, "accuracy" is the metric.
@@ -47,6 +56,11 @@ class Tag:
     """
 
     name: ClassVar[str] = "tag"
+    label_field: ClassVar[str | None] = "tags"
+    from_examples: ClassVar[tuple[str, ...]] = ("tags",)
+    outputs: ClassVar[tuple[str, ...]] = ("tags",)
+    gold: ClassVar[tuple[str, ...]] = ("tags",)
+    suffix: ClassVar[str] = "conll"
 
     tags: tuple[str, ...]
     metrics: tuple[str, ...] = ("f1",)
@@ -62,7 +76,49 @@ class Tag:
                 f'scheme = "{self.scheme}": must be {", ".join(get_args(Scheme))}, or left out'
             )
 
-    def lay(self, examples: Sequence[Tagged], reader: Reader) -> Laid:
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Tagged]:
+        """CoNLL's columns, or rows with lists."""
+        return tagged(source, asked)
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Tagged:
+        """A sentence, or its words."""
+        return Tagged(name, tuple(given.split() if isinstance(given, str) else given))
+
+    @classmethod
+    def rows(cls, text: str) -> list[list[str]]:
+        """A sentence a line, in which a tab is a space."""
+        return [[" ".join(row)] for row in super().rows(text)]
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Tagged]) -> tuple[str, ...]:
+        """Every tag."""
+        return in_order(tag for example in examples for tag in example.tags or ())
+
+    @classmethod
+    def derive(cls, examples: Sequence[Tagged], *, labels: tuple[str, ...]) -> dict[str, Setting]:
+        """The tags; accuracy is the metric of those that name no entities."""
+        plain = any(not is_entity(tag) for tag in labels)
+        return {"tags": labels, **({"metrics": ("accuracy",)} if plain else {})}
+
+    @classmethod
+    def notes(cls, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+        """That accuracy is."""
+        tags = settings["tags"]
+        if "metrics" not in settings or not isinstance(tags, tuple):
+            return ()
+        odd = next(tag for tag in tags if not is_entity(tag))
+        return (f"tags such as {odd} name no entities: accuracy is what counts",)
+
+    @classmethod
+    def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Two tags."""
+        return {"tags": ["O", "B-LOC"]}
+
+    def lay(self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False) -> Laid:
         """A group a block, and a slot for each word that has a token there."""
         if self._entities and any(example.tags for example in examples):
             entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
@@ -112,12 +168,11 @@ class Tag:
             if mine.start == mine.stop:
                 continue
             at = laid.starts[block] + laid.targets.columns["at"][mine]
-            chances = likelihoods(rows)
-            best = chances.argmax(axis=1)
-            for word, tag, chance in zip(
-                laid.kept["words"][at].tolist(), best.tolist(), chances.max(axis=1), strict=True
-            ):
-                tags[owner][word], sure[owner][word] = self.tags[tag], float(chance)
+            probabilities = likelihoods(rows)
+            best, likely = probabilities.argmax(axis=1).tolist(), probabilities.max(axis=1)
+            words = laid.kept["words"][at].tolist()
+            for word, tag, probability in zip(words, best, likely.tolist(), strict=True):
+                tags[owner][word], sure[owner][word] = self.tags[tag], probability
         return [Tags(tuple(a), tuple(b)) for a, b in zip(tags, sure, strict=True)]
 
     def score(self, predictions: Sequence[Tags], examples: Sequence[Tagged]) -> dict[str, float]:
@@ -128,21 +183,49 @@ class Tag:
             if example.tags is not None
         ]
         check_known(known)
-        gold, found = [pair[0] for pair in known], [pair[1] for pair in known]
-        return {name: self._measure(name, gold, found) for name in self.metrics}
+        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
+        return {name: self._measure(name, gold, predicted) for name in self.metrics}
 
-    def selects(self, scores: dict[str, float]) -> float:
-        """The mean of the metrics."""
-        return fmean(scores[name] for name in self.metrics)
+    @classmethod
+    def fields(cls, example: Tagged, prediction: Tags) -> list[str]:
+        """The sentence with a tag behind each word."""
+        pairs = zip(example.words, prediction.tags, strict=True)
+        return [" ".join(f"{word}/{tag}" for word, tag in pairs)]
+
+    @classmethod
+    def styled(cls, example: Tagged, prediction: Tags) -> list[tuple[str, str]]:
+        """The sentence with tags behind the words that have one."""
+        parts: list[tuple[str, str]] = []
+        for word, tag in zip(example.words, prediction.tags, strict=True):
+            parts.append((" " if parts else "", ""))
+            parts.append((word, "" if tag == OUTSIDE else "bold"))
+            parts.append(("" if tag == OUTSIDE else f"/{tag}", "cyan"))
+        return parts
+
+    @classmethod
+    def submission(
+        cls, examples: Sequence[Tagged], predictions: Sequence[Tags], **_: object
+    ) -> dict[str, str]:
+        """CoNLL's columns."""
+        sentences = [
+            "".join(f"{word}\t{tag}\n" for word, tag in zip(one.words, said.tags, strict=True))
+            for one, said in zip(examples, predictions, strict=True)
+        ]
+        return {"": "".join(f"{sentence}\n" for sentence in sentences)}
+
+    @classmethod
+    def texts(cls, example: Tagged) -> list[str]:
+        """The sentence."""
+        return [" ".join(example.words)]
 
     def _measure(
-        self, name: str, gold: list[tuple[str, ...]], found: list[tuple[str, ...]]
+        self, name: str, gold: list[tuple[str, ...]], predicted: list[tuple[str, ...]]
     ) -> float:
         if name == "accuracy":
             return classes.accuracy(
-                [tag for tags in gold for tag in tags], [tag for tags in found for tag in tags]
+                [tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]
             )
-        return entities.scores(gold, found, scheme=self.scheme)[name]
+        return entities.scores(gold, predicted, scheme=self.scheme)[name]
 
     @property
     def _entities(self) -> bool:
@@ -168,7 +251,7 @@ class Tag:
             if tag not in self.tags:
                 raise UserError(
                     f"example {example.id}: its tag {tag!r} is none of {', '.join(self.tags)};"
-                    " mend it, or name it among the tags"
+                    " fix it, or name it among the tags"
                 )
         return np.array([self.tags.index(tag) for tag in example.tags], dtype=np.int64)
 

@@ -14,7 +14,7 @@ _GENDERS = {
 }
 
 
-class Row(NamedTuple):
+class PronounAnswer(NamedTuple):
     """A pronoun, and whether it stands for name A and for name B."""
 
     pronoun: str
@@ -22,17 +22,17 @@ class Row(NamedTuple):
     predicted: tuple[bool, bool] | None  # None: no prediction, which counts as two names missed
 
 
-def gap(rows: Sequence[Row]) -> dict[str, float]:
+def gap(answers: Sequence[PronounAnswer]) -> dict[str, float]:
     """`f1`, `masculine_f1` and `feminine_f1` with recalls and precisions, and `bias`.
 
     The bias is the ratio of the F1s, feminine to masculine: no percentage, 1 where both are equal,
     and 0 where either is 0, so that every run has it.
     """
     tallies = {"": Tally(), "masculine_": Tally(), "feminine_": Tally()}
-    for row in rows:
-        tally = _tally(row)
+    for answer in answers:
+        tally = _tally(answer)
         tallies[""] += tally
-        tallies[f"{_gender(row.pronoun)}_"] += tally
+        tallies[f"{_gender(answer.pronoun)}_"] += tally
     scores = {
         f"{kind}{name}": value
         for kind, tally in tallies.items()
@@ -46,11 +46,12 @@ def gap(rows: Sequence[Row]) -> dict[str, float]:
     return {**scores, "bias": feminine / masculine if masculine else 0.0}
 
 
-def _tally(row: Row) -> Tally:
-    if row.predicted is None:
-        return Tally(gold=len(row.gold))
-    right = sum(gold and found for gold, found in zip(row.gold, row.predicted, strict=True))
-    return Tally(right, sum(row.gold), right, sum(row.predicted))
+def _tally(answer: PronounAnswer) -> Tally:
+    gold, predicted = answer.gold, answer.predicted
+    if predicted is None:
+        return Tally(gold=len(gold))
+    right = sum(one and other for one, other in zip(gold, predicted, strict=True))
+    return Tally(right, sum(gold), right, sum(predicted))
 
 
 def _gender(pronoun: str) -> str:

@@ -1,0 +1,255 @@
+"""What a kind of task is: all that fine-tuning, predicting and studies ask of one.
+
+A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are what task.toml holds:
+numbers, words and tuples of them. It must have `read`, `example`, `lay`, `build`, `parameters`,
+`decode`, `score` and `fields`; the rest has a default that suits most kinds. `KINDS` names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+
+from clozelab.contracts import Counts, Reader
+from clozelab.errors import UserError
+from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.files.named import Setting
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.laying import Laid
+    from clozelab.finetuning.predictions import Floats
+
+
+class Texts(NamedTuple):
+    """How many texts make an example on the command line, and what they are."""
+
+    least: int
+    most: int
+    words: str
+
+
+class TaskKind(Protocol):
+    """A kind of task. An example is a NamedTuple with an `id`; so is a prediction, without one."""
+
+    # What it is called.
+    name: ClassVar[str]
+    # Other words for it where the files are the user's own, and the settings each means.
+    words: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}
+
+    # Which of its fields come from where.
+    label_field: ClassVar[str | None] = None  # the names of its labels
+    from_examples: ClassVar[tuple[str, ...]] = ()  # what the examples decide: no protocol sets it
+    from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout"}  # ← that of the tuning
+    scoring: ClassVar[tuple[str, ...]] = ("metrics",)  # how predictions are scored
+    outputs: ClassVar[tuple[str, ...]] = ()  # what the logits are of: a teacher has the same
+
+    # What the wiring must know of it.
+    gold: ClassVar[tuple[str, ...]] = ("label",)  # fields of an example that no prediction sees
+    reads_folders: ClassVar[bool] = False  # whether a folder may hold its examples
+    windows: ClassVar[bool] = False  # whether a long text is read in several blocks, not cut
+    one_graph: ClassVar[bool] = True  # whether its head compiles as one graph
+    answers_questions: ClassVar[bool] = False  # whether an example is a question and its passage
+    suffix: ClassVar[str] = "tsv"  # of the file of predictions that benchmarks take
+    beside: ClassVar[tuple[str, ...]] = ()  # other files that go with it
+
+    # Which metrics are computed; a field of every kind.
+    metrics: tuple[str, ...]
+
+    # From files and texts to examples.
+
+    @classmethod
+    def read(
+        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+    ) -> list[Any]:
+        """The examples of a file; `counts` takes what was skipped or fixed."""
+        raise NotImplementedError
+
+    @classmethod
+    def example(cls, given: Any, name: str) -> Any:
+        """An input from Python as an example whose label is not known."""
+        raise NotImplementedError
+
+    @classmethod
+    def unlabelled(cls, example: Any) -> Any:
+        """An example without what a file may say of it."""
+        return example._replace(**dict.fromkeys(cls.gold))
+
+    def takes(self, *, imported: bool = False) -> Texts:
+        """The texts of an example; an `imported` model may not say whether they are pairs."""
+        return Texts(1, 1, "one text")
+
+    @classmethod
+    def rows(cls, text: str) -> list[list[str]]:
+        """The texts of each example of a text file: an example a line, tabs between its texts."""
+        # Not splitlines: U+2028 and its like stand inside a text.
+        return [line.split("\t") for line in text.removesuffix("\n").split("\n")]
+
+    @classmethod
+    def joined(cls, texts: Sequence[str]) -> Any:
+        """The texts of a command or of a line as `example` takes them."""
+        return texts[0] if len(texts) == 1 else tuple(texts)
+
+    # From examples to settings.
+
+    @classmethod
+    def file_settings(cls, source: Source, asked: Asked) -> dict[str, Setting]:
+        """What the columns of a file say before it is read."""
+        return {}
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Any]) -> tuple[str, ...]:
+        """Every label of the training examples, for a kind with a `label_field`."""
+        return ()
+
+    @classmethod
+    def derive(cls, examples: Sequence[Any], *, labels: tuple[str, ...]) -> dict[str, Setting]:
+        """What a user's own examples say of the settings."""
+        return {} if cls.label_field is None else {cls.label_field: labels}
+
+    @classmethod
+    def notes(cls, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+        """What a user should know of the settings that were derived."""
+        return ()
+
+    @classmethod
+    def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for fields without a default, to try the settings of a protocol upon."""
+        return {}
+
+    def suited(self, examples: Sequence[Any], *, imported: bool = False) -> Self:
+        """The kind for some examples, where no weight depends on the difference."""
+        return self
+
+    def word(self, file: Path, asked: Asked, *, imported: bool = False) -> str:
+        """What a task of such a file is called: `name`, or one of `words`."""
+        return self.name
+
+    # From examples to tensors, and back.
+
+    def lay(self, examples: Sequence[Any], reader: Reader, *, training: bool = False) -> Laid:
+        """Examples as packed blocks with their targets, in numpy.
+
+        The reader knows the tokenizer and the special tokens of the encoder; a kind knows neither.
+        """
+        raise NotImplementedError
+
+    def build(self, width: int) -> Any:
+        """The head with fresh weights over vectors of that width; torch is imported only here."""
+        raise NotImplementedError
+
+    def parameters(self, width: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        raise NotImplementedError
+
+    def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Any]) -> list[Any]:
+        """A prediction for each example, from the head's rows for each group of blocks."""
+        raise NotImplementedError
+
+    # From predictions to scores.
+
+    @classmethod
+    def score_names(cls, metrics: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """The names of the scores that a study may compare, by the `metrics` of the task."""
+        usual: tuple[str, ...] = getattr(cls, "metrics", ())
+        return usual if metrics is None else metrics
+
+    def score(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
+        """The official scores, of 100, over the examples whose label is known."""
+        raise NotImplementedError
+
+    def selects(self, scores: Mapping[str, float]) -> float:
+        """The number that chooses the best model, larger being better: the mean of the metrics."""
+        return fmean(scores[name] for name in self.metrics)
+
+    def calibrated(self, predictions: Sequence[Any], examples: Sequence[Any]) -> Self:
+        """The kind with what is chosen on the dev set, such as a threshold."""
+        return self
+
+    def decided(self, predictions: list[Any]) -> list[Any]:
+        """Predictions by what was chosen so, in place of what they were made with."""
+        return predictions
+
+    # From predictions to text.
+
+    @classmethod
+    def fields(cls, example: Any, prediction: Any) -> list[str]:
+        """A line of output: the prediction first, then what it is of."""
+        raise NotImplementedError
+
+    @classmethod
+    def styled(cls, example: Any, prediction: Any) -> list[tuple[str, str]] | None:
+        """The same for a terminal as texts with their styles; None: as `fields`."""
+        return None
+
+    @classmethod
+    def spelled(cls, prediction: Any) -> str:
+        """A prediction as a table of them has it."""
+        return str(prediction)
+
+    @classmethod
+    def submission(
+        cls,
+        examples: Sequence[Any],
+        predictions: Sequence[Any],
+        *,
+        spelled: Callable[[Any], str] | None = None,
+    ) -> dict[str, str]:
+        """The file to send in, as "", and those `beside` it; a task may spell predictions its way.
+
+        Unless the kind has a format of its own: a table of ids and predictions.
+        """
+        spelled = spelled or cls.spelled
+        pairs = zip(examples, predictions, strict=True)
+        rows = [f"{example.id}\t{spelled(prediction)}\n" for example, prediction in pairs]
+        return {"": "index\tprediction\n" + "".join(rows)}
+
+    # What it costs, and how it leaves.
+
+    @classmethod
+    def texts(cls, example: Any) -> list[str]:
+        """What the encoder reads of an example, a text a block."""
+        raise NotImplementedError
+
+    @property
+    def two_texts(self) -> bool:
+        """Whether a block holds two texts, so that marks between them matter to an export."""
+        return False
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The names of the labels, in the order of the logits; none where there are none."""
+        return getattr(self, self.label_field) if self.label_field else ()
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in order; whole numbers by size, and "O", which tags no name, first."""
+    distinct = set(labels)
+    if all(label.removeprefix("-").isdecimal() for label in distinct):
+        return tuple(sorted(distinct, key=int))
+    return tuple(sorted(distinct, key=lambda label: (label != "O", label)))
+
+
+def check_dropout(rate: float) -> None:
+    """Refuse a dropout that is no share."""
+    if not 0 <= rate < 1:
+        raise UserError(f"dropout = {rate}: must be at least 0 and below 1")
+
+
+def check_metrics(metrics: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse metrics that say nothing of such a task."""
+    if not metrics or not set(metrics) <= set(known):
+        raise UserError(f"metrics = {list(metrics)}: give some of {', '.join(known)}")
+
+
+def check_names(names: tuple[str, ...], what: str) -> None:
+    """Refuse labels that do not tell classes apart."""
+    if len(set(names)) != len(names) or len(names) < 2:
+        raise UserError(f"{what} = {list(names)}: give at least two, each once")
+
+
+def check_known(known: Sequence[object]) -> None:
+    """Refuse to score where no label is known."""
+    if not known:
+        raise UserError("no example has a label, so there is nothing to score: give labelled ones")
