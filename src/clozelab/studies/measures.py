@@ -14,7 +14,7 @@ from typing import Any
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
-from clozelab.objectives import PAIRS, MaskedLm
+from clozelab.objectives import PAIRS
 from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
@@ -60,13 +60,13 @@ def _base(request: Request) -> Recipe:
 def _masks_differ(request: Request) -> bool:
     """Whether the base hides tokens, and any variant's held-out masks are others."""
     base, recipes = _base(request), [request.recipe(one.name) for one in request.study.variants]
-    if not any(isinstance(part, MaskedLm) for part in base.objectives):
+    if not any(part.language_model == "masked" for part in base.objectives):
         return False
     # Copies, and pairs drawn again, are for epochs, of which held-out text has one.
     told = [
         (one.masking, replace(one.corruption, copies=0, redraw="masks"))
         for one in (base, *recipes)
-        if any(isinstance(part, MaskedLm) for part in one.objectives)
+        if any(part.language_model == "masked" for part in one.objectives)
     ]
     return any(one != told[0] for one in told)
 
