@@ -36,7 +36,7 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "objectives": ("targets", "build", "parameters"),
     "optimiser": ("build",),
     "schedule": ("factor", "phase", "sequences_at"),
-    "task": ("lay", "build", "parameters", "decode", "score", "selects"),
+    "task": ("read", "example", "lay", "build", "parameters", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
 _FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
@@ -161,6 +161,7 @@ def _check(slot: str, name: str, part: Any) -> None:
         raise UserError(f"register: name {name!r}: use small letters, digits and _")
     place = f"{slot} {name}"
     missing = [duty for duty in DUTIES[slot] if not callable(getattr(part, duty, None))]
+    missing += sorted(getattr(part, "__abstractmethods__", ()))
     if missing:
         raise UserError(f"{place}: has no {missing[0]}(); a part of {slot} has it")
     if slot == "measure":
@@ -168,6 +169,8 @@ def _check(slot: str, name: str, part: Any) -> None:
     settings = getattr(part, "__dataclass_params__", None)
     if not isinstance(part, type) or settings is None or not settings.frozen:
         raise UserError(f"{place}: is no frozen dataclass; write @dataclass(frozen=True) above it")
+    if slot == "task" and getattr(part, "name", None) != name:
+        raise UserError(f"{place}: calls itself otherwise; write name: ClassVar[str] = {name!r}")
     if slot in _FITTED:
         for fact in ("provides", "needs"):
             if not isinstance(getattr(part, fact, None), frozenset):

@@ -197,7 +197,7 @@ class _Silent:
         ("blocks", "idle", _Idle, "has no plan()"),
         ("masking", "idle", _Silent, "what it provides"),
         ("masking", "idle", _Idle(), "no frozen dataclass"),
-        ("task", "idle", _Idle, "has no lay()"),
+        ("task", "idle", _Idle, "has no read()"),
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import Any
 
+from clozelab import registry
 from clozelab.config import toml
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import written
@@ -37,6 +38,7 @@ def to_toml(given: Assignment) -> str:
     return toml.to_toml(
         {
             "name": given.name,
+            "imports": registry.modules([("task", given.kind.name)]) or None,
             "columns": given.columns or None,
             "task": {"use": given.kind.name, **plain(given.kind)},
             "tuning": plain(given.tuning),
@@ -54,7 +56,10 @@ def parse(text: str, place: str) -> Assignment:
         columns = tuple(str(word) for word in tables.get("columns", ()))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
-    if use not in KINDS:
-        raise UserError(f"{place}: task.use = {written(use)} is unknown; {remedy(use, KINDS)}")
-    kind: TaskKind = build(KINDS[use], task, place=place, key="task")
+    registry.require(tables.get("imports", []), place)
+    part = registry.find("task", str(use))
+    if part is None:
+        fix = f"{remedy(str(use), KINDS)}{registry.failures()}"
+        raise UserError(f"{place}: task.use = {written(use)} is unknown; {fix}")
+    kind: TaskKind = build(part, task, place=place, key="task")
     return Assignment(name, kind, build(Tuning, tuning, place=place, key="tuning"), columns)

@@ -1,10 +1,12 @@
 """Kinds of tasks, one a file: examples, settings, head, metrics and output of each.
 
-`TaskKind` says what a kind is asked for. One from outside is entered in `KINDS` under its name.
+`TaskKind` says what a kind is asked for. One from outside joins `KINDS` by
+`clozelab.register("task", name, kind)`.
 """
 
 from collections.abc import Mapping
 
+from clozelab import registry
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.choose import Choose
@@ -22,10 +24,12 @@ KINDS: dict[str, type[TaskKind]] = {
     "answer": Answer,
     "coreference": Coreference,
 }
+registry.opened("task", KINDS)
 
 
 def own_words() -> dict[str, tuple[str, Mapping[str, Setting]]]:
     """What a task of the user's own files may be called: its kind, and the settings that means."""
+    registry.load_given()
     words: dict[str, tuple[str, Mapping[str, Setting]]] = {name: (name, {}) for name in KINDS}
     for name, kind in KINDS.items():
         words |= {word: (name, settings) for word, settings in kind.words.items()}

@@ -166,11 +166,6 @@ class Choose(TaskKind):
         return [str(prediction.label), f"{probability:.4f}", example.seconds[prediction.label]]
 
     @classmethod
-    def spelled(cls, prediction: Picked) -> str:
-        """Which continuation, counted from 0."""
-        return str(prediction.label)
-
-    @classmethod
     def texts(cls, example: Choice) -> list[str]:
         """The text with each of its continuations."""
         return [f"{example.first} {second}" for second in example.seconds]

@@ -149,11 +149,6 @@ class Classify(SentenceKind):
         probability = prediction.probabilities[prediction.label]
         return [prediction.label, f"{probability:.4f}", shown_texts(example)]
 
-    @classmethod
-    def spelled(cls, prediction: Class) -> str:
-        """The class."""
-        return prediction.label
-
     def _measure(self, name: str, gold: list[str], predicted: list[str]) -> float:
         from clozelab.finetuning.metrics import classes
 

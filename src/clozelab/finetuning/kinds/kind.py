@@ -2,11 +2,12 @@
 
 A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are what task.toml holds:
 numbers, words and tuples of them. It must have `read`, `example`, `lay`, `build`, `parameters`,
-`decode`, `score` and `fields`; the rest has a default that suits most kinds. `KINDS` names it.
+`decode` and `score`; the rest has a default that suits most kinds. `KINDS` names it.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -60,16 +61,16 @@ class TaskKind(Protocol):
     # From files and texts to examples.
 
     @classmethod
+    @abstractmethod
     def read(
         cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
     ) -> list[Any]:
         """The examples of a file; `counts` takes what was skipped or fixed."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def example(cls, given: Any, name: str) -> Any:
         """An input from Python as an example whose label is not known."""
-        raise NotImplementedError
 
     @classmethod
     def unlabelled(cls, example: Any) -> Any:
@@ -128,24 +129,24 @@ class TaskKind(Protocol):
 
     # From examples to tensors, and back.
 
+    @abstractmethod
     def lay(self, examples: Sequence[Any], reader: Reader, *, training: bool = False) -> Laid:
         """Examples as packed blocks with their targets, in numpy.
 
         The reader knows the tokenizer and the special tokens of the encoder; a kind knows neither.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def build(self, width: int) -> Any:
         """The head with fresh weights over vectors of that width; torch is imported only here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parameters(self, width: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Any]) -> list[Any]:
         """A prediction for each example, from the head's rows for each group of blocks."""
-        raise NotImplementedError
 
     # From predictions to scores.
 
@@ -155,9 +156,9 @@ class TaskKind(Protocol):
         usual: tuple[str, ...] = getattr(cls, "metrics", ())
         return usual if metrics is None else metrics
 
+    @abstractmethod
     def score(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
         """The official scores, of 100, over the examples whose label is known."""
-        raise NotImplementedError
 
     def selects(self, scores: Mapping[str, float]) -> float:
         """The number that chooses the best model, larger being better: the mean of the metrics."""
@@ -176,7 +177,7 @@ class TaskKind(Protocol):
     @classmethod
     def fields(cls, example: Any, prediction: Any) -> list[str]:
         """A line of output: the prediction first, then what it is of."""
-        raise NotImplementedError
+        return [cls.spelled(prediction), *cls.texts(example)]
 
     @classmethod
     def styled(cls, example: Any, prediction: Any) -> list[tuple[str, str]] | None:
@@ -185,8 +186,8 @@ class TaskKind(Protocol):
 
     @classmethod
     def spelled(cls, prediction: Any) -> str:
-        """A prediction as a table of them has it."""
-        return str(prediction)
+        """A prediction as a table of them has it: its first field."""
+        return str(prediction[0])
 
     @classmethod
     def submission(
@@ -209,8 +210,8 @@ class TaskKind(Protocol):
 
     @classmethod
     def texts(cls, example: Any) -> list[str]:
-        """What the encoder reads of an example, a text a block."""
-        raise NotImplementedError
+        """What the encoder reads of an example, a text a block: all of its fields that are text."""
+        return [" ".join(part for part in example[1:] if isinstance(part, str))]
 
     @property
     def two_texts(self) -> bool:

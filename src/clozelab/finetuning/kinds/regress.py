@@ -111,11 +111,6 @@ class Regress(SentenceKind):
         """The number and the text."""
         return [f"{prediction.value:.4f}", shown_texts(example)]
 
-    @classmethod
-    def spelled(cls, prediction: Number) -> str:
-        """Every digit."""
-        return repr(prediction.value)
-
 
 def _number(example: Sentences) -> float:
     if example.label is None:
