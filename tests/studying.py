@@ -14,10 +14,10 @@ from learning import MACHINE, store
 from clozelab.runs.events import drained
 from clozelab.runs.session import SaveOptions
 from clozelab.studies import spec as studies
-from clozelab.studies.plan import Plan, planned
-from clozelab.studies.request import asked
-from clozelab.studies.running import Told, follow
-from clozelab.studies.spec import Study
+from clozelab.studies.plan import StudyPlan, make_plan
+from clozelab.studies.request import make_request
+from clozelab.studies.run import StudyEvent, follow
+from clozelab.studies.spec import StudySpec
 
 SAVE_OPTIONS = SaveOptions(save_every=1, evaluate_every=0, evaluate_blocks=16, keep=1)
 SMALL = (
@@ -83,22 +83,24 @@ def claim(variants: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def made(place: Path, *variants: dict[str, Any], **base: Any) -> Study:
+def made(place: Path, *variants: dict[str, Any], **base: Any) -> StudySpec:
     """A study, read from a file."""
     return studies.read(written(place / "masks.toml", *variants, **base))
 
 
 def plan_of(
-    study: Study, out: Path | None = None, *, budget: str | None = "3steps", at_once: int = 1
-) -> Plan:
+    study: StudySpec, out: Path | None = None, *, budget: str | None = "3steps", at_once: int = 1
+) -> StudyPlan:
     """Its plan on the small store."""
-    request = asked(study, [store("wordpiece")], budget=budget)
-    return drained(planned(request, MACHINE, out=out, at_once=at_once))
+    request = make_request(study, [store("wordpiece")], budget=budget)
+    return drained(make_plan(request, MACHINE, out=out, at_once=at_once))
 
 
-def ran(study: Study, out: Path, *, stop_after: int | None = None, **more: Any) -> list[Told]:
+def ran(
+    study: StudySpec, out: Path, *, stop_after: int | None = None, **more: Any
+) -> list[StudyEvent]:
     """Everything that a study tells; told to stop, it hears no more after so many events."""
-    found: list[Told] = []
+    found: list[StudyEvent] = []
     plan = plan_of(study, out, **more)
     for told in follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS):
         found.append(told)
@@ -107,6 +109,6 @@ def ran(study: Study, out: Path, *, stop_after: int | None = None, **more: Any) 
     return found
 
 
-def narrowed(study: Study, **changes: Any) -> Study:
+def narrowed(study: StudySpec, **changes: Any) -> StudySpec:
     """The study with other fields."""
     return replace(study, **changes)

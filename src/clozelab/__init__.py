@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clozelab.models.load import load
     from clozelab.pretraining.pretrain import pretrain
     from clozelab.registry import register
-    from clozelab.studies.running import study
+    from clozelab.studies.run import study
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ _HOMES = {
     "pretrain": "clozelab.pretraining.pretrain",
     "read": "clozelab.config.recipe",
     "register": "clozelab.registry",
-    "study": "clozelab.studies.running",
+    "study": "clozelab.studies.run",
 }
 
 

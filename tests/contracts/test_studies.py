@@ -13,7 +13,7 @@ from clozelab.finetuning import protocols
 from clozelab.finetuning.files.named import NAMED
 from clozelab.studies import spec as studies
 from clozelab.studies.scores import metrics_of
-from clozelab.studies.spec import Study, Variant
+from clozelab.studies.spec import StudySpec, Variant
 
 ASKED = {
     *("bert-tasks", "bert-masking", "bert-size", "bert-features", "bert-corpus"),
@@ -27,7 +27,7 @@ every_study = pytest.mark.parametrize("name", studies.names())
 
 
 @cache
-def study_of(name: str) -> Study:
+def study_of(name: str) -> StudySpec:
     return studies.read(name)
 
 
@@ -41,7 +41,7 @@ def gain(score: str, better: Variant, than: Variant) -> float:
     return -found if score.startswith("held_out.") else found
 
 
-def experiment(study: Study, one: Variant, size: str) -> str:
+def experiment(study: StudySpec, one: Variant, size: str) -> str:
     """All by which a variant differs from another."""
     recipe = study.recipe_of(one, size=size).tables()
     return repr((recipe, one.share, one.teacher, one.data, one.finetune, one.protocol))

@@ -24,9 +24,9 @@ from clozelab.reporting.records import gather
 from clozelab.runs.events import Ended, drained, means
 from clozelab.studies import records
 from clozelab.studies import spec as studies
-from clozelab.studies.plan import planned
-from clozelab.studies.request import asked
-from clozelab.studies.running import follow
+from clozelab.studies.plan import make_plan
+from clozelab.studies.request import make_request
+from clozelab.studies.run import follow
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Step
 
@@ -127,10 +127,10 @@ def test_a_study_is_shown_and_has_nothing_left_to_do(folder: Path) -> None:
     place = folder / "study"
     evidence = records.read(place)
     assert evidence.ended and [one.scores for one in evidence.done] == [SCORES, SCORES]
-    request = asked(
+    request = make_request(
         studies.read(place / "study.toml"), [str(folder / "corpus")], size="tiny", budget="3steps"
     )
-    plan = drained(planned(request, MACHINE, out=place))
+    plan = drained(make_plan(request, MACHINE, out=place))
     events = [told.event for told in follow(plan, place, machine=MACHINE, saving=QUIET)]
     assert not of(Step, events)
     assert records.read(place).done == evidence.done

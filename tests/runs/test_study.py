@@ -24,12 +24,13 @@ from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, drained
 from clozelab.runs.machine import Machine
-from clozelab.studies import cell, pace
+from clozelab.studies import cells as cells_module
 from clozelab.studies import plan as plans
-from clozelab.studies.cell import Happened
-from clozelab.studies.plan import planned
-from clozelab.studies.request import Request, asked
-from clozelab.studies.running import Begun, Finished, follow
+from clozelab.studies import timing
+from clozelab.studies.cells import CellEvent
+from clozelab.studies.plan import make_plan
+from clozelab.studies.request import StudyRequest, make_request
+from clozelab.studies.run import CellFinished, CellStarted, follow
 from clozelab.training.loop import Step
 
 
@@ -46,11 +47,11 @@ def cells(out: Path) -> list[dict[str, Any]]:
 
 
 def begun(told: list[Any]) -> list[str]:
-    return [one.cell.name for one in of(Begun, told)]
+    return [one.cell.name for one in of(CellStarted, told)]
 
 
 def stages(told: list[Any]) -> list[tuple[str, str]]:
-    return [(one.cell, one.stage) for one in of(Happened, told) if isinstance(one.event, Began)]
+    return [(one.cell, one.stage) for one in of(CellEvent, told) if isinstance(one.event, Began)]
 
 
 def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
     names = [f"{name}/seed-{seed}" for seed in (0, 1) for name in ("static", "dynamic")]
     assert begun(told) == names
     assert stages(told) == [(one, stage) for one in names for stage in ("pretraining", "reviews")]
-    assert [one.seed_is_done for one in of(Finished, told)] == [False, True, False, True]
+    assert [one.seed_is_done for one in of(CellFinished, told)] == [False, True, False, True]
     found = cells(out)
     assert [(one["variant"], one["seed"]) for one in found] == [
         (name, seed) for seed in (0, 1) for name in ("static", "dynamic")
@@ -87,7 +88,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
 def test_the_variants_of_a_seed_begin_alike_and_see_the_same_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
     told = ran(made(tmp_path, seeds=2), out)
-    seen = [(one.cell, one.event) for one in of(Happened, told)]
+    seen = [(one.cell, one.event) for one in of(CellEvent, told)]
     steps = {(cell, event.number): event for cell, event in seen if isinstance(event, Step)}
     for number in (1, 2, 3):
         a, b = steps["static/seed-0", number], steps["dynamic/seed-0", number]
@@ -133,7 +134,7 @@ def test_a_signal_while_a_cell_takes_its_last_step_stops_the_study(tmp_path: Pat
 
     def told_to_stop() -> None:
         for told in follow(plan_of(study, out), out, machine=MACHINE):
-            step = told.event if isinstance(told, Happened) else None
+            step = told.event if isinstance(told, CellEvent) else None
             if isinstance(step, Step) and step.number == 3:
                 signal.raise_signal(signal.SIGINT)
 
@@ -158,7 +159,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(tmp_path: Path) -> None:
     study = made(tmp_path, BROKEN, STATIC, DYNAMIC)
     out = tmp_path / "out"
     told = ran(study, out)
-    assert [one.cell.variant for one in of(Finished, told)] == ["broken", "static", "dynamic"]
+    assert [one.cell.variant for one in of(CellFinished, told)] == ["broken", "static", "dynamic"]
     broken, *others = cells(out)
     assert "entit" in broken["failed"] and broken["scores"] == {}
     assert all(one["failed"] is None and one["scores"] for one in others)
@@ -178,7 +179,7 @@ def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
 
     study, out = made(tmp_path, STATIC), tmp_path / "out"
     with monkeypatch.context() as patched:
-        patched.setattr(starting if where == "fresh" else cell, where, full)
+        patched.setattr(starting if where == "fresh" else cells_module, where, full)
         ran(study, out)
     assert [one["failed"] for one in cells(out)] == ["the disk is full"]
     told = ran(study, out)
@@ -259,7 +260,7 @@ def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None
     once = {"name": "once", "says": "once", "finetune": ["rate=1e-4"]}
     words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "rate=2e-4"]
     study = made(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
-    request = asked(study, [store("wordpiece")])
+    request = make_request(study, [store("wordpiece")])
     assert request.settings("static", "sst2") == ("epochs=3", "rate=2e-4")
     assert request.settings("static", "reviews") == ("epochs=1", "rate=2e-4")
     assert request.settings("once", "reviews") == ("epochs=1", "rate=1e-4")
@@ -273,12 +274,12 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine on which a layer of one sequence takes a millisecond; what was timed on it."""
     heard: list[str] = []
 
-    def reckoned(request: Request, variant: str, machine: Machine, *, budget: float) -> float:
+    def reckoned(request: StudyRequest, variant: str, machine: Machine, *, budget: float) -> float:
         heard.append(variant)
         recipe = request.recipe(variant)
         return recipe.encoder.layers * recipe.schedule.sequences / 1000
 
-    monkeypatch.setattr(pace, "seconds_a_step", reckoned)
+    monkeypatch.setattr(timing, "seconds_a_step", reckoned)
     return heard
 
 
@@ -289,20 +290,20 @@ def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed:
     deep = {"name": "deep", "says": "four times the work", "set": ["encoder.layers=8"]}
     plan = plan_of(made(tmp_path, STATIC, DYNAMIC, deep, LONG, seeds=2), budget="10m")
     assert timed == ["static", "deep", "long"]  # masks do not change the speed
-    assert plan.kind == "tokens"
+    assert plan.unit == "tokens"
     tokens = [plan.tokens(name) for name in ("static", "dynamic", "deep", "long")]
     assert max(tokens) - min(tokens) <= plan.paces["long"].tokens_a_step
     assert plan.steps("static") == pytest.approx(2 * plan.steps("long"), rel=0.02)
     spent = sum(plan.seconds(cell.variant) or 0.0 for cell in plan.request.cells())
     assert 0.99 * 600 < spent <= 600
-    assert plan.told()["tokens_a_cell"] == plan.amount
+    assert plan.as_json()["tokens_a_cell"] == plan.amount
 
 
 def test_a_budget_in_time_leaves_room_for_fine_tuning(tmp_path: Path, timed: list[str]) -> None:
     alone = plan_of(made(tmp_path), budget="10m")
     tuned = plan_of(made(tmp_path, tasks=[reviews()], finetune=["epochs=100"]), budget="10m")
     assert tuned.amount < alone.amount
-    each = sum(tuned.tuning.values())
+    each = sum(tuned.tuning_seconds.values())
     assert tuned.amount == pytest.approx(alone.amount * (600 - each) / 600)
     told = sum(tuned.seconds(cell.variant) or 0.0 for cell in tuned.request.cells())
     assert told == pytest.approx(600, rel=0.02)
@@ -318,9 +319,9 @@ def test_a_pretraining_that_is_shared_is_paid_once(tmp_path: Path, timed: list[s
 
 def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) -> None:
     steps = plan_of(made(tmp_path, STATIC, LONG, equal="steps"), budget="10m")
-    assert steps.kind == "steps" and steps.steps("static") == steps.steps("long")
+    assert steps.unit == "steps" and steps.steps("static") == steps.steps("long")
     time = plan_of(made(tmp_path, STATIC, LONG, equal="time"), budget="10m")
-    assert time.kind == "seconds"
+    assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
     with pytest.raises(UserError, match="say --budget"):
@@ -415,20 +416,20 @@ def test_a_gpu_has_several_narrow_cells_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plans, "cores", lambda: 16)
-    request = asked(made(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
-    assert drained(planned(request, Machine())).at_once == 1
+    request = make_request(made(tmp_path, STATIC), [store("wordpiece")], budget="3steps")
+    assert drained(make_plan(request, Machine())).at_once == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert drained(planned(request, Machine())).at_once == 4
-    assert drained(planned(request, Machine(device="cpu"))).at_once == 1
-    assert drained(planned(request, Machine(), at_once=2)).at_once == 2
+    assert drained(make_plan(request, Machine())).at_once == 4
+    assert drained(make_plan(request, Machine(device="cpu"))).at_once == 1
+    assert drained(make_plan(request, Machine(), at_once=2)).at_once == 2
     monkeypatch.setattr(plans, "_WIDE", 1)
-    assert drained(planned(request, Machine())).at_once == 1
+    assert drained(make_plan(request, Machine())).at_once == 1
 
 
 def test_operations_are_of_all_phases_and_of_a_teacher(tmp_path: Path) -> None:
     def flops(name: str, *variants: dict[str, Any]) -> float:
-        request = asked(made(tmp_path / name, *variants), [store("wordpiece")])
-        return pace.pace(request, variants[-1]["name"]).flops_a_token
+        request = make_request(made(tmp_path / name, *variants), [store("wordpiece")])
+        return timing.pace(request, variants[-1]["name"]).flops_a_token
 
     taught = [
         flops(f"taught {layers}", {**STATIC, "set": [f"encoder.layers={layers}"]}, STUDENT)
@@ -449,7 +450,7 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
     study = made(tmp_path, STATIC, own)
     other = tmp_path / "other"
     shutil.copytree(store("wordpiece", documents=30), other)
-    request = asked(study, [store("wordpiece"), f"other={other}"])
+    request = make_request(study, [store("wordpiece"), f"other={other}"])
     assert request.stores("static") == [store("wordpiece")]
     assert request.stores("own") == [str(other)]
     with pytest.raises(UserError, match="--data other=CORPUS"):

@@ -14,7 +14,7 @@ from studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run
 from clozelab.studies import cluster
-from clozelab.studies.running import Finished, follow
+from clozelab.studies.run import CellFinished, follow
 
 
 def test_without_ray_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     told = list(
         follow(plan_of(study, there), there, machine=MACHINE, saving=SAVE_OPTIONS, on="local")
     )
-    names = [one.cell.variant for one in told if isinstance(one, Finished)]
+    names = [one.cell.variant for one in told if isinstance(one, CellFinished)]
     assert sorted(names) == ["broken", "static", "student"]
     assert names.index("static") < names.index("student")
     mine, other = (Run(out).result() or {} for out in (here, there))

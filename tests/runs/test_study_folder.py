@@ -28,10 +28,10 @@ from clozelab.errors import UserError
 from clozelab.runs.directory import PLAN, STUDY, Run, read_json
 from clozelab.runs.events import drained
 from clozelab.studies import spec as studies
-from clozelab.studies.plan import planned
+from clozelab.studies.plan import make_plan
 from clozelab.studies.records import PACKED, pack
-from clozelab.studies.request import asked
-from clozelab.studies.running import Begun, follow
+from clozelab.studies.request import make_request
+from clozelab.studies.run import CellStarted, follow
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +50,10 @@ def test_a_variant_that_changed_while_it_was_left_out_is_refused(tmp_path: Path)
 
 
 def test_what_an_earlier_version_started_goes_on() -> None:
-    request = asked(studies.read("roberta-masking"), ["corpus"], size="tiny")
+    request = make_request(studies.read("roberta-masking"), ["corpus"], size="tiny")
     # As its plan.json has it: a new key that a recipe need not have must not be in it.
     earlier = "3ac618fe9d3f37fdd875b0f78d2308d74d95accd5edb8b76e0c2c5cf8e014f70"
-    assert request.mark("dynamic") == earlier
+    assert request.fingerprint("dynamic") == earlier
 
 
 def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_a_recipe_s_file_that_changed_is_refused(tmp_path: Path) -> None:
 def test_a_corpus_that_was_built_anew_is_refused(tmp_path: Path) -> None:
     corpus, out = tmp_path / "corpus", tmp_path / "out"
     shutil.copytree(store("wordpiece"), corpus)
-    request = asked(made(tmp_path), [str(corpus)], budget="3steps")
-    drained(planned(request, MACHINE, out=out)).write(out)
+    request = make_request(made(tmp_path), [str(corpus)], budget="3steps")
+    drained(make_plan(request, MACHINE, out=out)).write(out)
     alter(corpus, fingerprint="other")
     with pytest.raises(UserError, match=f"another corpus {corpus}; name another folder"):
-        drained(planned(request, MACHINE, out=out))
+        drained(make_plan(request, MACHINE, out=out))
 
 
 def test_a_task_of_another_folder_with_the_same_name_is_refused(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     kept = {what: word for what, word in told["made"].items() if not what.startswith("file ")}
     assert len(kept) == len(told["made"]) - 2
     (out / PLAN).write_text(json.dumps({**told, "made": kept}))  # as before digests were kept
-    request = asked(study, [store("wordpiece")], budget="3steps")
-    said = [one.text for one in planned(request, MACHINE, out=out)]
-    assert any("before digests of its tasks were kept" in text for text in said)
+    request = make_request(study, [store("wordpiece")], budget="3steps")
+    said = [one.text for one in make_plan(request, MACHINE, out=out)]
+    assert any("before digests of its tasks were saved" in text for text in said)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_two_at_once_do_not_share_a_folder(tmp_path: Path) -> None:
     study, out = made(tmp_path), tmp_path / "out"
     plan = plan_of(study)
     first = follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)
-    assert isinstance(next(first), Begun)
+    assert isinstance(next(first), CellStarted)
     with pytest.raises(
         UserError, match=rf"another study is writing there \(process {os.getpid()},"
     ):
         next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS))
     first.close()
-    assert isinstance(next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)), Begun)
+    assert isinstance(next(follow(plan, out, machine=MACHINE, saving=SAVE_OPTIONS)), CellStarted)
 
 
 def test_what_is_wrong_with_fine_tuning_is_told_before_anything_runs(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
     shutil.rmtree(out / "cells/static/seed-0/checkpoints")
     pack(out)
     assert not (out / "cells").exists()
-    assert not [told for told in ran(study, out) if isinstance(told, Begun)]
+    assert not [told for told in ran(study, out) if isinstance(told, CellStarted)]
     assert Run(out).result() == before
     told = ran(replace(study, seeds=2), out)
-    assert [one.cell.seed for one in told if isinstance(one, Begun)] == [1]
+    assert [one.cell.seed for one in told if isinstance(one, CellStarted)] == [1]
     assert len((Run(out).result() or {})["cells"]) == 2 and not (out / PACKED).exists()
 
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from clozelab.runs.events import Event
-    from clozelab.studies.plan import Plan
-    from clozelab.studies.request import Request
-    from clozelab.studies.running import Told
-    from clozelab.studies.spec import Study
+    from clozelab.studies.plan import StudyPlan
+    from clozelab.studies.request import StudyRequest
+    from clozelab.studies.run import StudyEvent
+    from clozelab.studies.spec import StudySpec
 
 
 def study(arguments: argparse.Namespace) -> None:
@@ -39,14 +39,14 @@ def study(arguments: argparse.Namespace) -> None:
     if not arguments.out and not arguments.plan:
         raise UserError(f"study {arguments.name} needs --out DIR for what it makes; or say --plan")
     plan = _planned(arguments, request)
-    out.print(views.plan(plan.request.study, plan.told()))
+    out.print(views.plan(plan.request.study, plan.as_json()))
     if arguments.plan:
         return
     place = Path(arguments.out)
     _watch(_running(arguments, plan, place), plan, place)
 
 
-def _chosen(arguments: argparse.Namespace) -> Study:
+def _chosen(arguments: argparse.Namespace) -> StudySpec:
     """The study, with the tasks, variants and seeds that the words ask for."""
     from clozelab.studies import spec as studies
 
@@ -61,10 +61,10 @@ def _chosen(arguments: argparse.Namespace) -> Study:
     )
 
 
-def _request(arguments: argparse.Namespace) -> Request:
-    from clozelab.studies.request import asked
+def _request(arguments: argparse.Namespace) -> StudyRequest:
+    from clozelab.studies.request import make_request
 
-    return asked(
+    return make_request(
         _chosen(arguments),
         arguments.data,
         size=arguments.size,
@@ -73,33 +73,33 @@ def _request(arguments: argparse.Namespace) -> Request:
     )
 
 
-def _planned(arguments: argparse.Namespace, request: Request) -> Plan:
-    from clozelab.studies.plan import planned
+def _planned(arguments: argparse.Namespace, request: StudyRequest) -> StudyPlan:
+    from clozelab.studies.plan import make_plan
 
     place = Path(arguments.out) if arguments.out else None
-    planning = planned(request, machine_of(arguments), out=place, at_once=arguments.at_once)
+    planning = make_plan(request, machine_of(arguments), out=place, at_once=arguments.at_once)
     with err.status("planning", spinner="line"):
         while True:
             try:
                 warn(next(planning).text)
             except StopIteration as done:
-                plan: Plan = done.value
+                plan: StudyPlan = done.value
                 return plan
 
 
-def _running(arguments: argparse.Namespace, plan: Plan, place: Path) -> Iterator[Told]:
-    from clozelab.studies.running import follow
+def _running(arguments: argparse.Namespace, plan: StudyPlan, place: Path) -> Iterator[StudyEvent]:
+    from clozelab.studies.run import follow
 
     machine = machine_of(arguments)
     return follow(plan, place, machine=machine, on=arguments.on, keep_models=arguments.keep_models)
 
 
-def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
+def _watch(running: Iterator[StudyEvent], plan: StudyPlan, place: Path) -> None:
     """Draw what the cells tell, and write the page whenever a seed is done."""
     from clozelab.cli.views import studies as views
     from clozelab.reporting.study import write_page
     from clozelab.runs.directory import Run
-    from clozelab.studies.running import Begun, Finished
+    from clozelab.studies.run import CellFinished, CellStarted
 
     study, failed = plan.request.study, list[str]()
     cells = plan.request.cells()
@@ -108,9 +108,9 @@ def _watch(running: Iterator[Told], plan: Plan, place: Path) -> None:
         view = _Cell(bars)
         for told in running:
             bars.update(everything, completed=_done(place))
-            if isinstance(told, Begun):
+            if isinstance(told, CellStarted):
                 err.print(escape(told.cell.name), style="bold")
-            elif isinstance(told, Finished):
+            elif isinstance(told, CellFinished):
                 view.end()
                 if told.failed is not None:
                     failed.append(told.cell.name)

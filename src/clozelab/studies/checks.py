@@ -13,10 +13,10 @@ from clozelab.nearest import listed, remedy
 from clozelab.studies.scores import check_score, named_task
 
 if TYPE_CHECKING:
-    from clozelab.studies.spec import Claim, Study, Variant
+    from clozelab.studies.spec import Claim, StudySpec, Variant
 
 
-def check(study: Study, place: str) -> None:
+def check(study: StudySpec, place: str) -> None:
     """Refuse what does not fit together: variants, claims, scores."""
     if len(study.variants) < 1:
         raise UserError(f"{place}: variants are missing; write each under [[variants]]")
@@ -52,7 +52,7 @@ def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
         raise UserError(f"{place}: fine-tuning {word}: {task} is no task; {remedy(task, known)}")
 
 
-def _check_teacher(study: Study, variant: Variant, place: str) -> None:
+def _check_teacher(study: StudySpec, variant: Variant, place: str) -> None:
     """A teacher is a variant that is taught by none, or by one before it."""
     seen, at = [variant.name], variant.teacher
     while at is not None:
@@ -67,7 +67,7 @@ def _check_teacher(study: Study, variant: Variant, place: str) -> None:
         at = study.variant(at).teacher
 
 
-def _check_claim(study: Study, claim: Claim, tasks: Sequence[str], place: str) -> None:
+def _check_claim(study: StudySpec, claim: Claim, tasks: Sequence[str], place: str) -> None:
     known = [one.name for one in study.variants]
     for side in (claim.better, claim.than):
         if side not in known:
@@ -86,7 +86,7 @@ def _check_claim(study: Study, claim: Claim, tasks: Sequence[str], place: str) -
             )
 
 
-def _check_recipes(study: Study, place: str) -> None:
+def _check_recipes(study: StudySpec, place: str) -> None:
     """Resolve every variant's recipe, and refuse two that are the same experiment."""
     seen: dict[str, str] = {}
     for variant in study.variants:

@@ -1,8 +1,8 @@
-"""What a cell is compared by, beside its scores on tasks: losses and pairs on held-out text.
+"""What a cell is compared by beside its task scores: losses and pair accuracies on held-out text.
 
-Masked tokens are harder to guess under some masks than under others: where the variants of a study
-hide differently, the loss of all is measured under the masks of the base, so that it is of the same
-question. Other losses are each recipe's own.
+Masked tokens are harder to predict under some masks than under others. Where the variants of a
+study mask differently, the masked-LM loss of all is measured under the masks of the base, so that
+they can be compared. Other losses are measured as each recipe defines them.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from clozelab.objectives import PAIRS
 from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
-from clozelab.studies.request import Cell, Request
+from clozelab.studies.request import Cell, StudyRequest
 from clozelab.text.store.mixture import open_stores
 
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
 
 
 def measured(
-    request: Request,
+    request: StudyRequest,
     cell: Cell,
     model: Path,
     *,
-    place: Path,
+    folder: Path,
     blocks: int,
     device: str | None,
 ) -> dict[str, Any]:
-    """The study's measures of a cell, and which of them are under the base's masks."""
+    """The measures of a cell, and whether its masked-LM loss is under the masks of the base."""
     scores: dict[str, float] = {}
-    held = (Run(place).result() or {}).get("held_out", {})
-    common = False
+    held_out = (Run(folder).result() or {}).get("held_out", {})
+    base_masks = False
     for measure in request.study.measures:
         kind, _, objective = measure.partition(".")
         if kind == "pair":
-            found = _pairs(request, cell, model, objective, blocks=blocks, device=device)
-        elif objective == "masked_lm" and objective in held and _masks_differ(request):
-            # A loss under other masks is no number to stand beside these: better none.
-            found = _under_base(request, cell, model, blocks=blocks, device=device)
-            common = found is not None
+            value = _pairs(request, cell, model, objective, blocks=blocks, device=device)
+        elif objective == "masked_lm" and objective in held_out and _masks_differ(request):
+            # A loss under other masks could not be compared; it is better to have none.
+            value = _under_base(request, cell, model, blocks=blocks, device=device)
+            base_masks = value is not None
         else:
-            found = held[objective]["loss"] if objective in held else None
-        if found is not None:
-            scores[measure] = found
-    return {"scores": scores, "base_masks": common, "measures": list(request.study.measures)}
+            value = held_out[objective]["loss"] if objective in held_out else None
+        if value is not None:
+            scores[measure] = value
+    return {"scores": scores, "base_masks": base_masks, "measures": list(request.study.measures)}
 
 
-def _base(request: Request) -> Recipe:
+def _base(request: StudyRequest) -> Recipe:
     study = request.study
     return read(study.recipe, size=request.size, overrides=study.set)
 
 
-def _masks_differ(request: Request) -> bool:
-    """Whether the base hides tokens, and any variant's held-out masks are others."""
+def _masks_differ(request: StudyRequest) -> bool:
+    """Whether the base masks tokens, and any variant's held-out masks differ from its."""
     base, recipes = _base(request), [request.recipe(one.name) for one in request.study.variants]
     if not any(part.language_model == "masked" for part in base.objectives):
         return False
-    # Copies, and pairs drawn again, are for epochs, of which held-out text has one.
-    told = [
+    # Copies and redrawn pairs differ by epoch, and held-out text has only one.
+    masks = [
         (one.masking, replace(one.corruption, copies=0, redraw="masks"))
         for one in (base, *recipes)
         if any(part.language_model == "masked" for part in one.objectives)
     ]
-    return any(one != told[0] for one in told)
+    return any(other != masks[0] for other in masks)
 
 
 def _under_base(
-    request: Request, cell: Cell, model: Path, *, blocks: int, device: str | None
+    request: StudyRequest, cell: Cell, model: Path, *, blocks: int, device: str | None
 ) -> float | None:
-    """The loss on masked tokens under the base's masks; None where they are no masks for it."""
-    load(str(model))  # what is wrong with the model itself is to be told
+    """The masked-LM loss under the masks of the base; None where they do not fit the model."""
+    load(str(model))  # an error of the model itself must be reported
     data, base = _corpus(request, cell), _base(request)
     try:
         sums = evaluate(str(model), data, masks=base, blocks=blocks, device=device)
@@ -85,9 +85,15 @@ def _under_base(
 
 
 def _pairs(
-    request: Request, cell: Cell, model: Path, objective: str, *, blocks: int, device: str | None
+    request: StudyRequest,
+    cell: Cell,
+    model: Path,
+    objective: str,
+    *,
+    blocks: int,
+    device: str | None,
 ) -> float | None:
-    """How often a model's pair head, whichever it has, is right on the pairs of an objective."""
+    """The accuracy of the model's pair head, whichever it has, on the pairs of an objective."""
     if not {*PAIRS} & {*pretrained(load(str(model))).heads}:
         return None
     data = _corpus(request, cell)
@@ -96,6 +102,6 @@ def _pairs(
     return 100 * means(sums)[head]["accuracy"]
 
 
-def _corpus(request: Request, cell: Cell) -> str:
-    """Whose held-out text it is: the first of those that a cell reads."""
+def _corpus(request: StudyRequest, cell: Cell) -> str:
+    """The corpus with the held-out text: the first that a cell reads."""
     return str(open_stores(request.stores(cell.variant))[0][0].path)

@@ -1,8 +1,8 @@
-"""The plan of a study: how long each cell trains, so that all have the same and a budget holds.
+"""The plan of a study: how long each cell trains, so that all are equal and a budget is kept.
 
-A budget of tokens or steps is each cell's. One of time is the whole study's: a few steps of every
-variant are timed, fine-tuning is reckoned, and what is left is shared out in equal tokens, steps or
-time, as the study says. The plan is kept, so that cells done later have what the first ones had.
+A budget of tokens or steps is for each cell. A budget of time is for the whole study: a few steps
+of every variant are timed, the time of fine-tuning is estimated, and the rest is divided into equal
+tokens, steps or time, as the study says. The plan is saved, so that later cells train as long.
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ from clozelab.files import write_text
 from clozelab.runs.directory import PLAN, STUDY
 from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
-from clozelab.studies import pace as paces_
-from clozelab.studies import spec as studies
-from clozelab.studies.pace import Pace
-from clozelab.studies.request import Request
-from clozelab.studies.started import KINDS, begun, files_of, made
+from clozelab.studies import spec, timing
+from clozelab.studies.folder import UNITS, fingerprints, saved_plan, task_files
+from clozelab.studies.request import StudyRequest
+from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
 from clozelab.text.store.mixture import open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 
-_SHORT = 40.0  # seconds; a twentieth of them is spent on timing
-_ROOM = 0.1  # of a budget must be left for pretraining
-_WIDE = 768  # a cell of this width has a GPU to itself
-_AT_ONCE = 4  # cells that share one at most, each with four cores
+_SHORT = 40.0  # seconds, over all variants; a twentieth of them is spent on timing
+_ROOM = 0.1  # the share of a budget that must be left for pretraining
+_WIDE = 768  # a model of this width has a GPU to itself
+_AT_ONCE = 4  # the most cells that share a GPU, each with four cores
 
 
 @dataclass(frozen=True)
-class Plan:
+class StudyPlan:
     """What every cell does."""
 
-    request: Request
-    kind: str  # of what cells have the same: tokens, steps or seconds
+    request: StudyRequest
+    unit: str  # of what is equal for all cells: tokens, steps or seconds
     amount: float
     paces: Mapping[str, Pace]
     broken: Mapping[str, str]  # variants that cannot be set up, and why
-    tuning: Mapping[str, float]  # seconds of a cell's fine-tunings, where they were reckoned
-    made: Mapping[str, str]  # what the folder's variants, tasks and corpora are
+    tuning_seconds: Mapping[str, float]  # of a cell's fine-tunings, where they were estimated
+    fingerprints: Mapping[str, str]  # of the folder's variants, tasks and corpora
     at_once: int = 1
 
     def steps(self, variant: str) -> int:
         """The steps of a variant's cells."""
         if variant in self.broken:
             return 1
-        found = self.paces[variant]
+        pace = self.paces[variant]
         amount = self.amount * self.request.study.variant(variant).share
-        if self.kind == "steps":
+        if self.unit == "steps":
             return max(1, round(amount))
-        given = Budget("tokens" if self.kind == "tokens" else "seconds", amount)
+        budget = Budget("tokens" if self.unit == "tokens" else "seconds", amount)
         return budgets.steps(
-            given, tokens_a_step=found.tokens_a_step, seconds_a_step=found.seconds_a_step
+            budget, tokens_a_step=pace.tokens_a_step, seconds_a_step=pace.seconds_a_step
         )
 
     def tokens(self, variant: str) -> float:
-        """About as many tokens as a variant's cells see."""
-        found = self.paces.get(variant)
-        return self.steps(variant) * found.tokens_a_step if found else 0.0
+        """About the tokens of a variant's cells."""
+        pace = self.paces.get(variant)
+        return self.steps(variant) * pace.tokens_a_step if pace else 0.0
 
     def seconds(self, variant: str) -> float | None:
         """About how long a cell of the variant takes; None where nothing was timed."""
-        found = self.paces.get(variant)
-        if found is None or found.seconds_a_step is None:
+        pace = self.paces.get(variant)
+        if pace is None or pace.seconds_a_step is None:
             return None
-        own = 0.0 if self.request.twin(variant) else self.steps(variant) * found.seconds_a_step
-        return own + self.tuning.get(variant, 0.0)
+        shared = self.request.shares_pretraining_with(variant) is not None
+        pretraining = 0.0 if shared else self.steps(variant) * pace.seconds_a_step
+        return pretraining + self.tuning_seconds.get(variant, 0.0)
 
-    def told(self) -> dict[str, Any]:
-        """The plan as it is kept."""
+    def as_json(self) -> dict[str, Any]:
+        """The plan as plan.json has it."""
         request = self.request
         names = [one.name for one in request.study.variants]
         return {
@@ -86,19 +86,19 @@ class Plan:
             "task_data": request.task_data,
             "budget": request.budget,
             "at_once": self.at_once,
-            "equal": self.kind,
+            "equal": self.unit,
             "amount": self.amount,
-            "tokens_a_cell": self.amount if self.kind == "tokens" else None,
+            "tokens_a_cell": self.amount if self.unit == "tokens" else None,
             "steps": {name: self.steps(name) for name in names if name not in self.broken},
-            "paces": {name: asdict(one) for name, one in self.paces.items()},
-            "tuning_seconds": dict(self.tuning),
+            "paces": {name: asdict(pace) for name, pace in self.paces.items()},
+            "tuning_seconds": dict(self.tuning_seconds),
             "cannot": dict(self.broken),
-            "made": dict(self.made),
+            "made": dict(self.fingerprints),
             "cells": [
                 {
                     "variant": cell.variant,
                     "seed": cell.seed,
-                    "folder": str(cell.place(Path())),
+                    "folder": str(cell.folder(Path())),
                     "predicted_seconds": self.seconds(cell.variant),
                 }
                 for cell in request.cells()
@@ -106,53 +106,55 @@ class Plan:
         }
 
     def write(self, out: Path) -> None:
-        """Keep the plan and the study in its folder."""
+        """Save the plan and the study in its folder."""
         out.mkdir(parents=True, exist_ok=True)
-        write_text(out / STUDY, studies.to_toml(self.request.study))
-        text = json.dumps(self.told(), indent=1, ensure_ascii=False)
+        write_text(out / STUDY, spec.to_toml(self.request.study))
+        text = json.dumps(self.as_json(), indent=1, ensure_ascii=False)
         write_text(out / PLAN, text + "\n")
 
 
-def planned(
-    request: Request, machine: Machine, *, out: Path | None = None, at_once: int | None = None
-) -> Generator[Said, None, Plan]:
-    """The plan of a request, or of the one that was begun in the folder before."""
+def make_plan(
+    request: StudyRequest, machine: Machine, *, out: Path | None = None, at_once: int | None = None
+) -> Generator[Said, None, StudyPlan]:
+    """The plan of a request, or the one that is saved in the folder."""
     at_once = _side_by_side(request, machine) if at_once is None else at_once
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
-    given = None if request.budget is None else budgets.parse(request.budget)
+    budget = None if request.budget is None else budgets.parse(request.budget)
     for variant in request.study.variants:
         open_stores(request.stores(variant.name))
         for task in request.tasks():
-            paces_.tuning(request, variant.name, task)  # what is wrong there is told before it runs
+            timing.tuning(
+                request, variant.name, task
+            )  # an error there is reported before anything runs
     if not request.study.tasks and not request.study.measures:
-        yield Said(f"{request.study.name}: has nothing to compare but curves; name --tasks")
-    before = begun(request, out)
-    plan = Plan(request, "", 0.0, {}, {}, {}, made(request), at_once)
-    if before is None:
-        return (yield from _shared_out(_with_paces(plan), given, machine))
-    if files_of(plan.made) and not files_of(before.made):
+        yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
+    saved = saved_plan(request, out)
+    plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
+    if saved is None:
+        return (yield from _divided(_with_paces(plan), budget, machine))
+    if task_files(plan.fingerprints) and not task_files(saved.fingerprints):
         yield Said(
-            f"{out}: was started before digests of its tasks were kept; from now on their files"
-            " must stay as they are"
+            f"{out}: was started before digests of its tasks were saved; from now on their files"
+            " must not change"
         )
     plan = replace(
         plan,
-        kind=before.kind,
-        amount=before.amount,
-        paces=before.paces,
-        tuning=before.tuning,
-        made={**before.made, **plan.made},
+        unit=saved.unit,
+        amount=saved.amount,
+        paces=saved.paces,
+        tuning_seconds=saved.tuning_seconds,
+        fingerprints={**saved.fingerprints, **plan.fingerprints},
     )
     plan = _with_paces(plan)
-    if plan.kind == "seconds":
-        new = [name for name, one in plan.paces.items() if one.seconds_a_step is None]
+    if plan.unit == "seconds":
+        new = [name for name, pace in plan.paces.items() if pace.seconds_a_step is None]
         plan = yield from _timed(plan, machine, new)
-    return replace(plan, paces={**before.paces, **plan.paces})  # variants may come back
+    return replace(plan, paces={**saved.paces, **plan.paces})  # variants may come back
 
 
-def _side_by_side(request: Request, machine: Machine) -> int:
-    """How many cells a device has at once: narrow ones leave a GPU waiting for the host."""
+def _side_by_side(request: StudyRequest, machine: Machine) -> int:
+    """How many cells a device runs at once: with narrow models a GPU waits for the host."""
     names = [one.name for one in request.study.variants]
     narrow = all(request.recipe(name).encoder.width < _WIDE for name in names)
     return max(1, min(_AT_ONCE, cores() // 4)) if narrow and _on_gpu(machine) else 1
@@ -162,14 +164,14 @@ def _on_gpu(machine: Machine) -> bool:
     return machine.device != "cpu" and torch.cuda.is_available()
 
 
-def _with_paces(plan: Plan) -> Plan:
-    """The plan with what a step of every variant is, where it can be set up at all."""
+def _with_paces(plan: StudyPlan) -> StudyPlan:
+    """The plan with the cost of a step of every variant that can be set up."""
     paces: dict[str, Pace] = {}
     broken: dict[str, str] = {}
     names = [one.name for one in plan.request.study.variants]
     for name in names:
         try:
-            paces[name] = plan.paces.get(name) or paces_.pace(plan.request, name)
+            paces[name] = plan.paces.get(name) or timing.pace(plan.request, name)
         except UserError as error:
             broken[name] = str(error)
             if len(broken) == len(names):
@@ -177,62 +179,66 @@ def _with_paces(plan: Plan) -> Plan:
     return replace(plan, paces=paces, broken=broken)
 
 
-def _shared_out(plan: Plan, given: Budget | None, machine: Machine) -> Generator[Said, None, Plan]:
-    """The plan with what each cell gets of a budget."""
+def _divided(
+    plan: StudyPlan, budget: Budget | None, machine: Machine
+) -> Generator[Said, None, StudyPlan]:
+    """The plan with each cell's part of the budget."""
     study = plan.request.study
-    if given is None:
+    if budget is None:
         if study.equal == "time":
-            raise UserError(f"{study.name}: gives each run the same time; say --budget 30m")
+            raise UserError(
+                f"{study.name}: gives each run the same time; set --budget, as in --budget 30m"
+            )
         first = next(iter(plan.paces))
         steps = plan.request.recipe(first).schedule.steps
         each = 1.0 if study.equal == "steps" else plan.paces[first].tokens_a_step
-        return replace(plan, kind=study.equal, amount=steps * each)
-    if given.kind != "seconds":
-        return replace(plan, kind=given.kind, amount=given.amount)
+        return replace(plan, unit=study.equal, amount=steps * each)
+    if budget.kind != "seconds":
+        return replace(plan, unit=budget.kind, amount=budget.amount)
     plan = yield from _timed(plan, machine, list(plan.paces))
-    plan = replace(plan, tuning=_tuning(plan, machine))
-    left = given.amount - study.seeds * sum(plan.tuning.values())
-    if left < _ROOM * given.amount:
+    plan = replace(plan, tuning_seconds=_tuning_seconds(plan, machine))
+    left = budget.amount - study.seeds * sum(plan.tuning_seconds.values())
+    if left < _ROOM * budget.amount:
         raise UserError(
             f"--budget {plan.request.budget}: fine-tuning alone takes about"
-            f" {(given.amount - left) / 60:,.1f} minutes; give more time, or fewer --seeds or"
+            f" {(budget.amount - left) / 60:,.1f} minutes; give more time, or fewer --seeds or"
             " --tasks"
         )
-    kind = KINDS[study.equal]
+    unit = UNITS[study.equal]
     cost = sum(
-        study.seeds * study.variant(name).share * _cost(one, kind)
-        for name, one in plan.paces.items()
-        if plan.request.twin(name) is None
+        study.seeds * study.variant(name).share * _cost(pace, unit)
+        for name, pace in plan.paces.items()
+        if plan.request.shares_pretraining_with(name) is None
     )
-    plan = replace(plan, kind=kind, amount=left / cost)
-    if kind == "steps":
+    plan = replace(plan, unit=unit, amount=left / cost)
+    if unit == "steps":
         plan = replace(plan, amount=float(max(1, int(plan.amount))))
     for name in plan.paces:
         plan.steps(name)  # refuses a budget that has no room for one
     return plan
 
 
-def _cost(one: Pace, kind: str) -> float:
+def _cost(pace: Pace, unit: str) -> float:
     """The seconds of a token, of a step or of a second."""
-    seconds = one.seconds_a_step or 0.0
-    return {"tokens": seconds / one.tokens_a_step, "steps": seconds, "seconds": 1.0}[kind]
+    seconds = pace.seconds_a_step or 0.0
+    return {"tokens": seconds / pace.tokens_a_step, "steps": seconds, "seconds": 1.0}[unit]
 
 
-def _timed(plan: Plan, machine: Machine, names: list[str]) -> Generator[Said, None, Plan]:
+def _timed(plan: StudyPlan, machine: Machine, names: list[str]) -> Generator[Said, None, StudyPlan]:
     """The plan with the seconds of a step, each shape timed once."""
     if not names:
         return plan
-    yield Said("timing a few steps of each variant, to share out the budget")
-    seen: dict[str, float] = {}
+    yield Said("timing a few steps of each variant, to divide the budget")
+    timed: dict[str, float] = {}
     paces, broken = dict(plan.paces), dict(plan.broken)
     for name in names:
-        shape = paces_.shape(plan.request, name)
+        shape = timing.shape(plan.request, name)
         try:
-            if shape not in seen:
-                seen[shape] = paces_.seconds_a_step(
+            if shape not in timed:
+                timed[shape] = timing.seconds_a_step(
                     plan.request, name, machine, budget=_SHORT / len(names)
                 )
-            paces[name] = replace(paces[name], seconds_a_step=seen[shape])
+            paces[name] = replace(paces[name], seconds_a_step=timed[shape])
         except UserError as error:
             del paces[name]
             broken[name] = str(error)
@@ -241,11 +247,11 @@ def _timed(plan: Plan, machine: Machine, names: list[str]) -> Generator[Said, No
     return replace(plan, paces=paces, broken=broken)
 
 
-def _tuning(plan: Plan, machine: Machine) -> dict[str, float]:
+def _tuning_seconds(plan: StudyPlan, machine: Machine) -> dict[str, float]:
     gpu = _on_gpu(machine)
     return {
-        name: paces_.tuning_seconds(
-            plan.request, name, one.tokens_a_step / (one.seconds_a_step or 1.0), gpu=gpu
+        name: timing.tuning_seconds(
+            plan.request, name, pace.tokens_a_step / (pace.seconds_a_step or 1.0), gpu=gpu
         )
-        for name, one in plan.paces.items()
+        for name, pace in plan.paces.items()
     }

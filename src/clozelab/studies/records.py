@@ -21,7 +21,7 @@ from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
 from clozelab.studies.scores import is_loss, named_task
-from clozelab.studies.spec import Study, Variant
+from clozelab.studies.spec import StudySpec, Variant
 
 PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
 COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
@@ -50,7 +50,7 @@ class StudyRecord:
     """A study, done or under way."""
 
     folder: Path
-    study: Study
+    study: StudySpec
     plan: Mapping[str, Any]
     cells: tuple[CellResult, ...]  # those that are done or have failed
     runs: Mapping[tuple[str, int], RunRecord]  # those that were started, by variant and seed

@@ -1,4 +1,4 @@
-"""A study as it was asked for: on which text, how large, on which tasks; and its cells in order."""
+"""A study as it is to be run: on which text, how large, on which tasks; and its cells in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clozelab.finetuning import protocols
 from clozelab.finetuning.request import Data, absolute
 from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
-from clozelab.studies.spec import Study
+from clozelab.studies.spec import StudySpec
 
 
 @dataclass(frozen=True)
@@ -26,86 +26,87 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What it is called, and where it lies among the cells."""
+        """Its name, and its path among the cells."""
         return f"{self.variant}/seed-{self.seed}"
 
-    def place(self, out: Path) -> Path:
+    def folder(self, out: Path) -> Path:
         """Its folder in that of the study."""
         return out / CELLS / self.variant / f"seed-{self.seed}"
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to run; every path is one that any process would find."""
+class StudyRequest:
+    """What to run; every path is absolute, so that any process finds it."""
 
-    study: Study
+    study: StudySpec
     data: tuple[str, ...]  # DIR or DIR:WEIGHT, and NAME=DIR for variants with a corpus of their own
     size: str | None = None
-    budget: str | None = None  # a time for all of it; tokens or steps for each cell
+    budget: str | None = None  # time for the whole study; tokens or steps for each cell
     task_data: str | None = None
 
     def recipe(self, variant: str) -> Recipe:
-        """A variant's recipe at the size."""
+        """The recipe of a variant at the size."""
         return self.study.recipe_of(variant, size=self.size)
 
     def protocol(self, variant: str) -> str:
-        """How a variant is fine-tuned: as it says, or as the recipe is whose variant it is."""
+        """The fine-tuning protocol: the variant's own, or the usual one of its recipe."""
         own = self.study.variant(variant)
         base = read(own.recipe or self.study.recipe)
         return own.protocol or protocols.protocol_for(self.recipe(variant), base=base)
 
     def stores(self, variant: str) -> list[str]:
         """The corpora that a variant reads."""
-        own = {one.data for one in self.study.variants if one.data is not None}
-        word = self.study.variant(variant).data
-        split = [(name, place) for name, _, place in (one.partition("=") for one in self.data)]
-        if word is None:
-            return [f"{n}={p}" if p else n for n, p in split if not (p and n in own)]
-        found = [place for name, place in split if place and name == word]
-        if not found:
+        names = {one.data for one in self.study.variants if one.data is not None}
+        own = self.study.variant(variant).data
+        pairs = [(name, path) for name, _, path in (word.partition("=") for word in self.data)]
+        if own is None:
+            return [f"{n}={p}" if p else n for n, p in pairs if not (p and n in names)]
+        corpora = [path for name, path in pairs if path and name == own]
+        if not corpora:
             raise UserError(
                 f"{self.study.name}: variant {variant} has a corpus of its own; give it by"
-                f" --data {word}=CORPUS"
+                f" --data {own}=CORPUS"
             )
-        return found
+        return corpora
 
     def tasks(self) -> dict[str, Data]:
-        """The tasks by name, with where their examples are."""
+        """The tasks by name, with the places of their examples."""
         name = self.study.name
-        return {named_task(one, place=name): self._data(one) for one in self.study.tasks}
+        return {named_task(task, place=name): self._data(task) for task in self.study.tasks}
 
     def settings(self, variant: str, task: str) -> tuple[str, ...]:
-        """What a variant changes in its protocol on a task; TASK.KEY=VALUE is for that alone."""
-        tasks, words = {*protocols.tasks(), *self.tasks()}, self._tuning(variant)
+        """What a variant changes in its protocol; TASK.KEY=VALUE is for that task alone."""
+        tasks, words = {*protocols.tasks(), *self.tasks()}, self._finetune(variant)
         general = [word for word in words if word.partition(".")[0] not in tasks]
         own = [word.removeprefix(f"{task}.") for word in words if word.startswith(f"{task}.")]
         return _last((*general, *own))
 
     @cached_property
-    def leans(self) -> dict[str, str]:
-        """Variants that need another's run: its teacher's, or the very same pretraining."""
+    def depends_on(self) -> dict[str, str]:
+        """The variants that need the run of another: their teacher, or a shared pretraining."""
         return {
-            one.name: found
-            for one in self.study.variants
-            if (found := one.teacher or self.twin(one.name)) is not None
+            variant.name: other
+            for variant in self.study.variants
+            if (other := variant.teacher or self.shares_pretraining_with(variant.name)) is not None
         }
 
-    def twin(self, variant: str) -> str | None:
-        """An earlier variant with the same pretraining, which need not be done twice."""
-        same = [name for name, one in self._learned.items() if one == self._learned[variant]]
-        return same[0] if same[0] != variant else None
+    def shares_pretraining_with(self, variant: str) -> str | None:
+        """The first variant with the same pretraining, if it is another."""
+        own = self._pretraining[variant]
+        first = next(name for name, other in self._pretraining.items() if other == own)
+        return first if first != variant else None
 
-    def mark(self, variant: str) -> str:
-        """A word for what a variant is, pretraining and fine-tuning: another if that changes."""
-        told = (
-            self._learned[variant],
-            self._tuning(variant),
+    def fingerprint(self, variant: str) -> str:
+        """A digest of a variant's pretraining and fine-tuning, which changes when they do."""
+        parts = (
+            self._pretraining[variant],
+            self._finetune(variant),
             self.study.variant(variant).protocol,
         )
-        return sha256(repr(told).encode()).hexdigest()
+        return sha256(repr(parts).encode()).hexdigest()
 
     def cells(self) -> list[Cell]:
-        """Seed by seed, so that what is there can be compared whenever it ends; teachers first."""
+        """Seed by seed, so that a study that ends early compares like with like; teachers first."""
         return [
             Cell(name, seed)
             for seed in range(self.study.seeds)
@@ -113,18 +114,18 @@ class Request:
         ]
 
     def _depth(self, variant: str) -> int:
-        return 1 + self._depth(self.leans[variant]) if variant in self.leans else 0
+        return 1 + self._depth(self.depends_on[variant]) if variant in self.depends_on else 0
 
     @cached_property
-    def _learned(self) -> dict[str, tuple[object, ...]]:
-        """What makes each variant's pretraining what it is."""
+    def _pretraining(self) -> dict[str, tuple[object, ...]]:
+        """What decides the pretraining of each variant."""
         return {
             one.name: (repr(self.recipe(one.name).tables()), one.data, one.share, one.teacher)
             for one in self.study.variants
         }
 
-    def _tuning(self, variant: str) -> tuple[str, ...]:
-        """What a variant says of fine-tuning, over what all of them do."""
+    def _finetune(self, variant: str) -> tuple[str, ...]:
+        """The fine-tuning settings of the study and, over them, of a variant."""
         return _last((*self.study.finetune, *self.study.variant(variant).finetune))
 
     def _data(self, task: str) -> Data:
@@ -135,20 +136,20 @@ class Request:
         return Data(kind, train=files["train"], dev=files["dev"])
 
 
-def asked(
-    study: Study,
+def make_request(
+    study: StudySpec,
     data: Sequence[str],
     *,
     size: str | None = None,
     budget: str | None = None,
     task_data: str | None = None,
-) -> Request:
-    """A request whose paths are seen from anywhere."""
+) -> StudyRequest:
+    """A request with absolute paths."""
     if not data:
         raise UserError(f"{study.name}: no corpus to train on; give one by --data CORPUS")
-    return Request(
+    return StudyRequest(
         study,
-        tuple(_seen(one) for one in data),
+        tuple(_absolute(word) for word in data),
         size=size,
         budget=budget,
         task_data=absolute(task_data),
@@ -156,24 +157,24 @@ def asked(
 
 
 def _last(words: Sequence[str]) -> tuple[str, ...]:
-    """Of KEY=VALUE the last for each key."""
+    """The last KEY=VALUE for each key."""
     return tuple({word.partition("=")[0].strip(): word for word in words}.values())
 
 
-def _seen(word: str) -> str:
-    """DIR, DIR:WEIGHT or NAME=DIR with the path in full, if there is one."""
+def _absolute(word: str) -> str:
+    """DIR, DIR:WEIGHT or NAME=DIR with an absolute path, if there is such a folder."""
     if Path(word).exists():
         return str(Path(word).resolve())
-    name, sign, place = word.partition("=")
-    if sign and place:
-        return f"{name}={_seen(place)}"
+    name, sign, path = word.partition("=")
+    if sign and path:
+        return f"{name}={_absolute(path)}"
     folder, sign, weight = word.rpartition(":")
     return f"{Path(folder).resolve()}:{weight}" if sign and Path(folder).exists() else word
 
 
 def _file(folder: Path, split: str) -> str:
-    found = sorted(folder.glob(f"{split}.*"))
-    if len(found) != 1:
-        many = "no file" if not found else f"{len(found)} files"
-        raise UserError(f"{folder}: has {many} named {split}.*; a task of one's own has one")
-    return str(found[0])
+    files = sorted(folder.glob(f"{split}.*"))
+    if len(files) != 1:
+        count = "no file" if not files else f"{len(files)} files"
+        raise UserError(f"{folder}: has {count} named {split}.*; a task of your own has one")
+    return str(files[0])

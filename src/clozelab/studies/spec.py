@@ -101,8 +101,8 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Study:
-    """A study, whose variants are known to be good recipes that differ."""
+class StudySpec:
+    """A study as its file says; its variants are valid recipes that differ."""
 
     name: str
     title: str
@@ -141,7 +141,7 @@ class Study:
         seeds: int | None = None,
         overrides: Sequence[str] = (),
         tuning: Sequence[str] = (),
-    ) -> Study:
+    ) -> StudySpec:
         """The study as it was asked for: other tasks, some variants; claims go where they can."""
         kept = self.variants
         if variants is not None:
@@ -201,7 +201,7 @@ class Study:
         ]
 
 
-def read(name_or_path: str | Path) -> Study:
+def read(name_or_path: str | Path) -> StudySpec:
     """The study of that name or in that file, checked."""
     source = STUDIES.find(name_or_path)
     tables, place = source.tables(), source.place
@@ -216,7 +216,7 @@ def read(name_or_path: str | Path) -> Study:
         if not isinstance(tables.get(word, ""), str):
             raise UserError(f"{place}: {word} must be a word in quotes")
     common = _common(tables["base"], place)
-    study = Study(
+    study = StudySpec(
         name=tables.get("name", Path(place).stem),
         title=tables["title"],
         question=tables["question"],
@@ -230,7 +230,7 @@ def read(name_or_path: str | Path) -> Study:
     return study
 
 
-def to_toml(study: Study) -> str:
+def to_toml(study: StudySpec) -> str:
     """The study written out; it reads back equal."""
     return toml.to_toml(
         {

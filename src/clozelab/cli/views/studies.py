@@ -10,10 +10,10 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.studies.spec import Study
+from clozelab.studies.spec import StudySpec
 
 
-def table(studies: Iterable[Study]) -> Table:
+def table(studies: Iterable[StudySpec]) -> Table:
     """Name, title, whose table it is, and how many variants it has."""
     found = Table(box=None, pad_edge=False)
     for column in ("study", "title", "paper"):
@@ -25,7 +25,7 @@ def table(studies: Iterable[Study]) -> Table:
     return found
 
 
-def described(study: Study) -> Group:
+def described(study: StudySpec) -> Group:
     """What a study compares, before it is known on which text."""
     lines = Table(box=None, pad_edge=False)
     for column in ("variant", "what it is", "what it changes"):
@@ -45,7 +45,7 @@ def described(study: Study) -> Group:
     )
 
 
-def plan(study: Study, told: Mapping[str, Any]) -> Group:
+def plan(study: StudySpec, told: Mapping[str, Any]) -> Group:
     """What each variant's cells do, and how long all of it should take."""
     lines = Table(box=None, pad_edge=False)
     lines.add_column("variant")
@@ -70,7 +70,7 @@ def plan(study: Study, told: Mapping[str, Any]) -> Group:
     return Group(Text(study.title, style="bold"), study.question, "", lines, "", *ends)
 
 
-def scores(study: Study, result: Mapping[str, Any]) -> Table:
+def scores(study: StudySpec, result: Mapping[str, Any]) -> Table:
     """The mean of every score over the seeds of each variant, as far as they are done."""
     names = list(dict.fromkeys(name for cell in result["cells"] for name in cell["scores"]))
     found = Table(box=None, pad_edge=False)
@@ -90,7 +90,7 @@ def scores(study: Study, result: Mapping[str, Any]) -> Table:
     return found
 
 
-def _cells(study: Study, many: int) -> str:
+def _cells(study: StudySpec, many: int) -> str:
     tasks = ", ".join(study.tasks) or "no task"
     return (
         f"{many} cells: {len(study.variants)} variants × {study.seeds} seeds, each tuned on {tasks}"

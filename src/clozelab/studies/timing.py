@@ -1,4 +1,4 @@
-"""How fast the cells of a study go: tokens of a step, a short timing of it, and of fine-tuning."""
+"""How fast cells train: the tokens and operations of a step, its time, and that of fine-tuning."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.pretraining.steps import Steps
 from clozelab.runs.machine import Machine, flops_a_token
-from clozelab.studies.request import Request
+from clozelab.studies.request import StudyRequest
 from clozelab.text.store import Corpus
 from clozelab.text.store.mixture import Store, open_stores
 from clozelab.training.world import join
 
-_SAMPLE = 200  # examples that show how long a task's are
-_LEAST = 0.03  # seconds of the smallest step on a GPU
-_WINDOWS = 1.5  # of a passage that does not fit a block, the tokens read for each of its own
+_SAMPLE = 200  # examples, for the mean length of a task's
+_LEAST = 0.03  # seconds of the shortest step on a GPU
+_WINDOWS = 1.5  # tokens read per token of a passage that is longer than a block
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a step of a variant is."""
+    """The cost of a step of a variant."""
 
     tokens_a_step: float
-    flops_a_token: float  # a teacher's among them
+    flops_a_token: float  # its teacher's included
     seconds_a_step: float | None = None  # None: not timed
 
 
-def pace(request: Request, variant: str) -> Pace:
-    """A variant's step, by a sample of its blocks; a teacher looks at them, too."""
+def pace(request: StudyRequest, variant: str) -> Pace:
+    """The cost of a variant's step, by a sample of its blocks; a teacher reads them, too."""
     recipe, stores = _fitted(request, variant)
     steps = Steps(recipe, stores, seed=0, tokens=recipe.blocks.length, gpu=False)
     flops = _flops(recipe, steps)
-    taught = request.study.variant(variant).teacher
-    if taught is not None:
-        flops += _flops(_fitted(request, taught)[0], steps) / 3  # forward alone
+    teacher = request.study.variant(variant).teacher
+    if teacher is not None:
+        flops += _flops(_fitted(request, teacher)[0], steps) / 3  # the forward pass alone
     return Pace(steps.tokens_a_step(), flops)
 
 
 def _flops(recipe: Recipe, steps: Steps) -> float:
-    """Of a token of those steps, by the model of a recipe; the mean over the phases."""
+    """The operations per token of some steps under a recipe's model: the mean over phases."""
     schedule = steps.recipe.schedule
     total = tokens = 0.0
     for number, (length, share) in enumerate(schedule.phases or ((recipe.blocks.length, 1.0),)):
@@ -64,22 +64,24 @@ def _flops(recipe: Recipe, steps: Steps) -> float:
     return total / tokens
 
 
-def shape(request: Request, variant: str) -> str:
-    """What decides how fast a variant goes: those that agree in it are timed once."""
+def shape(request: StudyRequest, variant: str) -> str:
+    """What decides the speed of a variant: variants of one shape are timed once."""
     tables = request.recipe(variant).tables()
-    kept = ("tokenizer", "blocks", "encoder", "objectives", "schedule")
+    names = ("tokenizer", "blocks", "encoder", "objectives", "schedule")
     masking = {key: tables["masking"].get(key) for key in ("use", "rate")}
-    found = [{key: tables[key] for key in kept}, masking, tables["optimiser"]["use"]]
-    return repr([found, request.stores(variant), request.study.variant(variant).teacher])
+    shape = [{key: tables[key] for key in names}, masking, tables["optimiser"]["use"]]
+    return repr([shape, request.stores(variant), request.study.variant(variant).teacher])
 
 
-def seconds_a_step(request: Request, variant: str, machine: Machine, *, budget: float) -> float:
-    """Time a few steps of a variant; a student's teacher need not have learned anything."""
+def seconds_a_step(
+    request: StudyRequest, variant: str, machine: Machine, *, budget: float
+) -> float:
+    """Time a few steps of a variant; the teacher of a student has random weights."""
     recipe, stores = _fitted(request, variant)
-    taught = request.study.variant(variant).teacher
+    name = request.study.variant(variant).teacher
     teacher = None
-    if taught is not None:
-        other, _ = _fitted(request, taught)
+    if name is not None:
+        other, _ = _fitted(request, name)
         teacher = build(other, other.tokenizer.vocabulary, seed=0)
     with join(machine.device) as world, _cleared():
         trainer = PretrainTrainer(PretrainJob(recipe, stores, teacher=teacher), machine, world)
@@ -87,30 +89,30 @@ def seconds_a_step(request: Request, variant: str, machine: Machine, *, budget: 
             try:
                 return trainer.seconds_a_step(budget)
             except torch.OutOfMemoryError:
-                pass  # what filled the memory is held by the error until it is forgotten
+                pass  # the error holds what filled the memory until it is gone
             trainer.shrink()
 
 
-def tuning_seconds(request: Request, variant: str, speed: float, *, gpu: bool) -> float:
-    """About how long a variant's fine-tunings take, at so many tokens a second."""
+def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bool) -> float:
+    """About the seconds of a variant's fine-tunings, at a speed in tokens per second."""
     recipe, stores = _fitted(request, variant)
     total = 0.0
     for task, data in request.tasks().items():
         found = data.found()
         train, dev = found.read("train"), found.read("dev")
-        given = tuning(request, variant, task)
-        length = min(given.length, recipe.blocks.length)
-        each = _tokens(found.part, train, stores[0][0], length=length)
-        steps = given.steps or math.ceil((given.epochs or 1) * len(train) / given.sequences)
-        learned = steps * given.sequences * each
-        epochs = max(1.0, steps * given.sequences / max(len(train), 1))
-        judged = epochs * len(dev) * each / 3  # forward alone
-        total += max((learned + judged) / speed, steps * _LEAST * gpu)
+        settings = tuning(request, variant, task)
+        longest = min(settings.length, recipe.blocks.length)
+        length = _tokens(found.part, train, stores[0][0], length=longest)
+        batch = settings.sequences
+        steps = settings.steps or math.ceil((settings.epochs or 1) * len(train) / batch)
+        epochs = max(1.0, steps * batch / max(len(train), 1))
+        evaluated = epochs * len(dev) * length / 3  # the forward pass alone
+        total += max((steps * batch * length + evaluated) / speed, steps * _LEAST * gpu)
     return total
 
 
-def tuning(request: Request, variant: str, task: str) -> Tuning:
-    """How a variant is fine-tuned on a task: by the usual protocol or its own, and its settings."""
+def tuning(request: StudyRequest, variant: str, task: str) -> Tuning:
+    """The settings of a variant's fine-tuning on a task: its protocol, and what it changes."""
     data = request.tasks()[task]
     kind = data.found().kind
     word, settings = protocols.task_word(data.task, kind), request.settings(variant, task)
@@ -118,17 +120,17 @@ def tuning(request: Request, variant: str, task: str) -> Tuning:
 
 
 def _tokens(kind: type[TaskKind], examples: list[Any], corpus: Corpus, *, length: int) -> float:
-    """The mean tokens of an example, by some of them."""
-    some = examples[:: max(1, len(examples) // _SAMPLE)][:_SAMPLE]
+    """The mean tokens of an example, by a sample."""
+    sample = examples[:: max(1, len(examples) // _SAMPLE)][:_SAMPLE]
     total = 0.0
-    for example in some:
+    for example in sample:
         sizes = [len(text.ids) for text in corpus.tokenizer.encode_batch(kind.texts(example))]
         over = _WINDOWS if kind.windows else 0.0
         total += sum(max(over * size, length) if size > length else size for size in sizes)
-    return total / max(len(some), 1)
+    return total / max(len(sample), 1)
 
 
-def _fitted(request: Request, variant: str) -> tuple[Recipe, list[Store]]:
+def _fitted(request: StudyRequest, variant: str) -> tuple[Recipe, list[Store]]:
     stores = open_stores(request.stores(variant))
     recipe = fitted(request.recipe(variant), stores[0][0])
     return recipe, stores
@@ -136,7 +138,7 @@ def _fitted(request: Request, variant: str) -> tuple[Recipe, list[Store]]:
 
 @contextmanager
 def _cleared() -> Iterator[None]:
-    """Leave the device as it was."""
+    """Free the device afterwards."""
     try:
         yield
     finally:
@@ -144,7 +146,7 @@ def _cleared() -> Iterator[None]:
 
 
 def clear() -> None:
-    """Let go of what a run has compiled and kept on the device."""
+    """Free what a run has compiled and cached on the device."""
     torch.compiler.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

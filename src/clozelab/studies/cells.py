@@ -1,0 +1,217 @@
+"""One cell of a study: pretrain a variant with a seed, fine-tune it on every task, measure it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from clozelab.config import recipe as recipes
+from clozelab.errors import UserError
+from clozelab.files import replacing, write_text
+from clozelab.finetuning import finetune
+from clozelab.finetuning.request import Order as TaskOrder
+from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs.directory import MEASURED, Run, read_json
+from clozelab.runs.events import Ended, Event
+from clozelab.runs.machine import Machine
+from clozelab.runs.session import SaveOptions
+from clozelab.studies.measures import measured
+from clozelab.studies.request import Cell, StudyRequest
+from clozelab.studies.timing import clear
+
+FAILED = "failed.json"
+TASKS = "tasks"
+LIKE = "like.txt"  # names the variant whose weights a cell has
+PRETRAINING = "pretraining"
+_RECORD = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json")
+
+
+@dataclass(frozen=True)
+class CellJob:
+    """All that a process needs to run a cell, or to continue one."""
+
+    request: StudyRequest
+    cell: Cell
+    out: str  # the folder of the study
+    steps: int
+    machine: Machine
+    saving: SaveOptions
+    keep_models: bool = False  # keep fine-tuned weights after their scores are known
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the cell."""
+        return self.folder_of(self.cell.variant)
+
+    def folder_of(self, variant: str) -> Path:
+        """The folder of a variant's cell with the same seed."""
+        return Cell(variant, self.cell.seed).folder(Path(self.out))
+
+
+@dataclass(frozen=True)
+class CellEvent:
+    """An event of a cell, in its pretraining or on a task."""
+
+    cell: str
+    stage: str
+    event: Event
+
+
+def run_cell(job: CellJob) -> Iterator[CellEvent]:
+    """Run what is left of a cell; nothing follows an end that was early."""
+    (job.folder / FAILED).unlink(missing_ok=True)
+    stages: list[tuple[str, Iterator[Event]]] = [(PRETRAINING, _pretrain(job))]
+    stages += [(task, _finetune(job, task)) for task in job.request.tasks()]
+    for stage, events in stages:
+        for event in events:
+            yield CellEvent(job.cell.name, stage, event)
+            if isinstance(event, Ended) and not event.whole:
+                return
+            if isinstance(event, Ended) and event.signal:  # it came during the last step
+                raise KeyboardInterrupt(event.signal)
+        clear()
+    if not _is_measured(job):
+        values = measured(
+            job.request,
+            job.cell,
+            model_folder(job),
+            folder=job.folder,
+            blocks=job.saving.evaluate_blocks,
+            device=job.machine.device,
+        )
+        write_text(job.folder / MEASURED, json.dumps(values, indent=1) + "\n")
+
+
+def is_done(job: CellJob) -> bool:
+    """Whether nothing is left of a cell."""
+    folder = job.folder
+    tasks = [folder / TASKS / task / "result.json" for task in job.request.tasks()]
+    return all(file.exists() for file in (folder / "result.json", *tasks)) and _is_measured(job)
+
+
+def _is_measured(job: CellJob) -> bool:
+    """Whether all measures are known, those included that were added later."""
+    values = read_json(job.folder / MEASURED)
+    return {*job.request.study.measures} <= {*values.get("measures", values.get("scores", ()))}
+
+
+def model_folder(job: CellJob) -> Path:
+    """The run with the weights of a cell: its own, or that of the variant it shares with."""
+    like = job.folder / LIKE
+    if like.exists():
+        return job.folder_of(like.read_text(encoding="utf-8").strip())
+    return job.folder_of(job.request.shares_pretraining_with(job.cell.variant) or job.cell.variant)
+
+
+def record_failure(job: CellJob, error: BaseException) -> str:
+    """Write why a cell failed, and return it in a line."""
+    message = str(error) or type(error).__name__
+    job.folder.mkdir(parents=True, exist_ok=True)
+    record = {
+        "error": message,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "trace": "".join(traceback.format_exception(error))[-10_000:],
+    }
+    write_text(job.folder / FAILED, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+    return message
+
+
+def failure(job: CellJob) -> str | None:
+    """Why a cell failed, if it did."""
+    file = job.folder / FAILED
+    return str(read_json(file).get("error", "")) if file.exists() else None
+
+
+def cell_result(job: CellJob, *, flops_a_token: float | None) -> dict[str, Any]:
+    """The scores and the cost of a cell, as result.json has them."""
+    run, variant = Run(job.folder), job.cell.variant
+    result = run.result() or {}
+    tokens = result.get("tokens", 0)
+    tunings = [Run(file.parent) for file in job.folder.glob(f"{TASKS}/*/seed-*/result.json")]
+    return {
+        "variant": variant,
+        "seed": job.cell.seed,
+        "scores": _scores(job),
+        "tokens": tokens,
+        "steps": result.get("steps", 0),
+        "seconds": result.get("seconds", 0.0),
+        "tuning_seconds": float(sum((one.result() or {}).get("seconds", 0.0) for one in tunings)),
+        "flops": None if flops_a_token is None else tokens * flops_a_token,
+        "parameters": _parameters(run),
+        "pretrained_by": job.request.shares_pretraining_with(variant) or variant,
+        "failed": failure(job),
+    }
+
+
+def _scores(job: CellJob) -> dict[str, float]:
+    """By task and metric, then the measures."""
+    scores: dict[str, float] = {}
+    for task in job.request.tasks():
+        result = Run(job.folder / TASKS / task).result()
+        if result is not None:
+            own = result["cells"][0]["seeds"].get(str(job.cell.seed), {})
+            scores |= {f"{task}.{metric}": value for metric, value in own.items()}
+    return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
+
+
+def _parameters(run: Run) -> int | None:
+    if not run.recipe_file.exists():
+        return None
+    recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    return sum(recipe.parameters().values())
+
+
+def _pretrain(job: CellJob) -> Iterator[Event]:
+    """Pretrain, or continue it, or take over the run of a variant with the same pretraining."""
+    folder, request, variant = job.folder, job.request, job.cell.variant
+    needed = request.depends_on.get(variant)
+    if needed is not None and Run(job.folder_of(needed)).result() is None:
+        raise UserError(f"{job.cell.name}: needs the run of {needed}, which is not done")
+    if Run(folder).result() is not None:
+        return
+    if (other := request.shares_pretraining_with(variant)) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / LIKE, f"{other}\n")
+        for name in _RECORD:  # the result comes last: with it the pretraining is done
+            with replacing(folder / name) as stream:
+                stream.write((model_folder(job) / name).read_bytes())
+        return
+    data, saving, machine = request.stores(variant), job.saving, job.machine
+    if Run(folder).recipe_file.exists():
+        task = starting.resumed(folder, data=data)
+        yield from resume(task, folder, machine=machine, saving=saving)
+        return
+    recipe, budget = request.recipe(variant), f"{job.steps}steps"
+    teacher, seed = request.study.variant(variant).teacher, job.cell.seed
+    if teacher is None:
+        task = starting.fresh(recipe, data=data, seed=seed, budget=budget)
+    else:
+        model = str(job.folder_of(teacher))
+        task = starting.taught(recipe, model, data=data, seed=seed, budget=budget, sized=True)
+    yield from pretrain(task, folder, machine=machine, saving=saving)
+
+
+def _finetune(job: CellJob, task: str) -> Iterator[Event]:
+    """Fine-tune on a task with the seed of the cell, and drop the weights once scores are known."""
+    folder, request, variant = job.folder / TASKS / task, job.request, job.cell.variant
+    if Run(folder).result() is None:
+        order = TaskOrder(
+            str(model_folder(job)),
+            request.tasks()[task],
+            protocol=request.protocol(variant),
+            settings=request.settings(variant, task),
+            seed=job.cell.seed,
+        )
+        plan = finetune.planned(order)
+        for happened in finetune.follow(plan, folder, machine=job.machine, saving=SaveOptions()):
+            yield happened.event
+    if not job.keep_models and Run(folder).result() is not None:
+        for weights in folder.glob("*/checkpoints"):  # those included that a kill left
+            shutil.rmtree(weights)

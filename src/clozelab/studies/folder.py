@@ -1,0 +1,148 @@
+"""The folder of a study: what it was started with, and the lock on it.
+
+Seeds, variants, tasks and measures may be added, or left out for a time. A variant, a task or a
+corpus that has changed under its name is refused: it would stand for two things on the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.errors import UserError
+from clozelab.files import claim, is_own, kind_of, locked, mark
+from clozelab.finetuning.request import refuse_changed
+from clozelab.runs.directory import PLAN, STUDY
+from clozelab.studies import spec
+from clozelab.studies.request import StudyRequest
+from clozelab.studies.scores import named_task
+from clozelab.studies.spec import StudySpec
+from clozelab.studies.timing import Pace
+from clozelab.text.store.mixture import open_stores
+
+UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by what a study holds equal
+_KIND = "study"  # in the marker of the folder
+_FILE = "file "  # begins the name of a task's file among the fingerprints
+_OPTIONS = ("size", "data", "task_data", "budget")
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """What the plan in a folder says, which later cells keep to."""
+
+    unit: str
+    amount: float
+    paces: Mapping[str, Pace]
+    tuning_seconds: Mapping[str, float]
+    fingerprints: Mapping[str, str]
+
+
+def fingerprints(request: StudyRequest) -> dict[str, str]:
+    """A fingerprint of every variant, protocol, task, task file and corpus, by name."""
+    study = request.study
+    names = [variant.name for variant in study.variants]
+    prints = {f"variant {name}": request.fingerprint(name) for name in names}
+    prints |= {f"protocol of {name}": request.protocol(name) for name in names}
+    prints |= {f"task {named_task(task, place=study.name)}": task for task in study.tasks}
+    for data in request.tasks().values():
+        prints |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
+    for name in names:
+        for corpus, _ in open_stores(request.stores(name)):
+            prints[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
+    return prints
+
+
+def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
+    """The plan in a folder, if it is of this study; None where there is none yet."""
+    if out is None or not out.exists():
+        return None
+    if not out.is_dir():
+        raise UserError(f"{out}: is a file; name a new or empty folder")
+    if not (out / PLAN).exists():
+        other = [file for file in out.iterdir() if not is_own(file)]
+        if other and kind_of(out) != _KIND and not _has_only_spec(out):
+            raise UserError(f"{out}: has other files in it; name a new or empty folder")
+        return None
+    try:
+        plan = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
+        study = spec.read(out / STUDY)
+        options = {name: plan[name] for name in _OPTIONS}
+        saved = SavedPlan(
+            _unit(plan["equal"]),
+            float(plan["amount"]),
+            {name: _pace(pace) for name, pace in plan["paces"].items()},
+            {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
+            dict(plan.get("made", {})),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, OSError):
+        raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
+    now = fingerprints(request)
+    changed = [name for name in _OPTIONS if options[name] != _as_json(getattr(request, name))]
+    changed += _changes(study, request.study)
+    changed = changed or [
+        name
+        for name, value in saved.fingerprints.items()
+        if now.get(name, value) != value and not name.startswith(_FILE)
+    ]
+    if changed:
+        raise UserError(
+            f"{out}: was started with another {', '.join(changed)}; name another folder by --out"
+        )
+    refuse_changed(task_files(saved.fingerprints), task_files(now), since=f"{out} was started")
+    return saved
+
+
+def task_files(prints: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the tasks' files among the fingerprints."""
+    return {name[len(_FILE) :]: one for name, one in prints.items() if name.startswith(_FILE)}
+
+
+@contextmanager
+def locked_folder(out: Path) -> Iterator[None]:
+    """Keep a second study out of the folder; a folder with anything else in it is refused."""
+    planned = (out / PLAN).exists() and (out / STUDY).exists()
+    if kind_of(out) is None and (planned or _has_only_spec(out)):
+        mark(out, _KIND)  # from before there were markers
+    claim(out, _KIND)
+    with locked(out, work="study"):
+        yield
+
+
+def _has_only_spec(out: Path) -> bool:
+    """Whether a crash at the very start left the study without a plan."""
+    names = {file.name for file in out.iterdir() if not is_own(file)} if out.is_dir() else set()
+    return STUDY in names and names <= {STUDY, f".{STUDY}.part", f".{PLAN}.part"}
+
+
+def _as_json(value: Any) -> Any:
+    """A value as JSON gives it back."""
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _unit(word: str) -> str:
+    if word not in UNITS.values():
+        raise ValueError(word)
+    return word
+
+
+def _pace(table: Mapping[str, Any]) -> Pace:
+    seconds = table["seconds_a_step"]
+    return Pace(
+        float(table["tokens_a_step"]),
+        float(table["flops_a_token"]),
+        None if seconds is None else float(seconds),
+    )
+
+
+def _changes(before: StudySpec, now: StudySpec) -> list[str]:
+    """What all variants have in common and one folder cannot have twice."""
+    common: dict[str, Callable[[StudySpec], Any]] = {
+        "recipe": lambda study: (study.recipe, study.set),
+        "study": lambda study: (study.name, study.equal),
+        "finetune": lambda study: study.finetune,
+    }
+    return [word for word, of in common.items() if of(before) != of(now)]

@@ -1,0 +1,242 @@
+"""Run a study: its cells one by one or several at a time, here or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+from clozelab.errors import UserError
+from clozelab.interrupts import Stopped, first_done
+from clozelab.runs.directory import Run
+from clozelab.runs.events import Ended, Said, drained
+from clozelab.runs.machine import Machine
+from clozelab.runs.processes import workers
+from clozelab.runs.session import SaveOptions
+from clozelab.studies import cluster, spec
+from clozelab.studies.cells import (
+    PRETRAINING,
+    CellEvent,
+    CellJob,
+    cell_result,
+    failure,
+    is_done,
+    record_failure,
+    run_cell,
+)
+from clozelab.studies.folder import locked_folder
+from clozelab.studies.plan import StudyPlan, make_plan
+from clozelab.studies.records import unpack
+from clozelab.studies.request import Cell, make_request
+from clozelab.studies.timing import clear
+from clozelab.training.world import is_distributed
+
+# What fails one cell and not the others: a user's error, a loss that is not finite, memory or a
+# disk that is full, a step that does not compile.
+_FAILURES = (ValueError, RuntimeError, OSError, ArithmeticError, LookupError, TypeError)
+# Curves need ten evaluations; one checkpoint is enough to continue, and for what follows.
+SAVE_OPTIONS = SaveOptions(save_every=0, keep=1, max_seconds_between_saves=300)
+
+
+@dataclass(frozen=True)
+class CellStarted:
+    """A cell is started or continued."""
+
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class CellFinished:
+    """A cell is done, or has failed."""
+
+    cell: Cell
+    failed: str | None
+    seed_is_done: bool  # every variant of this seed is done or has failed
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """How a cell in another process ended."""
+
+    messages: tuple[str, ...]
+    failed: str | None
+    whole: bool
+
+
+Submit = Callable[[CellJob], "Future[CellOutcome]"]
+StudyEvent = CellStarted | CellEvent | CellFinished
+
+
+def study(
+    name: str,
+    data: str | Sequence[str],
+    out: str,
+    *,
+    size: str | None = None,
+    budget: str | None = None,
+    seeds: int | None = None,
+    tasks: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
+    tune: Sequence[str] = (),
+    task_data: str | None = None,
+    machine: Machine = Machine(),  # noqa: B008  (frozen)
+) -> dict[str, Any]:
+    """Run a study, by its name or file, and return the results of its cells, as in result.json.
+
+    The same call continues a study that was stopped, and tries failed cells again.
+    """
+    named = None if tasks is None else spec.tasks_of(tasks)
+    chosen = spec.read(name).narrowed(tasks=named, variants=variants, seeds=seeds, tuning=tune)
+    corpora = [data] if isinstance(data, str) else data
+    request = make_request(chosen, corpora, size=size, budget=budget, task_data=task_data)
+    plan = drained(make_plan(request, machine, out=Path(out)))
+    for event in follow(plan, Path(out), machine=machine):
+        ended = event.event if isinstance(event, CellEvent) else None
+        if isinstance(ended, Ended) and not ended.whole:
+            message = f"{out}: was stopped; make the same call again to continue"
+            raise Stopped(message, signal=ended.signal)
+    return Run(Path(out)).result() or {}
+
+
+def follow(
+    plan: StudyPlan,
+    out: Path,
+    *,
+    machine: Machine,
+    saving: SaveOptions = SAVE_OPTIONS,
+    on: str | None = None,
+    keep_models: bool = False,
+) -> Iterator[StudyEvent]:
+    """Run the cells that are not done; `on` is the address of a Ray cluster, or local."""
+    if is_distributed():
+        raise UserError("study is for one process: leave torchrun out, and see --at-once and --on")
+    if on is not None:
+        cluster.known(on)
+    with locked_folder(out):
+        unpack(out)
+        plan.write(out)
+        jobs = _jobs(plan, out, machine=machine, saving=saving, keep_models=keep_models)
+        _write_result(plan, jobs, out)
+        unfinished = [job for job in jobs if not is_done(job)]
+        with closing(_events(plan, unfinished, on=on)) as events:
+            for event in events:
+                if isinstance(event, CellFinished):  # the result is written before it is announced
+                    _write_result(plan, jobs, out)
+                    seed = [job for job in jobs if job.cell.seed == event.cell.seed]
+                    ended = all(is_done(job) or failure(job) is not None for job in seed)
+                    event = replace(event, seed_is_done=ended)
+                yield event
+
+
+def _events(
+    plan: StudyPlan, jobs: list[CellJob], *, on: str | None
+) -> Generator[StudyEvent, None, None]:
+    """The events of some cells: on a cluster, in processes side by side, or in this process."""
+    at_once = min(plan.at_once, len(jobs))
+    if on is not None and jobs:
+        device = jobs[0].machine.device
+        with cluster.jobs(on, run_alone, share=plan.at_once, device=device) as submit:
+            yield from _side_by_side(jobs, submit, len(jobs))
+    elif plan.at_once > 1 and jobs:
+        shared = [replace(job, machine=replace(job.machine, sharers=at_once)) for job in jobs]
+        with workers(reuse=False) as processes:
+            yield from _side_by_side(shared, lambda job: processes.submit(run_alone, job), at_once)
+    else:
+        yield from _one_by_one(jobs)
+
+
+def _jobs(
+    plan: StudyPlan,
+    out: Path,
+    *,
+    machine: Machine,
+    saving: SaveOptions = SAVE_OPTIONS,
+    keep_models: bool = False,
+) -> list[CellJob]:
+    """Every cell of a plan as a job."""
+    folder = str(out.resolve())
+    return [
+        CellJob(plan.request, cell, folder, plan.steps(cell.variant), machine, saving, keep_models)
+        for cell in plan.request.cells()
+    ]
+
+
+def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, Any]:
+    """Write the results of all cells that are done or have failed."""
+    paces = {name: pace.flops_a_token for name, pace in plan.paces.items()}
+    cells = [
+        cell_result(job, flops_a_token=paces.get(job.cell.variant))
+        for job in jobs
+        if is_done(job) or failure(job) is not None
+    ]
+    result = {"study": plan.request.study.name, "cells": cells}
+    Run(out).write_result(result)
+    return result
+
+
+def run_alone(job: CellJob) -> CellOutcome:
+    """One cell in a process of its own."""
+    messages: list[str] = []
+    try:
+        for event in run_cell(job):
+            if isinstance(event.event, Said):
+                messages.append(event.event.text)
+            elif isinstance(event.event, Ended) and not event.event.whole:
+                return CellOutcome(tuple(messages), None, whole=False)
+    except _FAILURES as error:
+        return CellOutcome(tuple(messages), record_failure(job, error), whole=True)
+    return CellOutcome(tuple(messages), None, whole=True)
+
+
+def _one_by_one(jobs: list[CellJob]) -> Iterator[StudyEvent]:
+    """The cells in this process."""
+    for job in jobs:
+        yield CellStarted(job.cell)
+        failed = None
+        try:
+            for event in run_cell(job):
+                yield event
+                if isinstance(event.event, Ended) and not event.event.whole:
+                    return
+        except _FAILURES as error:
+            failed = record_failure(job, error)
+        clear()
+        yield CellFinished(job.cell, failed, False)
+
+
+def _side_by_side(jobs: list[CellJob], submit: Submit, at_once: int) -> Iterator[StudyEvent]:
+    """Several cells at a time, each when the cell that it depends on is over."""
+    running: dict[Future[CellOutcome], CellJob] = {}
+    waiting = list(jobs)
+    while waiting or running:
+        unfinished = {job.cell for job in (*waiting, *running.values())}
+        for job in [job for job in waiting if _needed(job) not in unfinished]:
+            if len(running) < at_once:
+                running[submit(job)] = job
+                waiting.remove(job)
+                yield CellStarted(job.cell)
+        for future in first_done(running):
+            job = running.pop(future)
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            if error is None:
+                outcome = future.result()
+            else:  # its process died
+                outcome = CellOutcome((), record_failure(job, error), whole=True)
+            for text in outcome.messages:
+                yield CellEvent(job.cell.name, PRETRAINING, Said(text))
+            if not outcome.whole:
+                yield CellEvent(job.cell.name, PRETRAINING, Ended(0, False, {}, signal=SIGINT))
+                return
+            yield CellFinished(job.cell, outcome.failed, False)
+
+
+def _needed(job: CellJob) -> Cell | None:
+    """The cell whose run a cell depends on."""
+    variant = job.request.depends_on.get(job.cell.variant)
+    return None if variant is None else Cell(variant, job.cell.seed)
