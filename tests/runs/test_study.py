@@ -324,7 +324,7 @@ def test_cells_may_have_equal_steps_or_time(tmp_path: Path, timed: list[str]) ->
     assert time.unit == "seconds"
     assert time.seconds("long") == pytest.approx(time.seconds("static") or 0, rel=0.01)
     assert time.steps("static") == pytest.approx(2 * time.steps("long"), rel=0.01)
-    with pytest.raises(UserError, match="say --budget"):
+    with pytest.raises(UserError, match="set --budget"):
         plan_of(made(tmp_path, equal="time"), budget=None)
 
 
