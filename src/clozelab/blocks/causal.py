@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from clozelab.blocks.stream import Stream
 from clozelab.contracts import Blocks, Documents, Ints
-from clozelab.errors import UserError
 from clozelab.packed import offsets, ranges
+from clozelab.ranges import Checked, at_least
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,13 @@ class Cuts:
 
 
 @dataclass(frozen=True)
-class Causal:
+class Causal(Checked):
     """A stretch of the stream of documents; each token predicts the next."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
-
-    def __post_init__(self) -> None:
-        if self.length < 2:
-            raise UserError(f"length = {self.length}: a block needs two tokens to predict one")
+    length: Annotated[int, at_least(2, "a block needs two tokens to predict one")] = 512
 
     def plan(self, documents: Documents, key: int) -> Cuts:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

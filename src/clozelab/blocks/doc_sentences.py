@@ -7,16 +7,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.table import Table, singles, tabulate
+from clozelab.blocks.table import Length, Table, singles, tabulate
 from clozelab.blocks.walk import Order, Walk, chain, entries, walk
 from clozelab.contracts import Bools, Documents, Ints
-from clozelab.errors import UserError
+from clozelab.ranges import Checked
 
 _SPECIALS = 2
 
 
 @dataclass(frozen=True)
-class DocSentences:
+class DocSentences(Checked):
     """`[CLS] sentences of one document [SEP]`; documents of a single token are dropped.
 
     `compat = "spanbert"` is the published code: over-long sentences are dropped rather than
@@ -26,13 +26,9 @@ class DocSentences:
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
+    length: Length = 512  # the most tokens of a block, specials included
     order: Order = "documents"
     compat: Literal["none", "spanbert"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.length < _SPECIALS + 1:
-            raise UserError(f"length = {self.length}: a block holds at least 3 tokens")
 
     def plan(self, documents: Documents, key: int) -> Table:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

@@ -7,17 +7,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from clozelab.blocks.table import Table, singles, tabulate
+from clozelab.blocks.table import Length, Table, singles, tabulate
 from clozelab.blocks.walk import Order, chain, walk
 from clozelab.contracts import Documents
-from clozelab.errors import UserError
 from clozelab.packed import offsets
+from clozelab.ranges import Checked
 
 _SPECIALS = 2
 
 
 @dataclass(frozen=True)
-class FullSentences:
+class FullSentences(Checked):
     """`[CLS] sentences [SEP]`, with one more `[SEP]` wherever a block enters a new document.
 
     Every sentence occurs once; one that no block could hold is split.
@@ -26,12 +26,8 @@ class FullSentences:
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
+    length: Length = 512  # the most tokens of a block, specials included
     order: Order = "documents"
-
-    def __post_init__(self) -> None:
-        if self.length < _SPECIALS + 1:
-            raise UserError(f"length = {self.length}: a block holds at least 3 tokens")
 
     def plan(self, documents: Documents, key: int) -> Table:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

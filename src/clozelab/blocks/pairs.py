@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -12,7 +12,9 @@ from clozelab.blocks.walk import Walk
 from clozelab.contracts import Bools, Ints
 from clozelab.errors import UserError
 from clozelab.keys import mix, randint, root, uniform
+from clozelab.ranges import at_least
 
+PairLength = Annotated[int, at_least(5, "two segments need at least 5 tokens")]
 Negatives = Literal["other_document", "same_document"]
 
 

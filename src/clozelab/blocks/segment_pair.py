@@ -10,6 +10,7 @@ import numpy as np
 from clozelab.blocks.pairs import (
     Chunks,
     Negatives,
+    PairLength,
     check_documents,
     chunks,
     draw,
@@ -20,14 +21,14 @@ from clozelab.blocks.pairs import (
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, chain, walk
 from clozelab.contracts import Bools, Documents, Ints
-from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
+from clozelab.ranges import Checked, Share
 
 _SPECIALS = 3
 
 
 @dataclass(frozen=True)
-class SegmentPair:
+class SegmentPair(Checked):
     """`[CLS] A [SEP] B [SEP]`; label 1 when B comes from elsewhere.
 
     A chunk of one sentence has no next half: `single = "force"` gives it a random partner,
@@ -39,18 +40,12 @@ class SegmentPair:
     provides: ClassVar[frozenset[str]] = frozenset({"next"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
-    short: float = 0.1
+    length: PairLength = 512  # the most tokens of a block, specials included
+    short: Share = 0.1  # of the blocks: they get a random shorter length
     single: Literal["force", "skip"] = "force"
     negatives: Negatives = "other_document"
     order: Order = "documents"
     compat: Literal["none", "google"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.length < _SPECIALS + 2:
-            raise UserError(f"length = {self.length}: two segments need at least 5 tokens")
-        if not 0 <= self.short <= 1:
-            raise UserError(f"short = {self.short}: a share between 0 and 1")
 
     def plan(self, documents: Documents, key: int) -> Table:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

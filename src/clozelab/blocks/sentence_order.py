@@ -7,18 +7,26 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.pairs import chunks, draw, other_document, run_from, swapped, trimmed
+from clozelab.blocks.pairs import (
+    PairLength,
+    chunks,
+    draw,
+    other_document,
+    run_from,
+    swapped,
+    trimmed,
+)
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, chain, walk
 from clozelab.contracts import Documents
-from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
+from clozelab.ranges import Checked, Share
 
 _SPECIALS = 3
 
 
 @dataclass(frozen=True)
-class SentenceOrder:
+class SentenceOrder(Checked):
     """`[CLS] A [SEP] B [SEP]`; label 1 when the two halves were swapped.
 
     A chunk of one sentence is skipped; `compat = "albert"` is the published code, which gave it
@@ -28,16 +36,10 @@ class SentenceOrder:
     provides: ClassVar[frozenset[str]] = frozenset({"order"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
-    short: float = 0.1
+    length: PairLength = 512  # the most tokens of a block, specials included
+    short: Share = 0.1  # of the blocks: they get a random shorter length
     order: Order = "documents"
     compat: Literal["none", "albert"] = "none"
-
-    def __post_init__(self) -> None:
-        if self.length < _SPECIALS + 2:
-            raise UserError(f"length = {self.length}: two segments need at least 5 tokens")
-        if not 0 <= self.short <= 1:
-            raise UserError(f"short = {self.short}: a share between 0 and 1")
 
     def plan(self, documents: Documents, key: int) -> Table:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

@@ -7,18 +7,25 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.pairs import Negatives, check_documents, draw, other_document, trimmed
+from clozelab.blocks.pairs import (
+    Negatives,
+    PairLength,
+    check_documents,
+    draw,
+    other_document,
+    trimmed,
+)
 from clozelab.blocks.table import Table, tabulate
 from clozelab.blocks.walk import Order, Walk, walk
 from clozelab.contracts import Documents, Ints
-from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
+from clozelab.ranges import Checked
 
 _SPECIALS = 3
 
 
 @dataclass(frozen=True)
-class SentencePair:
+class SentencePair(Checked):
     """`[CLS] A [SEP] B [SEP]` of one sentence each; every sentence is A once.
 
     A document's last sentence has no next one: `last = "skip"` keeps the coin fair, "random"
@@ -28,14 +35,10 @@ class SentencePair:
     provides: ClassVar[frozenset[str]] = frozenset({"next"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 512
+    length: PairLength = 512  # the most tokens of a block, specials included
     last: Literal["skip", "random"] = "skip"
     negatives: Negatives = "other_document"
     order: Order = "documents"
-
-    def __post_init__(self) -> None:
-        if self.length < _SPECIALS + 2:
-            raise UserError(f"length = {self.length}: two segments need at least 5 tokens")
 
     def plan(self, documents: Documents, key: int) -> Table:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from clozelab.blocks.walk import Walk
 from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark
 from clozelab.errors import UserError
 from clozelab.packed import ranges
+from clozelab.ranges import at_least
+
+Length = Annotated[int, at_least(3, "a block holds at least 3 tokens")]
 
 
 @dataclass(frozen=True)

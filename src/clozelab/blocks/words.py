@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spe
 from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges
+from clozelab.ranges import Checked, at_least
 
 UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
 _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 bytes
@@ -42,18 +43,14 @@ class WordBlocks:
 
 
 @dataclass(frozen=True)
-class Words:
+class Words(Checked):
     """`[CLS] sentences [SEP]` of at most `length` words, specials included."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"words"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    length: int = 128
-    characters: int = 50
-
-    def __post_init__(self) -> None:
-        if self.length < 3 or self.characters < 3:
-            raise UserError("length and characters are at least 3")
+    length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
+    characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
 
     def plan(self, documents: Documents, key: int) -> WordBlocks:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""

@@ -138,8 +138,10 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
 
 def _language_model(recipe: Recipe, tuning: Tuning) -> Any:
     """The objective that stays beside the task."""
+    from clozelab.objectives import CausalLm
+
     for part in recipe.objectives:
-        if part.language_model == "causal":
+        if isinstance(part, CausalLm):
             return part
     raise UserError(
         f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"

@@ -6,7 +6,7 @@ BERT §3.1 decides for each token, SpanBERT §3.1 once for each span; any shares
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from clozelab.contracts import Vocabulary as Vocab
 from clozelab.errors import UserError
 from clozelab.keys import randint, uniform, weighted
 from clozelab.masking.units import divide, draws
+from clozelab.ranges import Checked, Share, at_least
 
 
 @dataclass(frozen=True)
-class Corruption:
+class Corruption(Checked):
     """Shares of mask, random and same; the unit that shares one decision; how often it is redrawn.
 
     `replacement` is where random tokens come from: "uniform" over ordinary ids, "unigram" as
@@ -32,20 +33,19 @@ class Corruption:
     needs: ClassVar[frozenset[str]] = frozenset()
 
     unit: Literal["token", "word", "span"] = "token"
-    mask: float = 0.8
-    same: float = 0.1
+    mask: Share = 0.8  # of the chosen tokens: they become [MASK]
+    same: Share = 0.1  # they stay as they are; the rest becomes random
     replacement: Literal["uniform", "unigram", "any"] = "uniform"
-    copies: int = 0
+    copies: Annotated[int, at_least(0, "0 for fresh masks, or a number of variants")] = 0
     redraw: Literal["masks", "pairs_and_masks"] = "masks"
 
     def __post_init__(self) -> None:
-        if min(self.mask, self.same) < 0 or self.mask + self.same > 1 + 1e-9:
+        super().__post_init__()
+        if self.mask + self.same > 1 + 1e-9:
             raise UserError(
-                f"mask = {self.mask}, same = {self.same}: shares are at least 0 and sum to at"
-                " most 1 (the rest is random)"
+                f"mask = {self.mask}, same = {self.same}: shares sum to at most 1 (the rest is"
+                " random)"
             )
-        if self.copies < 0:
-            raise UserError(f"copies = {self.copies}: 0 for fresh masks, or a number of variants")
 
     def copy(self, epoch: int) -> int:
         """Which variant of the masks an epoch uses."""

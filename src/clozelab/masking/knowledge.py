@@ -11,22 +11,24 @@ from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabula
 from clozelab.errors import UserError
 from clozelab.keys import mix, randint, uniform
 from clozelab.masking.units import (
+    Cap,
+    MaskRate,
     Over,
     Units,
     block_draws,
     budget,
-    check_cap,
-    check_rate,
     divide,
     draws,
+    refuse_cap,
     spans,
 )
+from clozelab.ranges import Checked
 
 LEVELS = {"character": 0, "word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class Knowledge(Checked):
     """Hide units of one level, the level drawn for each block by the weights `levels`.
 
     At level "character" every token is a unit, at "word" a segmenter's word; elsewhere a token
@@ -42,19 +44,20 @@ class Knowledge:
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
+    rate: MaskRate = 0.15  # share of the tokens to hide
     levels: dict[str, float] = field(
         default_factory=lambda: {"character": 1.0, "phrase": 1.0, "entity": 1.0}
     )
     choose: Literal["budget", "bernoulli"] = "budget"
     over: Over = "length"
-    cap: int | None = None
+    cap: Cap | None = None  # the most tokens to hide in a block
     pick: Literal["block", "epoch"] = "block"
     stages: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_cap(self.cap, counted=self.choose == "budget")
+        super().__post_init__()
+        if self.choose == "bernoulli":
+            refuse_cap(self.cap)
         for name in self.levels:
             if name not in LEVELS:
                 raise UserError(f"levels.{name}: unknown; the levels are {', '.join(LEVELS)}")

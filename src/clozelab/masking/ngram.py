@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Mark, Vocabulary
-from clozelab.errors import UserError
 from clozelab.keys import weighted
-from clozelab.masking.units import Over, budget, check_cap, check_rate, divide, draws, take, whole
+from clozelab.masking.units import Cap, MaskRate, Over, budget, divide, draws, take, whole
+from clozelab.ranges import Checked, between
 
 
 @dataclass(frozen=True)
-class Ngram:
+class Ngram(Checked):
     """Hide runs of n whole words, P(n) ∝ 1/n for n up to `longest`.
 
     `favour = "long"` reverses the weights. A run stops at a special; `compat = "albert"` lets it
@@ -24,18 +24,12 @@ class Ngram:
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
+    rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
-    cap: int | None = None
-    longest: int = 3
+    cap: Cap | None = None  # the most tokens to hide in a block
+    longest: Annotated[int, between(1, 20, "n-grams have 1 to 20 words")] = 3
     favour: Literal["short", "long"] = "short"
     compat: Literal["none", "albert"] = "none"
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_cap(self.cap)
-        if not 1 <= self.longest <= 20:
-            raise UserError(f"longest = {self.longest}: n-grams have 1 to 20 words")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose n-grams; see `Masking`."""

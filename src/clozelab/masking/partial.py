@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
-from clozelab.errors import UserError
 from clozelab.keys import mix, randint, weighted
-from clozelab.masking.units import check_rate, smallest, spans
+from clozelab.masking.units import MaskRate, smallest, spans
+from clozelab.ranges import Checked, PositiveInt
 
 
 @dataclass(frozen=True)
-class Partial:
+class Partial(Checked):
     """Choose what a permutation language model predicts; nothing in the input is altered.
 
     Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a
@@ -26,15 +26,10 @@ class Partial:
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.1667
-    longest: int = 5
-    context: int = 6
+    rate: MaskRate = 0.1667  # share of the tokens to predict
+    longest: PositiveInt = 5
+    context: PositiveInt = 6
     unit: Literal["word", "piece"] = "word"
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        if self.longest < 1 or self.context < 1:
-            raise UserError("longest and context are at least 1")
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose targets and a factorisation order; see `Masking`."""

@@ -10,11 +10,12 @@ import numpy as np
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.errors import UserError
 from clozelab.keys import uniform
-from clozelab.masking.units import check_rate, draws, grid
+from clozelab.masking.units import MaskRate, draws, grid
+from clozelab.ranges import Checked
 
 
 @dataclass(frozen=True)
-class Rarity:
+class Rarity(Checked):
     """Hide tokens with weight count^(−smoothing), without replacement; the count is exact.
 
     `scope = "batch"` draws over all blocks at once, as the published code did: a block may then
@@ -24,12 +25,9 @@ class Rarity:
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
-    smoothing: float = 0.7
+    rate: MaskRate = 0.15  # share of the tokens to hide
+    smoothing: float = 0.7  # 0: every token alike, 1: rare ones by the inverse of their count
     scope: Literal["block", "batch"] = "block"
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
-from clozelab.errors import UserError
 from clozelab.keys import mix, randint, uniform
-from clozelab.masking.units import Units, block_draws, check_rate, content, divide, spans, whole
+from clozelab.masking.units import MaskRate, Units, block_draws, content, divide, spans, whole
+from clozelab.ranges import Checked, Range, at_least
 
 _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
 
 
 @dataclass(frozen=True)
-class Span:
+class Span(Checked):
     """Hide spans of ℓ words, ℓ geometric with parameter `p` and renormalised to 1 … `longest`.
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.
@@ -27,17 +27,12 @@ class Span:
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
-    p: float = 0.2
-    longest: int = 10
+    rate: MaskRate = 0.15  # share of the tokens to hide
+    p: Annotated[
+        float, Range(lambda p: 0 < p < 1, "the geometric parameter lies between 0 and 1")
+    ] = 0.2
+    longest: Annotated[int, at_least(1, "a span has at least one word")] = 10
     ends: Literal["cut", "whole"] = "cut"
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        if not 0 < self.p < 1:
-            raise UserError(f"p = {self.p}: the geometric parameter lies between 0 and 1")
-        if self.longest < 1:
-            raise UserError(f"longest = {self.longest}: a span has at least one word")
 
     def chances(self) -> np.typing.NDArray[np.float64]:
         """P(ℓ) for ℓ = 1 … longest: the tail's mass is shared out, not put on the longest."""

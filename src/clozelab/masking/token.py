@@ -9,11 +9,21 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.keys import uniform
-from clozelab.masking.units import Over, block_draws, budget, check_cap, check_rate, draws, smallest
+from clozelab.masking.units import (
+    Cap,
+    MaskRate,
+    Over,
+    block_draws,
+    budget,
+    draws,
+    refuse_cap,
+    smallest,
+)
+from clozelab.ranges import Checked
 
 
 @dataclass(frozen=True)
-class Token:
+class Token(Checked):
     """Hide single tokens, each as likely as any other.
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
@@ -25,15 +35,16 @@ class Token:
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
+    rate: MaskRate = 0.15  # share of the tokens to hide
     count: Literal["round", "floor", "bernoulli"] = "round"
     over: Over = "length"
-    cap: int | None = None
+    cap: Cap | None = None  # the most tokens to hide in a block
     specials: bool = False
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_cap(self.cap, counted=self.count != "bernoulli")
+        super().__post_init__()
+        if self.count == "bernoulli":
+            refuse_cap(self.cap)
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""

@@ -7,7 +7,7 @@ n-th step together: a batch costs as many numpy calls as its slowest block has s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,8 +16,14 @@ from clozelab.contracts import Blocks, Bools, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.packed import sums
+from clozelab.ranges import Range, at_least
 
-Over = Literal["length", "content"]
+MaskRate = Annotated[
+    float,
+    Range(lambda rate: 0 < rate < 1, "hide more than none and less than all, for instance 0.15"),
+]
+Cap = Annotated[int, at_least(1, "leave it out, or allow at least one prediction")]
+Over = Literal["length", "content"]  # the rate is a share of all tokens, or of those not special
 T = TypeVar("T", bound=np.generic)
 
 _DRAWS = 8  # draws a strategy may make for one position
@@ -49,17 +55,9 @@ def budget(blocks: Blocks, rate: float, *, over: Over, cap: int | None) -> Ints:
     return wanted if cap is None else np.minimum(cap, wanted)
 
 
-def check_rate(rate: float) -> None:
-    """Refuse a share of tokens outside (0, 1)."""
-    if not 0 < rate < 1:
-        raise UserError(f"rate = {rate}: hide more than none and less than all, for instance 0.15")
-
-
-def check_cap(cap: int | None, *, counted: bool = True) -> None:
-    """Refuse a cap that would leave nothing to predict, or that coins would not heed."""
-    if cap is not None and cap < 1:
-        raise UserError(f"cap = {cap}: leave it out, or allow at least one prediction")
-    if cap is not None and not counted:
+def refuse_cap(cap: int | None) -> None:
+    """Refuse a cap where coins are tossed, which would not heed it."""
+    if cap is not None:
         raise UserError(f"cap = {cap}: a coin for each token knows no cap: leave it out")
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from clozelab.contracts import Blocks, Hidden, Mark, Vocabulary
-from clozelab.masking.units import Over, budget, check_cap, check_rate, divide, draws, take, whole
+from clozelab.masking.units import Cap, MaskRate, Over, budget, divide, draws, take, whole
+from clozelab.ranges import Checked
 
 
 @dataclass(frozen=True)
-class WholeWord:
+class WholeWord(Checked):
     """Hide whole words; a word that would overshoot the budget is passed over.
 
     `words` says whose words: those the text itself shows (spaces, punctuation, single ideographs)
@@ -21,15 +22,11 @@ class WholeWord:
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float = 0.15
+    rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
-    cap: int | None = None
+    cap: Cap | None = None  # the most tokens to hide in a block
     words: Literal["tokenizer", "segmenter"] = "tokenizer"
     compat: Literal["none", "google"] = "none"
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_cap(self.cap)
 
     @property
     def units(self) -> tuple[str, ...]:

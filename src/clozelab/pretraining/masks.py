@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -15,6 +14,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Counts, Documents, Hidden, Ints, Plan
 from clozelab.errors import UserError
 from clozelab.keys import key
+from clozelab.masking.knowledge import Knowledge
 from clozelab.packed import offsets
 from clozelab.text.encoding import Encoder
 from clozelab.text.reading.sentences import splitter
@@ -91,11 +91,10 @@ def masked(laid: Laid, recipe: Recipe, *, epochs: list[int], seed: int = 0) -> I
         hidden = recipe.masking.hide(blocks, draw, vocabulary=vocabulary)
         levels: list[str] = []
         joined = np.zeros_like(blocks.fixed)
-        masking: Any = recipe.masking
-        if hasattr(masking, "levels"):  # of which each block draws one
-            names = list(masking.levels)
-            levels = [names[level] for level in masking.picked(blocks, draw)]
-            joined = ~masking.begins(blocks, draw)
+        if isinstance(recipe.masking, Knowledge):
+            names = list(recipe.masking.levels)
+            levels = [names[level] for level in recipe.masking.picked(blocks, draw)]
+            joined = ~recipe.masking.begins(blocks, draw)
         corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
         if hidden.order is None:  # a permutation model sees its input as it is
             corrupted = recipe.corruption.corrupt(

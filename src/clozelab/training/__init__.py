@@ -1,9 +1,7 @@
 """How a run goes: the optimisers a recipe may name, and the schedule (both without torch)."""
 
-from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
+from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon, Optimiser
 from clozelab.training.schedule import Schedule
-
-Optimiser = Adamw | BertAdam | Lamb | Muon
 
 PARTS: dict[str, type[Optimiser]] = {
     "adamw": Adamw,

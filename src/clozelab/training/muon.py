@@ -12,19 +12,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
+from clozelab.training.stepping import GroupOptimizer
 from clozelab.training.world import full_tensor, shard_like
 
 # Of the odd polynomial that pulls singular values towards 1, steeply at first.
 _POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 
 
-class MuonOptimizer(Optimizer):
+class MuonOptimizer(GroupOptimizer):
     """θ ← (1 − lr · decay) θ − lr · √max(1, rows / columns) · orthogonal(momentum).
 
     `parts` says of how many matrices, one below another, a parameter is made; 1 if it is not there.
     """
+
+    kept = ("momentum_buffer",)
 
     def __init__(
         self,
@@ -37,20 +39,15 @@ class MuonOptimizer(Optimizer):
         super().__init__(groups, {"momentum": momentum, "iterations": iterations})
         self.parts = parts
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
-        for group in self.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            if moved:
-                self._move(moved, group)
-
-    def _move(self, moved: list[Tensor], group: dict[str, Any]) -> None:
-        for parameter in moved:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        gradients = [p.grad for p in moved if p.grad is not None]
-        kept = [self.state[p]["momentum_buffer"] for p in moved]
+    def move(
+        self,
+        moved: list[Tensor],
+        gradients: list[Tensor],
+        *states: list[Tensor],
+        group: dict[str, Any],
+    ) -> None:
+        """Move one group."""
+        (kept,) = states
         torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
         if group["weight_decay"]:

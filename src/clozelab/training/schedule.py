@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil, cos, isclose, pi
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from clozelab.errors import UserError
+from clozelab.ranges import Checked, NonNegativeInt, PositiveFloat, PositiveInt, between
 
 
 class Phase(NamedTuple):
@@ -25,7 +26,7 @@ class Phase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Checked):
     """One run's steps, counted over all devices.
 
     `sequences` is a step's blocks; with `fill = "tokens"` a step takes as many blocks as make
@@ -43,27 +44,21 @@ class Schedule:
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    steps: int
-    warmup: int
-    sequences: int
+    steps: PositiveInt
+    warmup: NonNegativeInt  # steps over which the learning rate rises
+    sequences: PositiveInt  # blocks of a step
     fill: Literal["sequences", "tokens"] = "sequences"
     decay: Literal["linear", "google_linear", "cosine", "polynomial", "constant"] = "linear"
-    power: float = 1.0
-    final: float = 0.0
+    power: PositiveFloat = 1.0
+    final: Annotated[float, between(0, 1, "must be a share of the peak, between 0 and 1")] = 0.0
     phases: tuple[tuple[int, float], ...] = ()
     ramp: tuple[tuple[int, float], ...] = ()
     refits: tuple[tuple[int, int], ...] | None = None  # of a run; a recipe has none
 
     def __post_init__(self) -> None:
-        for name in ("steps", "sequences"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        if not 0 <= self.warmup <= self.steps:
+        super().__post_init__()
+        if self.warmup > self.steps:
             raise UserError(f"warmup = {self.warmup}: must lie between 0 and steps = {self.steps}")
-        if not 0 <= self.final <= 1:
-            raise UserError(f"final = {self.final}: must be a share of the peak, between 0 and 1")
-        if self.power <= 0:
-            raise UserError(f"power = {self.power}: must be above 0")
         if self.power != 1 and self.decay != "polynomial":
             raise UserError(f'power = {self.power}: has an effect only with decay = "polynomial"')
         self._check_phases()

@@ -15,22 +15,24 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.adamw import adamw as functional_adamw
 
 from clozelab.training import muon as orthogonal
+from clozelab.training.stepping import GroupOptimizer
 from clozelab.training.world import full_tensor
 
 if TYPE_CHECKING:
-    from clozelab.training import Optimiser
-    from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
+    from clozelab.training.optimiser import Muon, Optimiser
 
 Named = Iterable[tuple[str, nn.Parameter]]
 Scale = Callable[[str], float]  # a parameter's rate by its name, as a multiple
 
 
-class UncorrectedAdam(Optimizer):
+class UncorrectedAdam(GroupOptimizer):
     """Adam without bias correction, as in BERT's code; with `trust` it is ALBERT's LAMB (§4.1).
 
     θ −= lr · ratio · (m / (√v + ε) + decay · θ), where the ratio is ‖θ‖ / ‖step‖ for what is not
     spared, if there is trust, and 1 otherwise.
     """
+
+    kept = ("exp_avg", "exp_avg_sq")
 
     def __init__(
         self,
@@ -42,22 +44,15 @@ class UncorrectedAdam(Optimizer):
     ) -> None:
         super().__init__(groups, {"betas": betas, "epsilon": epsilon, "trust": trust})
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move every parameter that has a gradient."""
-        for group in self.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            if moved:
-                self._move(moved, group)
-
-    def _move(self, moved: list[Tensor], group: dict[str, Any]) -> None:
-        for parameter in moved:
-            if not self.state[parameter]:
-                for name in ("exp_avg", "exp_avg_sq"):
-                    self.state[parameter][name] = torch.zeros_like(parameter)
-        gradients = [p.grad for p in moved if p.grad is not None]
-        means = [self.state[p]["exp_avg"] for p in moved]
-        squares = [self.state[p]["exp_avg_sq"] for p in moved]
+    def move(
+        self,
+        moved: list[Tensor],
+        gradients: list[Tensor],
+        *states: list[Tensor],
+        group: dict[str, Any],
+    ) -> None:
+        """Move one group."""
+        means, squares = states
         if group["trust"]:
             self._move_by_trust(moved, gradients, means, squares, group)
             return
@@ -93,21 +88,21 @@ class UncorrectedAdam(Optimizer):
         torch._foreach_add_(moved, steps, alpha=-group["lr"])
 
 
-def adamw(settings: Adamw | Muon, parameters: Named, *, scale: Scale | None = None) -> AdamW:
+def adamw(settings: Optimiser, parameters: Named, *, scale: Scale | None = None) -> AdamW:
     """Adam with bias correction and decoupled decay, in one kernel."""
     groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
     return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=True)
 
 
 def uncorrected(
-    settings: BertAdam | Lamb, parameters: Named, *, trust: bool, scale: Scale | None = None
+    settings: Optimiser, parameters: Named, *, trust: bool, scale: Scale | None = None
 ) -> UncorrectedAdam:
     """BERT's Adam, or LAMB."""
     groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
     return UncorrectedAdam(groups, betas=settings.betas, epsilon=settings.epsilon, trust=trust)
 
 
-def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
+def muon(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
     """Muon for the layers' matrices, Adam for everything else; each only where it has something."""
     kept = list(parameters)
     inner = [(name, p) for name, p in kept if _inner(name, p)]
@@ -116,13 +111,13 @@ def muon(settings: Muon, parameters: Named) -> list[Optimizer]:
     if inner:
         found.append(
             orthogonal.MuonOptimizer(
-                grouped(inner, settings, rate=settings.matrix_rate),
+                grouped(inner, settings, rate=settings.matrix_rate, scale=scale),
                 momentum=settings.momentum,
                 iterations=settings.iterations,
                 parts={p: 3 for name, p in inner if name.endswith("qkv.weight")},
             )
         )
-    return [*found, adamw(settings, others)] if others else found
+    return [*found, adamw(settings, others, scale=scale)] if others else found
 
 
 def grouped(

@@ -1,0 +1,100 @@
+"""The ranges of fields: stated in a field's type, checked in one place when a part is made.
+
+    rate: Share = 0.15
+    length: Annotated[int, at_least(3, "a block holds at least 3 tokens")] = 128
+
+A part that is `Checked` refuses what is out of range with one sentence, from a recipe or in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from clozelab.errors import UserError
+
+
+class Range(NamedTuple):
+    """Which values a field may have, and the sentence for the others."""
+
+    holds: Callable[[Any], bool]
+    says: str
+
+
+def at_least(least: float, says: str | None = None) -> Range:
+    """That much or more."""
+    return Range(lambda value: value >= least, says or f"must be at least {least}")
+
+
+def above(bound: float, says: str | None = None) -> Range:
+    """More than that."""
+    return Range(lambda value: value > bound, says or f"must be above {bound}")
+
+
+def between(least: float, most: float, says: str | None = None) -> Range:
+    """From one to the other, both included."""
+    words = says or f"must be between {least} and {most}"
+    return Range(lambda value: least <= value <= most, words)
+
+
+PositiveInt = Annotated[int, at_least(1)]
+NonNegativeInt = Annotated[int, at_least(0)]
+PositiveFloat = Annotated[float, above(0)]
+NonNegativeFloat = Annotated[float, at_least(0)]
+Share = Annotated[float, between(0, 1, "must be a share, between 0 and 1")]
+BelowOne = Annotated[
+    float, Range(lambda value: 0 <= value < 1, "must be at least 0 and below 1")
+]  # dropout, momentum and the like
+
+
+class Checked:
+    """A dataclass whose fields are checked when it is made, by the ranges of their types.
+
+    What depends on two fields is checked in `__post_init__`, after `super().__post_init__()`.
+    """
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(part: object) -> None:
+    """Refuse the first field that is out of its range; None is in any."""
+    kind: type = type(part)
+    for name, ranges, of_items in _ranges(kind):
+        value = getattr(part, name)
+        items = [] if value is None else value if of_items else [value]
+        for range_ in ranges:
+            if not all(_holds(range_, item) for item in items):
+                each = range_.says.replace("must be", "must each be")
+                told = f"{list(value)}: {each}" if of_items else f"{value}: {range_.says}"
+                raise UserError(f"{name} = {told}")
+
+
+def _holds(range_: Range, value: Any) -> bool:
+    try:
+        return range_.holds(value)
+    except TypeError:  # no number at all
+        return False
+
+
+@cache
+def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
+    """The fields that have ranges: the name, the ranges, and whether they are of its items."""
+    found = []
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        hint, of_items = _inner(hint), False
+        if get_origin(hint) is tuple:
+            hint, of_items = get_args(hint)[0], True
+        ranges = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
+        if ranges:
+            found.append((name, ranges, of_items))
+    return found
+
+
+def _inner(hint: Any) -> Any:
+    """The type beside None."""
+    if get_origin(hint) in (Union, UnionType):
+        return next(choice for choice in get_args(hint) if choice is not type(None))
+    return hint
