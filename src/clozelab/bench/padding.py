@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from clozelab.contracts import Batch, Targets
-from clozelab.encoder.sight import grid, look
+from clozelab.encoder.permutation import attention_masks, padding
 
 _PAIRS = {"next_sentence": "next_sentence_label", "sentence_order": "sentence_order_label"}
 
@@ -70,11 +70,11 @@ def _permuted(batch: Batch, blocks: int) -> dict[str, Tensor]:
     given = batch.input
     assert given.queries is not None, "a permutation model has queries"
     labels = batch.targets["permutation_lm"]["labels"].view(blocks, -1)
-    content, _ = look(given, grid(given), None)
+    content, _ = attention_masks(given, padding(given), None)
     mapping = one_hot(given.places[given.queries], given.longest)
     mapping = mapping * (labels != Targets.IGNORED)[..., None]
     return {
         "labels": labels,
-        "perm_mask": (~content.seen[:, 0]).float(),
+        "perm_mask": (~content.visible[:, 0]).float(),
         "target_mapping": mapping.float(),
     }

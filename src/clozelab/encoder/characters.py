@@ -37,17 +37,17 @@ class Characters(nn.Module):
 
     def __init__(self, shape: Lstm) -> None:
         super().__init__()
-        made = sum(many for _, many in shape.filters)
+        channels = sum(many for _, many in shape.filters)
         self.embedding = nn.Embedding(shape.alphabet, shape.character_width)
         self.filters = nn.ModuleList(
             Filters(shape.character_width, many, wide) for wide, many in shape.filters
         )
-        self.highways = nn.ModuleList(Highway(made) for _ in range(shape.highways))
-        self.projection = Linear(made, shape.width)
+        self.highways = nn.ModuleList(Highway(channels) for _ in range(shape.highways))
+        self.projection = Linear(channels, shape.width)
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
         for parameter in self.filters.parameters():
             nn.init.uniform_(parameter, -0.05, 0.05)
-        nn.init.normal_(self.projection.weight, std=made**-0.5)
+        nn.init.normal_(self.projection.weight, std=channels**-0.5)
         nn.init.zeros_(self.projection.bias)
 
     def forward(self, characters: Tensor, dtype: torch.dtype) -> Tensor:
@@ -155,18 +155,18 @@ class Reader(nn.Module):
         rows = lay(batch)
         words: Tensor = self.characters(batch.characters, dtype)
         x = words.expand(2, *words.shape)
-        kept = [x]
+        states = [x]
         for number, layer in enumerate(self.layers):
             x = drop(x, self.shape.dropout, self.training)
             if self.recompute and self.training:
-                read: Tensor = checkpoint(layer, x, rows, use_reentrant=False)
+                output: Tensor = checkpoint(layer, x, rows, use_reentrant=False)
             else:
-                read = layer(x, rows)
+                output = layer(x, rows)
             # Words and states differ in kind: a layer adds to the one below from the second on.
-            x = x + read if number else read
+            x = x + output if number else output
             if keep:
-                kept.append(x)
-        return Encoded(_joined(x), None, tuple(map(_joined, kept)) if keep else ())
+                states.append(x)
+        return Encoded(_joined(x), None, tuple(map(_joined, states)) if keep else ())
 
 
 def _joined(x: Tensor) -> Tensor:

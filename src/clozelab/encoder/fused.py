@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 def layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
     """What the last layer puts out; with `keep` what each does."""
-    shape, kept = stack.shape, []
+    shape, states = stack.shape, []
     seeds = torch.randint(2**63 - 1, (shape.layers, 3), device=x.device)
     normal = x if stack.norm is None else stack.halves(0)[0].norm(x)
     for number in range(shape.layers):
         last = number == shape.layers - 1
         after = stack.norm if last or stack.norm is None else stack.halves(number + 1)[0].norm
-        given = (stack, stack.halves(number), after, x, normal, layout, seeds[number])
+        arguments = (stack, stack.halves(number), after, x, normal, layout, seeds[number])
         if stack.recompute and stack.training:
-            x, normal = checkpoint(_layer, *given, use_reentrant=False)
+            x, normal = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
-            x, normal = _layer(*given)
+            x, normal = _layer(*arguments)
         if keep and not last:
-            kept.append(x)
-    return [*kept, normal]
+            states.append(x)
+    return [*states, normal]
 
 
 def _layer(
@@ -51,11 +51,11 @@ def _layer(
     attention, ffn = halves
     rate = stack.shape.dropout if stack.training else 0.0
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
-    found = _attended(attention, normal, layout, seeds[0])
-    x, normal = _joined(x, found, attention.output, first, rate, seeds[1])
+    attended = _attended(attention, normal, layout, seeds[0])
+    x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1])
     x = normal if after is None else x
-    found = _expanded(ffn, normal)
-    x, normal = _joined(x, found, ffn.output, second, rate, seeds[2])
+    expanded = _expanded(ffn, normal)
+    x, normal = _add_norm(x, expanded, ffn.output, second, rate, seeds[2])
     return (normal, normal) if after is None else (x, normal)
 
 
@@ -92,15 +92,15 @@ def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
     return _product(ffn.output, activate(_product(ffn.inner, x), ffn.inner.bias, ffn.activation))
 
 
-def _joined(
-    x: Tensor, found: Tensor, linear: Linear, norm: Norm, rate: float, seed: Tensor
+def _add_norm(
+    x: Tensor, addend: Tensor, linear: Linear, norm: Norm, rate: float, seed: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What a half adds to x, the bias of its last product included, and the norm of that."""
     from clozelab.kernels.sums import add_norm
 
     return add_norm(
         x,
-        found,
+        addend,
         bias=linear.bias,
         weight=norm.weight,
         shift=norm.bias,

@@ -105,7 +105,7 @@ class Stack(nn.Module):
 
 def _layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
     """What the last layer puts out; with `keep` what each does."""
-    kept: list[Tensor] = []
+    states: list[Tensor] = []
     for number in range(stack.shape.layers):
         attention, ffn = stack.halves(number)
         if stack.recompute and stack.training:
@@ -113,10 +113,10 @@ def _layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tens
         else:
             x = _layer(stack, attention, ffn, x, layout)
         if keep:
-            kept.append(x)
+            states.append(x)
     if stack.norm is not None:
         x = stack.norm(x)
-    return [*kept[:-1], x]
+    return [*states[:-1], x]
 
 
 def _layer(

@@ -26,7 +26,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
-from clozelab.encoder.sight import Grid, View, grid, look, sinusoids
+from clozelab.encoder.permutation import (
+    AttentionMask,
+    Padding,
+    attention_masks,
+    padding,
+    sinusoids,
+)
 from clozelab.layers import FeedForward, Linear, Norm, activate, drop, initialise
 
 if TYPE_CHECKING:
@@ -41,12 +47,12 @@ class Context(NamedTuple):
     distances: Tensor  # [B or 1, H, P, D]
 
 
-class Scene(NamedTuple):
+class AttentionInputs(NamedTuple):
     """What is the same in every layer."""
 
-    content: View
-    queries: View | None
-    waves: Tensor  # [2 or 1, P, W] sinusoids of the distances: forwards, backwards
+    content: AttentionMask
+    queries: AttentionMask | None
+    sinusoids: Tensor  # [2 or 1, P, W] of the distances: forwards, backwards
     reverse: Tensor | None  # [B] which blocks are read backwards
 
 
@@ -80,35 +86,35 @@ class RelativeAttention(nn.Module):
         self.norm = Norm(width, eps=shape.epsilon)
         self.heads, self.rate = heads, shape.attention_dropout
 
-    def context(self, x: Tensor, waves: Tensor, reverse: Tensor | None) -> Context:
+    def context(self, x: Tensor, sinusoids: Tensor, reverse: Tensor | None) -> Context:
         """Keys, values and distances for the rows of both streams."""
-        distances = self._split(self.position(waves))
+        distances = self._split(self.position(sinusoids))
         if reverse is not None:
             distances = distances.index_select(0, reverse.long())
         return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
 
     def forward(
-        self, x: Tensor, context: Context, view: View, seed: Tensor | None = None
+        self, x: Tensor, context: Context, mask: AttentionMask, seed: Tensor | None = None
     ) -> Tensor:
         """[B, R, W] attended sums; norm, residual and dropout are the caller's."""
         if seed is not None:
-            return self._fused(x, context, view, seed)
+            return self._fused(x, context, mask, seed)
         q = self._split(self.query(x))
         content = self._biased(q, self.content_bias) @ context.keys.mT
         distance = self._biased(q, self.position_bias) @ context.distances.mT
         segments = self.segments.to(q.dtype).permute(1, 2, 0)
         same, other = (self._biased(q, self.segment_bias) @ segments)[..., None].unbind(-2)
-        scores = content.to(self.query.weight.dtype) + view.pick(distance)
-        scores = (scores + torch.where(view.same, same, other)) * q.shape[-1] ** -0.5
+        scores = content.to(self.query.weight.dtype) + mask.by_key(distance)
+        scores = (scores + torch.where(mask.same_segment, same, other)) * q.shape[-1] ** -0.5
         # A query may see nothing at all, and then attends to nothing: no softmax over the unseen.
-        hidden = ~view.seen
+        hidden = ~mask.visible
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
         weights = scores.softmax(-1).masked_fill(hidden, 0.0)
         weights = drop(weights, self.rate, self.training).to(x.dtype)
         out: Tensor = self.output((weights @ context.values).transpose(1, 2).flatten(2))
         return out
 
-    def _fused(self, x: Tensor, context: Context, view: View, seed: Tensor) -> Tensor:
+    def _fused(self, x: Tensor, context: Context, mask: AttentionMask, seed: Tensor) -> Tensor:
         """The same by a kernel, which drops by the seed; nothing as large as the scores is kept."""
         from clozelab.kernels.relative import attend
 
@@ -116,15 +122,15 @@ class RelativeAttention(nn.Module):
         far = self._biased(q, self.position_bias) @ context.distances.mT
         segments = self.segments.to(q.dtype).permute(1, 2, 0)
         same, other = (self._biased(q, self.segment_bias) @ segments).unbind(-1)
-        asked, keys, values = (
-            one.transpose(1, 2)
-            for one in (self._biased(q, self.content_bias), context.keys, context.values)
+        queries, keys, values = (
+            x.transpose(1, 2)
+            for x in (self._biased(q, self.content_bias), context.keys, context.values)
         )
         rate = self.rate if self.training else 0.0
-        found = attend(
-            asked, keys, values, far, same, other, sight=view.ranks, seed=seed, rate=rate
+        attended = attend(
+            queries, keys, values, far, same, other, ranks=mask.ranks, seed=seed, rate=rate
         )
-        out: Tensor = self.output(found.flatten(2))
+        out: Tensor = self.output(attended.flatten(2))
         return out
 
     def _split(self, x: Tensor) -> Tensor:
@@ -178,27 +184,28 @@ class Streams(nn.Module):
         """The states of every token and the queries'; with `keep` those of every layer as well."""
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
-        rows = grid(batch)
+        rows = padding(batch)
         memory = None if batch.memory is None else batch.memory.detach().to(dtype)
-        content, queries = look(batch, rows, memory)
-        scene = Scene(content, queries, self._waves(batch, content).to(dtype), batch.reverse)
-        x = rows.lay(self._drop(self.embeddings.words(batch.ids).to(dtype)))
+        content, queries = attention_masks(batch, rows, memory)
+        distances = self._sinusoids(batch, content).to(dtype)
+        inputs = AttentionInputs(content, queries, distances, batch.reverse)
+        x = rows.pad(self._drop(self.embeddings.words(batch.ids).to(dtype)))
         g = None if queries is None else self._first_queries(queries, dtype)
         states, seeds = [x], self._seeds(x.device)
         layer = self._compiled if self._compiled is not None and self.training else self._layer
         for number, (attention, ffn) in enumerate(zip(self.attention, self.ffn, strict=True)):
             past = None if memory is None else memory[number]
-            drawn = (None, None) if seeds is None else tuple(seeds[number])
-            given = (attention, ffn, (x, g), past, scene, drawn)
+            pair = (None, None) if seeds is None else tuple(seeds[number])
+            arguments = (attention, ffn, (x, g), past, inputs, pair)
             if self.recompute and self.training:
-                x, g = checkpoint(layer, *given, use_reentrant=False)
+                x, g = checkpoint(layer, *arguments, use_reentrant=False)
             else:
-                x, g = layer(*given)
+                x, g = layer(*arguments)
             states.append(x)
         return Encoded(
-            rows.pack(self._drop(x)),
+            rows.unpad(self._drop(x)),
             table,
-            tuple(rows.pack(each) for each in states) if keep else (),
+            tuple(rows.unpad(each) for each in states) if keep else (),
             None if g is None else self._drop(g).flatten(0, 1),
             None if batch.order is None else self._remember(states[:-1], memory, rows),
         )
@@ -213,10 +220,10 @@ class Streams(nn.Module):
             return None
         return torch.randint(2**63 - 1, (len(self.ffn), 2), device=device)
 
-    def _waves(self, batch: Input, view: View) -> Tensor:
+    def _sinusoids(self, batch: Input, mask: AttentionMask) -> Tensor:
         """[2 or 1, P, W] sinusoids of every distance, forwards and, if some are, backwards."""
         weight = self.embeddings.words.weight
-        length, keys = view.seen.shape[-2:]
+        length, keys = mask.visible.shape[-2:]
         distances = torch.arange(keys, -length, -1, device=weight.device, dtype=weight.dtype)
         waves = sinusoids(distances, self.shape.width)
         if batch.reverse is not None:
@@ -225,9 +232,9 @@ class Streams(nn.Module):
         # distances are projected once and not once for each block.
         return self._drop(waves)
 
-    def _first_queries(self, view: View, dtype: torch.dtype) -> Tensor:
+    def _first_queries(self, mask: AttentionMask, dtype: torch.dtype) -> Tensor:
         """[B, T, W] the same learned vector everywhere."""
-        blocks, _, slots, _ = view.seen.shape
+        blocks, _, slots, _ = mask.visible.shape
         first = self.embeddings.query.to(dtype).expand(blocks, slots, -1)
         return self._drop(first)
 
@@ -237,18 +244,18 @@ class Streams(nn.Module):
         ffn: nn.Module,
         streams: tuple[Tensor, Tensor | None],
         past: Tensor | None,
-        scene: Scene,
+        inputs: AttentionInputs,
         seeds: tuple[Tensor | None, ...],
     ) -> tuple[Tensor, Tensor | None]:
         """One layer: both streams with the same weights, both looking at memory and content."""
         assert isinstance(attention, RelativeAttention)
         assert isinstance(ffn, FeedForward)
         x, g = streams
-        read = x if past is None else torch.cat([past, x], dim=1)
-        context = attention.context(read, scene.waves, scene.reverse)
-        if g is not None and scene.queries is not None:
-            g = self._stream(attention, ffn, g, context, scene.queries, seeds[1])
-        return self._stream(attention, ffn, x, context, scene.content, seeds[0]), g
+        keys = x if past is None else torch.cat([past, x], dim=1)
+        context = attention.context(keys, inputs.sinusoids, inputs.reverse)
+        if g is not None and inputs.queries is not None:
+            g = self._stream(attention, ffn, g, context, inputs.queries, seeds[1])
+        return self._stream(attention, ffn, x, context, inputs.content, seeds[0]), g
 
     def _stream(
         self,
@@ -256,16 +263,16 @@ class Streams(nn.Module):
         ffn: FeedForward,
         x: Tensor,
         context: Context,
-        view: View,
+        mask: AttentionMask,
         seed: Tensor | None,
     ) -> Tensor:
         """One stream through one layer, normalised after each half's sum."""
-        x = attention.norm(x + self._drop(attention(x, context, view, seed)))
+        x = attention.norm(x + self._drop(attention(x, context, mask, seed)))
         inner = self._drop(activate(ffn.inner(x), ffn.activation))
         out: Tensor = ffn.norm(x + self._drop(ffn.output(inner)))
         return out
 
-    def _remember(self, inputs: list[Tensor], old: Tensor | None, rows: Grid) -> Tensor | None:
+    def _remember(self, inputs: list[Tensor], old: Tensor | None, rows: Padding) -> Tensor | None:
         """[layers, B, M, W] what the layers read in the first half of each block, after the old."""
         size = self.shape.memory
         if not size:
@@ -274,8 +281,8 @@ class Streams(nn.Module):
         new = torch.stack([x[:, :half] for x in inputs]).detach()
         if rows.real is not None:
             new = new.masked_fill(~rows.real[:, :half, None], 0.0)
-        kept = (new if old is None else torch.cat([old, new], dim=2))[:, :, -size:]
-        return functional.pad(kept, (0, 0, size - kept.shape[2], 0))
+        memory = (new if old is None else torch.cat([old, new], dim=2))[:, :, -size:]
+        return functional.pad(memory, (0, 0, size - memory.shape[2], 0))
 
     def _drop(self, x: Tensor) -> Tensor:
         """Dropout at the encoder's rate."""

@@ -213,12 +213,12 @@ def _relative(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """[B, R, H, D] attended sums, and [B, H, R] the logarithm of each row's sum of weights."""
     q, k, v, far, same, other = (x.contiguous() for x in (q, k, v, far, same, other))
-    sight = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
+    ranks = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
     blocks, rows, heads, width = q.shape
     out = torch.empty_like(q)
     logs = q.new_empty((blocks, heads, rows), dtype=torch.float32)
     _forward[(triton.cdiv(rows, FORWARD["BM"]), blocks * heads)](
-        q, k, v, far, same, other, *sight, seed, out, logs,
+        q, k, v, far, same, other, *ranks, seed, out, logs,
         rows, k.shape[1], far.shape[3], inverse_root(width) / math.log(2), threshold(rate),
         scale(rate),
         HEADS=heads, WIDTH=width, DROPS=rate > 0, **FORWARD,
@@ -242,7 +242,7 @@ def _relative_backward(
     by_out, q, k, v, far, same, other = (
         x.contiguous() for x in (by_out, q, k, v, far, same, other)
     )
-    sight = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
+    ranks = [x.contiguous() for x in (own, itself, shift, mine, index, theirs)]
     blocks, rows, heads, width = q.shape
     # What no row is as far from as the table says has no gradient.
     by_far = torch.zeros_like(far)
@@ -253,11 +253,11 @@ def _relative_backward(
     numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "DROPS": rate > 0}
     _by_queries[(triton.cdiv(rows, QUERIES["BM"]), streams)](
-        by_out, q, k, v, far, same, other, *sight, seed, out, logs, deltas,
+        by_out, q, k, v, far, same, other, *ranks, seed, out, logs, deltas,
         by_q, by_far, by_same, by_other, *sizes, *numbers, **settings, **QUERIES,
     )  # fmt: skip
     _by_others[(triton.cdiv(k.shape[1], OTHERS["BN"]), streams)](
-        by_out, q, k, v, far, same, other, *sight, seed, logs, deltas, by_k, by_v,
+        by_out, q, k, v, far, same, other, *ranks, seed, logs, deltas, by_k, by_v,
         *sizes, *numbers, **settings, **OTHERS,
     )  # fmt: skip
     return by_q, by_k, by_v, by_far, by_same, by_other
@@ -287,14 +287,14 @@ _relative.register_autograd(_return, setup_context=_keep)
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, far: Tensor, same: Tensor, other: Tensor, *,
-    sight: Sequence[Tensor], seed: Tensor, rate: float,
+    ranks: Sequence[Tensor], seed: Tensor, rate: float,
 ) -> Tensor:  # fmt: skip
     """[B, R, H, D] queries, [B, K, H, D] keys and values → [B, R, H, D].
 
     `far` are the scores by distance, [B, H, R, P]; `same` and `other`, [B, H, R], those of a column
-    of the row's own segment and of another. `sight` is six times whole numbers of 32 bits: for each
+    of the row's own segment and of another. `ranks` is six times whole numbers of 32 bits: for each
     row its own number, the column it is itself (or -1), the shift of its distances and its segment,
     all [B, R]; for each column its index and its segment, [B, K].
     """
-    out, _ = _relative(q, k, v, far, same, other, *sight, seed, rate)
+    out, _ = _relative(q, k, v, far, same, other, *ranks, seed, rate)
     return out

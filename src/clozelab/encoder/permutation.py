@@ -1,0 +1,154 @@
+"""The attention masks of a permutation language model (XLNet §2.2-2.3), memory and distances.
+
+Blocks are padded to a rectangle here; the keys of a block are its memory, then its own tokens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from clozelab.contracts import Input
+from clozelab.encoder.attention import rectangle
+
+_PLAIN, _TARGET = 0, 2  # of Input.kinds
+
+
+class Padding(NamedTuple):
+    """Packed blocks as the rows of a rectangle, and back."""
+
+    length: int
+    tokens: Tensor | None  # [B · L] the token in each cell; None: the tokens lie so already
+    cells: Tensor | None  # [N] the cell of each token
+    real: Tensor | None  # [B, L] which cells are tokens; None: all
+
+    def pad(self, x: Tensor) -> Tensor:
+        """[N, …] → [B, L, …]."""
+        padded = x if self.tokens is None else x.index_select(0, self.tokens)
+        return padded.view(-1, self.length, *x.shape[1:])
+
+    def unpad(self, x: Tensor) -> Tensor:
+        """[B, L, …] → [N, …]."""
+        flat = x.flatten(0, 1)
+        return flat if self.cells is None else flat.index_select(0, self.cells)
+
+
+class Ranks(NamedTuple):
+    """An attention mask in a few integers of 32 bits for each query and each key.
+
+    Query i sees key j exactly if query_rank(i) > key_rank(j), or if they are the same token.
+    """
+
+    query_rank: Tensor  # [B, R]
+    own_key: Tensor  # [B, R] the key of the same token, or -1
+    shift: Tensor  # [B, R] the column of its distance to the first key
+    query_segment: Tensor  # [B, R]
+    key_rank: Tensor  # [B, K]
+    key_segment: Tensor  # [B, K]
+
+
+class AttentionMask(NamedTuple):
+    """What the queries of one stream see of their keys."""
+
+    visible: Tensor  # [B, 1, R, K]
+    same_segment: Tensor  # [B, 1, R, K]
+    columns: Tensor | None  # [B, 1, R, K] each distance's column; None: queries are all the cells
+    ranks: Ranks  # what all that follows from
+
+    def by_key(self, scores: Tensor) -> Tensor:
+        """[B, H, R, P] scores by distance, furthest first → [B, H, R, K] by key."""
+        if self.columns is not None:
+            return scores.gather(3, self.columns.expand(-1, scores.shape[1], -1, -1))
+        # The row below begins one column further left: read on with rows one column shorter.
+        blocks, heads, rows, width = scores.shape
+        # (Narrowed, not sliced: a slice of a free length is lost on the exporter to ONNX.)
+        shorter = scores.flatten(2).narrow(2, rows, rows * (width - 1))
+        by_row = shorter.view(blocks, heads, rows, width - 1)
+        return by_row.narrow(3, 0, self.visible.shape[-1])
+
+
+def padding(batch: Input) -> Padding:
+    """The rectangle of a batch."""
+    if batch.dense:
+        return Padding(batch.longest, None, None, batch.seen)
+    return Padding(batch.longest, *rectangle(batch))
+
+
+def attention_masks(
+    batch: Input, padding: Padding, memory: Tensor | None
+) -> tuple[AttentionMask, AttentionMask | None]:
+    """The masks of the content stream and, where there are queries, of the query stream."""
+    query_ranks, key_ranks = _ranks(batch, padding)
+    segments = padding.pad(batch.segments)
+    positions = torch.arange(padding.length, device=batch.ids.device).expand_as(query_ranks)
+    keys = (key_ranks, segments)
+    content = _mask((query_ranks, positions, segments), keys, memory, sees_itself=True)
+    if batch.queries is None:
+        return content, None
+    at = batch.places[batch.queries].long()
+    rows = (query_ranks.gather(1, at), at, segments.gather(1, at))
+    queries = _mask(rows, keys, memory, sees_itself=False)
+    # Key j and a query at position i of the block are past + i - j apart; columns count down from
+    # a distance of past + length.
+    numbers = torch.arange(queries.visible.shape[-1], device=at.device)
+    columns = (padding.length - at[:, :, None] + numbers)[:, None]
+    return content, queries._replace(columns=columns)
+
+
+def sinusoids(distances: Tensor, width: int) -> Tensor:
+    """[1, P, W] sines, then cosines, of each distance at wavelengths from 2π to 10000 · 2π."""
+    even = torch.arange(0, width, 2, device=distances.device, dtype=distances.dtype)
+    angles = distances[:, None] * 10000.0 ** -(even / width)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[None]
+
+
+def _ranks(batch: Input, padding: Padding) -> tuple[Tensor, Tensor]:
+    """[B, L] a rank as query and one as key for each cell: i sees j if query(i) > key(j).
+
+    Plain tokens have key rank -1 and query rank 0, so all see them and they see each other; a
+    target's query rank is its key rank, so it sees what comes before it in the factorisation order;
+    a special's is one more, so it sees itself as well. The second half's ranks lie above all of the
+    first half's.
+    """
+    positions = padding.pad(batch.places)
+    query, key = torch.zeros_like(positions), torch.full_like(positions, -1)
+    if batch.order is not None:
+        assert batch.kinds is not None, "an order of prediction comes with the tokens' kinds"
+        kinds = padding.pad(batch.kinds)
+        lengths = batch.starts.diff()[:, None]
+        second_half = (positions >= (lengths + 1) // 2) * (padding.length + 1)
+        key = torch.where(kinds == _PLAIN, -1, padding.pad(batch.order)) + second_half
+        query = torch.where(kinds == _TARGET, key, key + 1)
+    if padding.real is not None:
+        key = torch.where(padding.real, key, 4 * padding.length)
+    return query, key
+
+
+def _mask(
+    queries: tuple[Tensor, Tensor, Tensor],
+    keys: tuple[Tensor, Tensor],
+    memory: Tensor | None,
+    *,
+    sees_itself: bool,
+) -> AttentionMask:
+    """The mask of rows with (rank, position, segment) over keys with (rank, segment).
+
+    Memory stands in front of the block: always visible but where it is blank, in segment 0.
+    """
+    rank, at, segment = queries
+    key_rank, key_segment = keys
+    length, past = key_rank.shape[1], 0
+    if memory is not None:
+        real, past = memory[-1].any(-1), memory.shape[2]
+        key_rank = torch.cat([torch.where(real, -2, 4 * length), key_rank], dim=1)
+        blank = torch.zeros_like(real, dtype=key_segment.dtype)
+        key_segment = torch.cat([blank, key_segment], dim=1)
+    own = at + past if sees_itself else torch.full_like(at, -1)
+    numbers = torch.arange(key_rank.shape[1], device=at.device)
+    visible = (rank[:, :, None] > key_rank[:, None, :]) | (own[:, :, None] == numbers)
+    same = segment[:, :, None] == key_segment[:, None, :]
+    integers = (rank, own, length - at, segment, key_rank, key_segment)
+    ranks = Ranks(*(x.int() for x in integers))
+    return AttentionMask(visible[:, None], same[:, None], None, ranks)
