@@ -21,8 +21,8 @@ from clozelab.contracts import Counts
 from clozelab.text.building import make
 from clozelab.text.store import Corpus
 from clozelab.text.store.manifest import render
-from clozelab.text.store.options import Options
-from clozelab.text.tokenizers import ByteBpe, Training
+from clozelab.text.store.options import BuildOptions
+from clozelab.text.tokenizers import ByteBpe, TokenizerSpec
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "200", "NO_COLOR": ""}
@@ -60,7 +60,7 @@ def write(file: Path, documents: Sequence[str]) -> str:
 def build(
     inputs: str | list[str],
     out: Path,
-    tokenizer: Training | Tokenizer | None = None,
+    tokenizer: TokenizerSpec | Tokenizer | None = None,
     *,
     counts: Counts | None = None,
     **options: Any,
@@ -70,7 +70,7 @@ def build(
         [inputs] if isinstance(inputs, str) else inputs,
         out,
         tokenizer=tokenizer or ByteBpe(vocabulary=600),
-        options=Options(**{"workers": 1, **options}),
+        options=BuildOptions(**{"workers": 1, **options}),
         counts=Counts() if counts is None else counts,
     )
     while True:

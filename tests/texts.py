@@ -11,7 +11,7 @@ from tokenizers import Encoding, Tokenizer
 
 from clozelab import data
 from clozelab.contracts import Counts
-from clozelab.text.encoding import Encoder
+from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.tokenizers import TOKENIZERS
 
 KINDS = sorted(TOKENIZERS)
@@ -72,9 +72,9 @@ def copy(kind: str) -> Tokenizer:
     return Tokenizer.from_file(str(data.tokenizer(kind)))
 
 
-def encoder(tokenizer: Tokenizer, *, segment: bool = False) -> Encoder:
+def encoder(tokenizer: Tokenizer, *, segment: bool = False) -> CachedTokenizer:
     """An encoder whose counts do not matter."""
-    return Encoder(tokenizer, segment=segment, counts=Counts())
+    return CachedTokenizer(tokenizer, segment=segment, counts=Counts())
 
 
 def literal(tokenizer: Tokenizer) -> Tokenizer:

@@ -25,7 +25,7 @@ from clozelab.errors import UserError
 from clozelab.masking import Corruption
 from clozelab.masking.ngram import Ngram
 from clozelab.masking.rarity import Rarity
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
 from clozelab.masking.whole_word import WholeWord
 
@@ -35,7 +35,7 @@ HIDERS: list[Masking] = [
     Token(rate=0.9, count="floor", specials=True),
     WholeWord(rate=0.5),
     Ngram(rate=0.5),
-    Span(rate=0.5),
+    SpanMasking(rate=0.5),
     Rarity(),
 ]
 CORRUPTIONS = [
@@ -132,7 +132,7 @@ def test_decisions_about_tokens_come_in_the_shares_asked_for(how: Corruption) ->
 def test_decisions_about_words_and_spans_come_in_the_shares_asked_for(unit: str) -> None:
     how = Corruption(unit=unit)  # type: ignore[arg-type]
     blocks = repeat([1, 2, 1, 3] * 70, 2400)
-    hidden = hide(WholeWord() if unit == "word" else Span(), blocks)
+    hidden = hide(WholeWord() if unit == "word" else SpanMasking(), blocks)
     leading = np.isin(hidden.positions, hidden.spans[:, 0])
     decisions = corrupt(how, blocks, hidden).decisions[leading]
     assert len(decisions) > 20_000
@@ -152,7 +152,7 @@ def test_decisions_are_drawn_apart_from_the_choice() -> None:
 
 def test_a_span_is_treated_alike_throughout() -> None:
     blocks = repeat([1, 2, 1, 3] * 70, 50)
-    hidden = hide(Span(), blocks)
+    hidden = hide(SpanMasking(), blocks)
     decisions = corrupt(Corruption(unit="span", mask=0.4, same=0.3), blocks, hidden).decisions
     of = np.repeat(np.arange(len(hidden.spans)), np.diff(hidden.spans, axis=1)[:, 0])
     first = np.concatenate([[0], np.flatnonzero(np.diff(of)) + 1])
@@ -162,7 +162,7 @@ def test_a_span_is_treated_alike_throughout() -> None:
 
 def test_a_word_is_treated_alike_throughout_and_neighbours_apart() -> None:
     blocks = repeat([2, 3] * 30, 50)
-    hidden = hide(Span(rate=0.5), blocks)
+    hidden = hide(SpanMasking(rate=0.5), blocks)
     out = np.full(len(blocks.ids), 9)
     out[hidden.positions] = corrupt(
         Corruption(unit="word", mask=0.4, same=0.3), blocks, hidden

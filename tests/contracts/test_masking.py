@@ -16,10 +16,10 @@ from clozelab.keys import key
 from clozelab.masking import PARTS
 from clozelab.masking.knowledge import LEVELS, Knowledge
 from clozelab.masking.ngram import Ngram
-from clozelab.masking.nothing import Nothing
-from clozelab.masking.partial import Partial
+from clozelab.masking.none import NoMasking
+from clozelab.masking.permutation_targets import PermutationTargets
 from clozelab.masking.rarity import Rarity
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
 from clozelab.masking.whole_word import WholeWord
 
@@ -98,10 +98,10 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(Ngram(longest=1, cap=20), capped),
     ],
     "span": [
-        Example(Span(), lambda n, c: ceil(0.15 * c)),
-        Example(Span(ends="whole"), lambda n, c: ceil(0.15 * c)),
-        Example(Span(rate=0.7, p=0.5, longest=3), lambda n, c: ceil(0.7 * c)),
-        Example(Span(rate=0.7, ends="whole", longest=1), lambda n, c: ceil(0.7 * c)),
+        Example(SpanMasking(), lambda n, c: ceil(0.15 * c)),
+        Example(SpanMasking(ends="whole"), lambda n, c: ceil(0.15 * c)),
+        Example(SpanMasking(rate=0.7, p=0.5, longest=3), lambda n, c: ceil(0.7 * c)),
+        Example(SpanMasking(rate=0.7, ends="whole", longest=1), lambda n, c: ceil(0.7 * c)),
     ],
     "knowledge": [
         Example(Knowledge(), bert, a_unit),
@@ -112,16 +112,18 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(Knowledge(choose="bernoulli"), whole_content, some=False),
     ],
     "partial": [  # choices that fall on specials are dropped, so that none may be left
-        Example(Partial(), lambda n, c: int(0.1667 * n), some=False),
-        Example(Partial(unit="piece"), lambda n, c: int(0.1667 * n), some=False),
-        Example(Partial(rate=0.5, longest=2, context=2), lambda n, c: n // 2, some=False),
+        Example(PermutationTargets(), lambda n, c: int(0.1667 * n), some=False),
+        Example(PermutationTargets(unit="piece"), lambda n, c: int(0.1667 * n), some=False),
+        Example(
+            PermutationTargets(rate=0.5, longest=2, context=2), lambda n, c: n // 2, some=False
+        ),
     ],
     "rarity": [
         Example(Rarity(), lambda n, c: ceil(0.15 * n)),
         Example(Rarity(rate=0.5, smoothing=0.0), lambda n, c: ceil(0.5 * n)),
         Example(Rarity(scope="batch"), whole_content, some=False, alone=False),
     ],
-    "nothing": [Example(Nothing(), lambda n, c: 0, some=False)],
+    "nothing": [Example(NoMasking(), lambda n, c: 0, some=False)],
 }
 PINNED = {
     "token": "799401960d72caf8",

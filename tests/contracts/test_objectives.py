@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
 
 from clozelab.contracts import Blocks, Targets
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
 from clozelab.masking.whole_word import WholeWord
 from clozelab.objectives import PARTS, Objective
@@ -54,7 +54,7 @@ each = pytest.mark.parametrize(
     ("name", "part"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
 )
 PROSE = lay([[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9])
-MASKINGS = (Span(rate=0.3), WholeWord(rate=0.5), Token())
+MASKINGS = (SpanMasking(rate=0.3), WholeWord(rate=0.5), Token())
 
 
 def shape_of(part: Objective) -> Shape:
@@ -72,7 +72,7 @@ def test_every_objective_has_an_example() -> None:
 @settings(max_examples=25, deadline=None)
 @given(blocks=ragged(), masking=st.sampled_from(MASKINGS))
 def test_targets_lie_in_their_blocks_and_hang_on_no_other(
-    name: str, part: Objective, blocks: Blocks, masking: Span | WholeWord | Token
+    name: str, part: Objective, blocks: Blocks, masking: SpanMasking | WholeWord | Token
 ) -> None:
     case = complete(blocks, masking)
     found = case.targets(part)
@@ -117,7 +117,7 @@ def measured(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict
 
 @each
 def test_sums_add_over_blocks(name: str, part: Objective) -> None:
-    case = complete(PROSE, Span(rate=0.3))
+    case = complete(PROSE, SpanMasking(rate=0.3))
     shape, model = shape_of(part), Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks)
     x = states(part, case.blocks, shape)
@@ -136,7 +136,7 @@ def test_sums_add_over_blocks(name: str, part: Objective) -> None:
 
 @each
 def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: Objective) -> None:
-    case = complete(PROSE, Span(rate=0.3))
+    case = complete(PROSE, SpanMasking(rate=0.3))
     plain, sums = measured(part, case)
     filled, more = measured(part, case, idle=9)
     labels = [v for k, v in case.targets(part).columns.items() if k.endswith("labels")]
@@ -154,7 +154,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
     name: str, part: Objective, idle: int
 ) -> None:
     model, shape = Alone(part, shape_of(part)), shape_of(part)
-    case = complete(PROSE, Span(rate=0.3))
+    case = complete(PROSE, SpanMasking(rate=0.3))
     x = states(part, case.blocks, shape)
     none = Targets(
         np.zeros(1, np.int64),
@@ -170,7 +170,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
 
 @each
 def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> None:
-    model, sums = measured(part, complete(PROSE, Span(rate=0.3)))
+    model, sums = measured(part, complete(PROSE, SpanMasking(rate=0.3)))
     assert sums["loss"] > 0
     for name_, parameter in model.head.named_parameters():
         assert parameter.grad is not None, name_
@@ -180,7 +180,7 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 
 @each
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), Span(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(rate=0.3))
     model = Alone(part, shape_of(part))
     targets = columns(case.targets(part), lengths(part, case.blocks), idle=2)
     x = states(part, case.blocks, shape_of(part))
@@ -194,7 +194,7 @@ def test_a_head_compiles_whole(name: str, part: Objective) -> None:
 
 @each
 def test_half_precision_states_give_single_precision_losses(name: str, part: Objective) -> None:
-    case = complete(PROSE, Span(rate=0.3))
+    case = complete(PROSE, SpanMasking(rate=0.3))
     model = Alone(part, shape_of(part))
     targets = columns(case.targets(part), lengths(part, case.blocks))
     x = states(part, case.blocks, shape_of(part)).detach()

@@ -313,7 +313,7 @@ def test_a_model_makes_the_tables_of_its_tokenizer_once(
     given = load(str(made / "bert"))
     made_by: list[object] = []
 
-    class Counted(encoding.Encoder):
+    class Counted(encoding.CachedTokenizer):
         def __init__(self, *values: Any, **named: Any) -> None:
             made_by.append(values)
             super().__init__(*values, **named)

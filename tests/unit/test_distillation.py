@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.encoder.transformer import Transformer
 from clozelab.errors import UserError
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.heads import chunks
 from clozelab.objectives.heads.teacher import start_from
@@ -58,7 +58,7 @@ def taught(
 
 
 def test_student_and_teacher_meet_at_every_token_or_at_the_hidden_ones() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), Span(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(rate=0.3))
     blocks, at = case.blocks, case.hidden.positions
     every = case.targets(Distillation())
     assert every.starts.tolist() == blocks.starts.tolist()

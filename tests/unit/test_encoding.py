@@ -13,13 +13,13 @@ from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, pr
 
 from clozelab.contracts import Counts, Mark
 from clozelab.text import encoding
-from clozelab.text.encoding import Encoded, Encoder, stretches
+from clozelab.text.encoding import CachedTokenizer, Tokenised, stretches
 from clozelab.text.words import after_space
 
 SENTENCE = "one two, three"
 
 
-def check_equals_whole(plain: Tokenizer, encoder: Encoder, sentence: str) -> None:
+def check_equals_whole(plain: Tokenizer, encoder: CachedTokenizer, sentence: str) -> None:
     """Ids and characters are those of the library given the sentence in one piece."""
     given = encoder.encode([sentence], characters=True)
     wanted = whole(plain, sentence)
@@ -29,7 +29,7 @@ def check_equals_whole(plain: Tokenizer, encoder: Encoder, sentence: str) -> Non
     assert given.stops.tolist() == [stop for _, stop in wanted.offsets]
 
 
-def same(one: Encoded, two: Encoded) -> bool:
+def same(one: Tokenised, two: Tokenised) -> bool:
     return (
         one.ids.tolist() == two.ids.tolist()
         and one.marks.tolist() == two.marks.tolist()
@@ -251,5 +251,7 @@ def test_the_first_token_of_a_sentence_begins_every_unit(kind: str) -> None:
 
 def test_counts_belong_to_the_encoder_that_was_given_them() -> None:
     counts = Counts()
-    Encoder(tokenizer("chars"), segment=True, counts=counts).encode(["中国", "no ideograph", "人"])
+    CachedTokenizer(tokenizer("chars"), segment=True, counts=counts).encode(
+        ["中国", "no ideograph", "人"]
+    )
     assert counts.numbers == {"sentences segmented": 2}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from reading import document_of, everything, pairs, sentence_of, whole
 
-from clozelab.blocks.sentence_order import SentenceOrder
+from clozelab.blocks.sentence_order import SentenceOrderPair
 from clozelab.blocks.sentence_pair import SentencePair
 from clozelab.contracts import Blocks, Documents, Ints
 from clozelab.errors import UserError
@@ -126,7 +126,7 @@ def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None
 
 def test_swapping_back_gives_a_stretch_of_one_document() -> None:
     documents = prose(least=2)
-    blocks = everything(SentenceOrder(length=2000).plan(documents, 5))
+    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
     for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         first, second = (two, one) if label else (one, two)
         assert second[0] == first[-1] + 1
@@ -137,7 +137,7 @@ def test_swapping_back_gives_a_stretch_of_one_document() -> None:
 
 def test_trimmed_halves_keep_their_order_and_their_document() -> None:
     documents = prose(least=2)
-    blocks = everything(SentenceOrder(length=40, short=0).plan(documents, 5))
+    blocks = everything(SentenceOrderPair(length=40, short=0).plan(documents, 5))
     assert (blocks.lengths == 40).mean() > 0.3
     for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
         assert (two[0] > one[-1]) == (label == 0)
@@ -146,7 +146,7 @@ def test_trimmed_halves_keep_their_order_and_their_document() -> None:
 
 
 def test_half_the_pairs_are_swapped() -> None:
-    plan = SentenceOrder(length=40).plan(made.placed([[8] * 20] * 700), 5)
+    plan = SentenceOrderPair(length=40).plan(made.placed([[8] * 20] * 700), 5)
     labels = labels_of(everything(plan))
     assert plan.notes["swapped"] == labels.mean()
     assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
@@ -154,7 +154,7 @@ def test_half_the_pairs_are_swapped() -> None:
 
 def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
     documents = made.placed([[8] * 20] * 3000)
-    blocks = everything(SentenceOrder(length=2000).plan(documents, 5))
+    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
     sizes = np.array([[len(one), len(two)] for one, two in pairs(blocks)])
     swapped = labels_of(blocks) == 1
     straight, turned = sizes[~swapped].mean(axis=0), sizes[swapped][:, ::-1].mean(axis=0)
@@ -164,13 +164,13 @@ def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
 
 def test_single_sentences_have_no_order_and_are_skipped() -> None:
     documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
-    plan = SentenceOrder(length=64, short=0).plan(documents, 5)
+    plan = SentenceOrderPair(length=64, short=0).plan(documents, 5)
     assert (len(plan), plan.notes["single sentences skipped"]) == (10, 30)
 
 
 def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() -> None:
     documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
-    plan = SentenceOrder(length=64, short=0, compat="albert").plan(documents, 5)
+    plan = SentenceOrderPair(length=64, short=0, compat="albert").plan(documents, 5)
     blocks = everything(plan)
     assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
     alone = 0
@@ -185,10 +185,10 @@ def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() 
 
 def test_a_corpus_of_single_sentences_has_no_order() -> None:
     with pytest.raises(UserError, match="not one block"):
-        SentenceOrder(length=64).plan(made.placed([[5]] * 30), 5)
+        SentenceOrderPair(length=64).plan(made.placed([[5]] * 30), 5)
 
 
-@pytest.mark.parametrize("part", [SentencePair, SentenceOrder])
+@pytest.mark.parametrize("part", [SentencePair, SentenceOrderPair])
 def test_two_segments_need_five_tokens(part: type) -> None:
     with pytest.raises(UserError, match="length = 4"):
         part(length=4)

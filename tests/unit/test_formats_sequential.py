@@ -19,7 +19,7 @@ from clozelab.blocks.doc_sentences import DocSentences
 from clozelab.blocks.full_sentences import FullSentences
 from clozelab.blocks.pairs import draw
 from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.sentence_order import SentenceOrder
+from clozelab.blocks.sentence_order import SentenceOrderPair
 from clozelab.contracts import Documents
 from clozelab.keys import coin_flips, mix, randint, uniform
 
@@ -218,5 +218,5 @@ def test_segment_pairs_block_by_block(compat: str, single: str, length: int, sho
 @pytest.mark.parametrize("compat", ["none", "albert"])
 @pytest.mark.parametrize(("length", "short"), [(5, 0.1), (40, 0.5), (128, 0.1), (2000, 0.0)])
 def test_sentence_order_block_by_block(compat: str, length: int, short: float) -> None:
-    part = SentenceOrder(length=length, short=short, compat=compat)
+    part = SentenceOrderPair(length=length, short=short, compat=compat)
     check_against(part, corpus(), published=compat == "albert", swaps=True)

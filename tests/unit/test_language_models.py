@@ -17,7 +17,7 @@ from clozelab.config.recipe import read
 from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder.lstm import Lstm
 from clozelab.errors import UserError
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.heads import chunks
@@ -44,7 +44,7 @@ def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
 def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     part: CausalLm | MaskedLm,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), Span(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(rate=0.3))
     shape = Shape()
     model, x = Alone(part, shape), states(part, case.blocks, shape)
     targets = columns(case.targets(part), case.blocks.lengths)
@@ -62,7 +62,7 @@ def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     "part", [CausalLm(), CausalLm(head="transform"), MaskedLm(), SpanBoundary(), SpanJoint()]
 )
 def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
-    case = complete(lay([[1, 2, 1, 4] * 30] * 4), Span(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(rate=0.3))
     shape = Shape(width=32, embedding=32)
     model = Alone(part, shape)
     torch.nn.init.normal_(model.table, std=0.02)

@@ -25,7 +25,7 @@ from clozelab.files import mark
 from clozelab.text.reading import fields, layouts
 from clozelab.text.reading.layouts import guess
 from clozelab.text.reading.sources import (
-    Progress,
+    BytesRead,
     RawDocument,
     Reading,
     documents,
@@ -306,7 +306,7 @@ def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> 
     else:
         content = jsonl(*({"text": text} for text in words)) if "json" in name else "\n".join(words)
         write(path, PACK.get(path.suffix, bytes)(content.encode()))
-    progress = Progress()
+    progress = BytesRead()
     seen = [
         progress.done
         for _ in documents([str(path)], Reading(layout="lines"), Counts(), progress=progress)

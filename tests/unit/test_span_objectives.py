@@ -14,7 +14,7 @@ from torch import Tensor
 from clozelab.config.recipe import read
 from clozelab.contracts import Corrupted, Encoded, Hidden, Targets
 from clozelab.errors import UserError
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.masking.whole_word import WholeWord
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
@@ -82,8 +82,10 @@ def test_a_long_span_is_predicted_as_far_as_told() -> None:
     assert len(case.targets(SpanBoundary(longest=4)).columns["labels"]) == 4
 
 
-@pytest.mark.parametrize("masking", [Span(rate=0.4), WholeWord(rate=0.5)])
-def test_boundaries_are_never_hidden_and_targets_always_are(masking: Span | WholeWord) -> None:
+@pytest.mark.parametrize("masking", [SpanMasking(rate=0.4), WholeWord(rate=0.5)])
+def test_boundaries_are_never_hidden_and_targets_always_are(
+    masking: SpanMasking | WholeWord,
+) -> None:
     case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 8, [2, 1, 1] * 10]), masking)
     found = case.targets(SpanBoundary(boundary="any", positions=99, longest=99))
     base = np.repeat(case.blocks.starts[:-1], np.diff(found.starts))

@@ -18,7 +18,7 @@ from clozelab import files
 from clozelab.contracts import Counts, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold
-from clozelab.text.encoding import Encoder
+from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus, shards
 from clozelab.text.tokenizers import ByteBpe, Wordpiece
@@ -245,7 +245,7 @@ def test_a_words_number_is_its_line(made: Corpus) -> None:
 
 
 def test_a_word_is_one_word_with_and_without_its_space(made: Corpus) -> None:
-    encoder = Encoder(made.tokenizer, segment=False, counts=Counts())
+    encoder = CachedTokenizer(made.tokenizer, segment=False, counts=Counts())
     encoded = encoder.encode(["the", " the"])
     keys = fold(encoded.ids, encoded.starts[:-1])
     assert keys[0] != keys[1]  # byte BPE has two tokens for it
@@ -352,9 +352,13 @@ def test_text_without_a_token_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
-    work = shards.Work(ByteBpe(300).train(iter(["abc"])).to_str(), "plain", False, shards.Runs())
-    encoder = shards.Encoder(Tokenizer.from_str(work.tokenizer), segment=False, counts=Counts())
-    job = shards.Job([shards.RawDocument("One two. Three.", "a:1")])
+    work = shards.TokenisingSettings(
+        ByteBpe(300).train(iter(["abc"])).to_str(), "plain", False, shards.Runs()
+    )
+    encoder = shards.CachedTokenizer(
+        Tokenizer.from_str(work.tokenizer), segment=False, counts=Counts()
+    )
+    job = shards.ShardJob([shards.RawDocument("One two. Three.", "a:1")])
     shards.save(shards.tokenise(job, work, encoder, Counts()), Counts(), tmp_path / "a.npz")
     whole = (tmp_path / "a.npz").read_bytes()
     assert shards.sound(tmp_path / "a.npz")
@@ -372,7 +376,7 @@ def test_a_new_text_gets_the_units_of_the_corpus(tmp_path: Path) -> None:
     names.write_text("New York\n", encoding="utf-8")
     text = "He saw New York and the old oak tree. " + "The old oak tree fell. " * 20
     corpus = build(write(tmp_path / "a.jsonl", [text]), tmp_path / "c", entities=str(names))
-    encoder = Encoder(corpus.tokenizer, segment=False, counts=Counts())
+    encoder = CachedTokenizer(corpus.tokenizer, segment=False, counts=Counts())
     encoded = encoder.encode(["In New York he slept."])
     assert (encoded.marks & Mark.ENTITY).all()
     corpus.mark_units(encoded)

@@ -18,7 +18,7 @@ from clozelab.config.recipe import read
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden, Input, Targets
 from clozelab.encoder.relative import Relative
 from clozelab.encoder.streams import Streams
-from clozelab.masking.partial import Partial
+from clozelab.masking.permutation_targets import PermutationTargets
 from clozelab.objectives.permutation_lm import PermutationLm
 
 V = 50
@@ -486,7 +486,7 @@ def test_targets_are_a_rectangle_of_all_that_is_hidden(length: int) -> None:
     documents = prose(40)
     plan = StreamPair(length=length, reuse=length // 2, rows=4).plan(documents, 1)
     blocks = plan.blocks(np.arange(min(12, len(plan))))
-    hidden = Partial().hide(blocks, 3, vocabulary=documents.vocabulary)
+    hidden = PermutationTargets().hide(blocks, 3, vocabulary=documents.vocabulary)
     targets = PermutationLm().targets(blocks, hidden, _untouched(blocks, hidden))
     _check_targets(blocks, hidden, targets)
     slots = len(targets.columns["at"]) // len(blocks)

@@ -13,13 +13,13 @@ from clozelab.contracts import Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import offsets
-from clozelab.text.encoding import Encoded
+from clozelab.text.encoding import Tokenised
 from clozelab.text.units import (
     LEAST_COUNT,
     LONGEST_ENTITY,
     LONGEST_PHRASE,
+    KeyCounts,
     Runs,
-    Tally,
     gazetteer,
     mark_phrases,
     mark_runs,
@@ -30,7 +30,7 @@ from clozelab.text.units import (
 )
 
 
-def cut(text: str, encoded: Encoded, bit: int) -> list[str]:
+def cut(text: str, encoded: Tokenised, bit: int) -> list[str]:
     """The units of more than one word's worth of tokens, as text."""
     assert encoded.firsts is not None and encoded.stops is not None
     first = np.flatnonzero(encoded.marks & bit).tolist()
@@ -247,7 +247,7 @@ def test_chains_of_pairs_make_phrases_of_at_most_four_words() -> None:
 
 def test_a_tally_below_its_limit_is_a_counter() -> None:
     draw = np.random.default_rng(3)
-    tally, counter = Tally(), Counter[int]()
+    tally, counter = KeyCounts(), Counter[int]()
     for _ in range(40):
         keys = draw.integers(0, 1 << 20, size=20_000, dtype=np.uint64)
         counts = draw.integers(1, 5, size=20_000)
@@ -261,7 +261,7 @@ def test_a_tally_below_its_limit_is_a_counter() -> None:
 
 @pytest.mark.parametrize("often", [1, 3])
 def test_a_tally_above_its_limit_is_bounded_and_keeps_the_frequent(often: int) -> None:
-    tally = Tally(limit=1000)
+    tally = KeyCounts(limit=1000)
     frequent = np.arange(100, dtype=np.uint64)
     for number in range(10):
         tally.add(frequent, np.full(100, often + 1))

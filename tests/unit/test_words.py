@@ -11,7 +11,7 @@ from texts import KINDS, chinese, encoder, real, tokenizer
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark
-from clozelab.text.encoding import Encoded, Encoder
+from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.words import after_space, begins, inside_segments, kind, segmenter
 
 SPLIT = pre_tokenizers.BertPreTokenizer()
@@ -186,8 +186,8 @@ def test_segmentation_never_changes_ids_or_words(kind: str) -> None:
     assert (segmented.marks & Mark.SEGMENT).sum() < (plain.marks & Mark.SEGMENT).sum()
 
 
-def _marks(known: Tokenizer, texts: list[str], counts: Counts) -> Encoded:
-    return Encoder(known, segment=True, counts=counts).encode(texts)
+def _marks(known: Tokenizer, texts: list[str], counts: Counts) -> Tokenised:
+    return CachedTokenizer(known, segment=True, counts=counts).encode(texts)
 
 
 def test_words_of_one_character_are_the_words(monkeypatch: pytest.MonkeyPatch) -> None:

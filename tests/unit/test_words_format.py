@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from reading import document_of, everything, runs, sentence_of
 
-from clozelab.blocks.walk import word_counts
-from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, Words
+from clozelab.blocks.visit_order import word_counts
+from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, WordSentences
 from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
@@ -82,27 +82,27 @@ def hand_made(*, known: list[list[int]] | None = None) -> Documents:
 @pytest.mark.parametrize("length", [3, 5, 17, 64])
 def test_words_block_by_block(length: int) -> None:
     documents = prose()
-    blocks = everything(Words(length=length).plan(documents, KEY))
+    blocks = everything(WordSentences(length=length).plan(documents, KEY))
     found = [(block[0] + made.PLACED).tolist() for block in runs(blocks)]
     assert found == block_by_block(documents, length - 2)
 
 
 def test_no_block_has_more_words_than_allowed_and_some_are_full() -> None:
-    blocks = everything(Words(length=12).plan(prose(), KEY))
+    blocks = everything(WordSentences(length=12).plan(prose(), KEY))
     assert np.diff(spelled(blocks).starts).max() == 12
     assert blocks.lengths.max() > 12  # words of several pieces
 
 
 def test_every_token_occurs_once_and_documents_do_not_mix() -> None:
     documents = prose()
-    found = [block[0] for block in runs(everything(Words(length=9).plan(documents, KEY)))]
+    found = [block[0] for block in runs(everything(WordSentences(length=9).plan(documents, KEY)))]
     assert sorted(np.concatenate(found).tolist()) == list(range(len(documents.ids)))
     assert all(len(np.unique(document_of(documents, run))) == 1 for run in found)
 
 
 def test_a_long_sentence_is_split_where_words_begin() -> None:
     documents = made.placed([[200]])
-    plan = Words(length=10).plan(documents, KEY)
+    plan = WordSentences(length=10).plan(documents, KEY)
     found = [block[0] for block in runs(everything(plan))]
     assert plan.notes["sentences split"] == 1
     assert len(found) > 10
@@ -111,14 +111,14 @@ def test_a_long_sentence_is_split_where_words_begin() -> None:
 
 def test_a_sentence_that_fits_is_not_split() -> None:
     documents = prose(most=20)
-    for (run,) in runs(everything(Words(length=30).plan(documents, KEY))):
+    for (run,) in runs(everything(WordSentences(length=30).plan(documents, KEY))):
         ends = sentence_of(documents, run[[0, -1]])
         bounds = documents.sentences[ends + [0, 1]]
         assert bounds.tolist() == [run[0], run[-1] + 1]
 
 
 def test_a_word_is_its_bytes_between_its_ends() -> None:
-    blocks = everything(Words(length=8, characters=6).plan(hand_made(), KEY))
+    blocks = everything(WordSentences(length=8, characters=6).plan(hand_made(), KEY))
     assert spelled(blocks).characters.tolist() == [
         [BOW, BOS, EOW, PAD, PAD, PAD],
         [BOW, ord("a"), EOW, PAD, PAD, PAD],
@@ -129,7 +129,7 @@ def test_a_word_is_its_bytes_between_its_ends() -> None:
 
 
 def test_a_word_is_cut_at_fifty_characters_ends_included() -> None:
-    blocks = everything(Words(length=8).plan(hand_made(), KEY))
+    blocks = everything(WordSentences(length=8).plan(hand_made(), KEY))
     assert spelled(blocks).characters.shape == (5, 50)
     assert spelled(blocks).characters[3].tolist() == [BOW, *b"x" * 48, EOW]
 
@@ -141,24 +141,24 @@ def test_a_word_that_just_fits_is_whole(letters: int, row: list[int]) -> None:
     starts = documents.spelling.starts.copy()
     starts[-1] = starts[-2] + letters
     documents = replace(documents, spelling=replace(documents.spelling, starts=starts))
-    characters = spelled(everything(Words(length=8).plan(documents, KEY))).characters[3]
+    characters = spelled(everything(WordSentences(length=8).plan(documents, KEY))).characters[3]
     assert characters[1:48].tolist() == [ord("x")] * 47
     assert characters[48:].tolist() == row
 
 
 def test_known_words_have_their_number_and_others_none() -> None:
     assert (UNKNOWN, OPEN, CLOSE) == (0, 1, 2)
-    blocks = everything(Words(length=8).plan(hand_made(known=[[9], [7, 8]]), KEY))
+    blocks = everything(WordSentences(length=8).plan(hand_made(known=[[9], [7, 8]]), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, 4, 3, CLOSE]
 
 
 def test_a_piece_of_a_known_word_is_not_that_word() -> None:
-    blocks = everything(Words(length=8).plan(hand_made(known=[[7], [8], [6, 7]]), KEY))
+    blocks = everything(WordSentences(length=8).plan(hand_made(known=[[7], [8], [6, 7]]), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, UNKNOWN, UNKNOWN, CLOSE]
 
 
 def test_a_store_without_known_words_knows_none() -> None:
-    blocks = everything(Words(length=8).plan(hand_made(), KEY))
+    blocks = everything(WordSentences(length=8).plan(hand_made(), KEY))
     assert spelled(blocks).ids.tolist() == [OPEN, UNKNOWN, UNKNOWN, UNKNOWN, CLOSE]
 
 
@@ -167,7 +167,7 @@ def test_many_blocks_are_spelled_as_a_loop_spells_them() -> None:
     spelling = documents.spelling
     assert spelling is not None
     known = dict(zip(spelling.words.tolist(), spelling.numbers.tolist(), strict=True))
-    blocks = everything(Words(length=9, characters=12).plan(documents, KEY))
+    blocks = everything(WordSentences(length=9, characters=12).plan(documents, KEY))
     numbers: list[int] = []
     rows: list[list[int]] = []
     for (run,) in runs(blocks):
@@ -200,10 +200,10 @@ def test_words_are_counted_over_many_stretches() -> None:
 
 def test_a_store_without_words_is_refused() -> None:
     with pytest.raises(UserError, match="word vocabulary"):
-        Words().plan(replace(prose(), spelling=None), KEY)
+        WordSentences().plan(replace(prose(), spelling=None), KEY)
 
 
 @pytest.mark.parametrize("wrong", [{"length": 2}, {"characters": 2}])
 def test_settings_too_small_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match="at least 3"):
-        Words(**wrong)
+        WordSentences(**wrong)

@@ -22,7 +22,7 @@ from clozelab.runs.machine import Machine
 from clozelab.text.building import choose_tokenizer, cores, make
 from clozelab.text.store import Corpus
 from clozelab.text.store.mixture import Store, open_stores
-from clozelab.text.store.options import Options
+from clozelab.text.store.options import BuildOptions
 
 ROUNDS = 5  # every contender has its turn so many times: machines drift
 TURN = 2.0  # seconds of ours at least, unless told how many steps: shorter turns are not stable
@@ -127,7 +127,7 @@ def text(order: Order) -> Iterator[list[Store]]:
             [str(data.corpus())],
             Path(folder) / "corpus",
             tokenizer=choose_tokenizer(vocabulary=_VOCABULARY),
-            options=Options(workers=cores()),
+            options=BuildOptions(workers=cores()),
             counts=Counts(),
         )
         yield [(drained(building), 1.0)]

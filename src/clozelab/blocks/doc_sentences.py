@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.table import Length, Table, singles, tabulate
-from clozelab.blocks.walk import Order, Walk, chain, entries, walk
+from clozelab.blocks.block_table import BlockTable, Length, singles, tabulate
+from clozelab.blocks.visit_order import ShuffleUnit, VisitOrder, chain, entries, visit_order
 from clozelab.contracts import Bools, Documents, Ints
 from clozelab.ranges import Checked
 
@@ -27,41 +27,43 @@ class DocSentences(Checked):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     length: Length = 512  # the most tokens of a block, specials included
-    order: Order = "documents"
+    order: ShuffleUnit = "documents"
     compat: Literal["none", "spanbert"] = "none"
 
-    def plan(self, documents: Documents, key: int) -> Table:
+    def plan(self, documents: Documents, key: int) -> BlockTable:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
         room = self.length - _SPECIALS
         spanbert = self.compat == "spanbert"
-        way = walk(documents, key, order=self.order, longest=None if spanbert else room)
-        tokens = np.diff(way.running[way.bounds])
-        keep = (tokens > 1)[way.documents]
-        lost = np.zeros(len(way), dtype=bool)
+        visits = visit_order(documents, key, order=self.order, longest=None if spanbert else room)
+        tokens = np.diff(visits.running[visits.bounds])
+        keep = (tokens > 1)[visits.documents]
+        lost = np.zeros(len(visits), dtype=bool)
         if spanbert:
-            long = way.sizes > room
-            lost = long[way.ends - 1]
+            long = visits.sizes > room
+            lost = long[visits.ends - 1]
             keep &= ~long
         dropped = int((tokens <= 1).sum())
-        way, lost = _kept(way, keep), lost[keep]
-        first = chain(self._following(way, room))
-        last = np.append(first[1:], len(way))
-        gone: Bools = lost[first] & (last == way.ends[first])
+        visits, lost = _kept(visits, keep), lost[keep]
+        first = chain(self._following(visits, room))
+        last = np.append(first[1:], len(visits))
+        gone: Bools = lost[first] & (last == visits.ends[first])
         notes = {
             "blocks": int((~gone).sum()),
-            "sentences split": way.split,
+            "sentences split": visits.split,
             "documents of one token dropped": dropped,
             "blocks lost": int(gone.sum()),
         }
-        return tabulate(documents, way, singles(first[~gone], last[~gone]), notes=notes)
+        return tabulate(documents, visits, singles(first[~gone], last[~gone]), notes=notes)
 
-    def _following(self, way: Walk, room: int) -> Ints:
-        fits = np.searchsorted(way.running, way.running[:-1] + room, side="right") - 1
-        return np.minimum(fits, way.ends)
+    def _following(self, visits: VisitOrder, room: int) -> Ints:
+        fits = np.searchsorted(visits.running, visits.running[:-1] + room, side="right") - 1
+        return np.minimum(fits, visits.ends)
 
 
-def _kept(way: Walk, keep: Bools) -> Walk:
+def _kept(visits: VisitOrder, keep: Bools) -> VisitOrder:
     """The walk without some entries."""
     if keep.all():
-        return way
-    return entries(way.starts[keep], way.sizes[keep], way.documents[keep], split=way.split)
+        return visits
+    return entries(
+        visits.starts[keep], visits.sizes[keep], visits.documents[keep], split=visits.split
+    )

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from clozelab.blocks.table import Length, Table, singles, tabulate
-from clozelab.blocks.walk import Order, chain, walk
+from clozelab.blocks.block_table import BlockTable, Length, singles, tabulate
+from clozelab.blocks.visit_order import ShuffleUnit, chain, visit_order
 from clozelab.contracts import Documents
 from clozelab.packed import offsets
 from clozelab.ranges import Checked
@@ -27,17 +27,17 @@ class FullSentences(Checked):
     needs: ClassVar[frozenset[str]] = frozenset()
 
     length: Length = 512  # the most tokens of a block, specials included
-    order: Order = "documents"
+    order: ShuffleUnit = "documents"
 
-    def plan(self, documents: Documents, key: int) -> Table:
+    def plan(self, documents: Documents, key: int) -> BlockTable:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
         room = self.length - _SPECIALS
-        way = walk(documents, key, order=self.order, longest=room)
-        opens = np.zeros(len(way), dtype=np.int64)
-        opens[way.bounds[:-1]] = 1  # entering a document inside a block costs a separator
-        running = offsets(way.sizes + opens)
+        visits = visit_order(documents, key, order=self.order, longest=room)
+        opens = np.zeros(len(visits), dtype=np.int64)
+        opens[visits.bounds[:-1]] = 1  # entering a document inside a block costs a separator
+        running = offsets(visits.sizes + opens)
         fits = np.searchsorted(running, running[:-1] + opens + room, side="right") - 1
         first = chain(fits)
-        last = np.append(first[1:], len(way))
-        notes = {"blocks": len(first), "sentences split": way.split}
-        return tabulate(documents, way, singles(first, last), notes=notes)
+        last = np.append(first[1:], len(visits))
+        notes = {"blocks": len(first), "sentences split": visits.split}
+        return tabulate(documents, visits, singles(first, last), notes=notes)

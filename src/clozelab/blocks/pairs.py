@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from clozelab.blocks.table import Parts
-from clozelab.blocks.walk import Walk
+from clozelab.blocks.block_table import Parts
+from clozelab.blocks.visit_order import VisitOrder
 from clozelab.contracts import Bools, Ints
 from clozelab.errors import UserError
 from clozelab.keys import mix, randint, root, uniform
@@ -32,25 +32,25 @@ def draw(key: int, purpose: str) -> int:
     return int(mix(key, root(0, purpose)))
 
 
-def chunks(walk: Walk, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
+def chunks(visits: VisitOrder, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
     """Sentences from each entry on until they hold the target, or the document ends.
 
     The target is `room`, or with probability `short` a uniform number from 2 up; published code
     drew it once for each document (`by_document`).
     """
-    who = walk.documents if by_document else np.arange(len(walk))
+    who = visits.documents if by_document else np.arange(len(visits))
     is_short = uniform(mix(draw(key, "short"), who)) < short
     target = np.where(is_short, 2 + randint(mix(draw(key, "target"), who), room - 1), room)
-    stop = np.searchsorted(walk.running, walk.running[:-1] + target, side="left")
-    stop = np.minimum(stop, walk.ends)
-    here = np.arange(len(walk))
+    stop = np.searchsorted(visits.running, visits.running[:-1] + target, side="left")
+    stop = np.minimum(stop, visits.ends)
+    here = np.arange(len(visits))
     cut = here + 1 + randint(mix(draw(key, "cut"), here), np.maximum(stop - here - 1, 1))
     return Chunks(target, stop, np.minimum(cut, stop))
 
 
-def other_document(walk: Walk, key: int, at: Ints, *, redraws: int | None = None) -> Ints:
+def other_document(visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None) -> Ints:
     """A document for each entry, uniform among the others; or, as published, after some redraws."""
-    own, count = walk.documents[at], len(walk.bounds) - 1
+    own, count = visits.documents[at], len(visits.bounds) - 1
     if redraws is None:
         other = randint(mix(draw(key, "document"), at), count - 1)
         return np.asarray(other + (other >= own))
@@ -61,15 +61,17 @@ def other_document(walk: Walk, key: int, at: Ints, *, redraws: int | None = None
     return other
 
 
-def run_from(walk: Walk, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
+def run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
     """The entry at which a run from `first` holds `wanted` tokens (at least one entry)."""
-    stop = np.searchsorted(walk.running, walk.running[first] + np.maximum(wanted, 1), side="left")
+    stop = np.searchsorted(
+        visits.running, visits.running[first] + np.maximum(wanted, 1), side="left"
+    )
     return np.minimum(stop, limit)
 
 
-def check_documents(walk: Walk, negatives: Negatives, *, what: str) -> None:
+def check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> None:
     """Refuse to draw partners from other documents where there is only one."""
-    if len(walk.bounds) - 1 == 1 and negatives == "other_document":
+    if len(visits.bounds) - 1 == 1 and negatives == "other_document":
         raise UserError(
             f"blocks {what}: the corpus has a single document, so no random partner from another"
             " one: build it from several documents (see corpus build --layout), or set"
@@ -103,10 +105,15 @@ def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
 
 
 def trimmed(
-    walk: Walk, key: int, at: Ints, *, sides: tuple[tuple[Ints, Ints], tuple[Ints, Ints]], room: int
+    visits: VisitOrder,
+    key: int,
+    at: Ints,
+    *,
+    sides: tuple[tuple[Ints, Ints], tuple[Ints, Ints]],
+    room: int,
 ) -> Parts:
     """The two segments of every block as parts, trimmed to `room` tokens together."""
-    sizes = [walk.running[stop] - walk.running[start] for start, stop in sides]
+    sizes = [visits.running[stop] - visits.running[start] for start, stop in sides]
     losses = trim(sizes[0], sizes[1], room=room)
     front = [fronts(draw(key, f"front {side}"), at, loss) for side, loss in enumerate(losses)]
     count = len(at)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from clozelab.blocks.block_table import BlockTable, tabulate
 from clozelab.blocks.pairs import (
     Chunks,
     Negatives,
@@ -18,8 +19,7 @@ from clozelab.blocks.pairs import (
     run_from,
     trimmed,
 )
-from clozelab.blocks.table import Table, tabulate
-from clozelab.blocks.walk import Order, Walk, chain, walk
+from clozelab.blocks.visit_order import ShuffleUnit, VisitOrder, chain, visit_order
 from clozelab.contracts import Bools, Documents, Ints
 from clozelab.keys import coin_flips, mix, randint
 from clozelab.ranges import Checked, Share
@@ -44,22 +44,22 @@ class SegmentPair(Checked):
     short: Share = 0.1  # of the blocks: they get a random shorter length
     single: Literal["force", "skip"] = "force"
     negatives: Negatives = "other_document"
-    order: Order = "documents"
+    order: ShuffleUnit = "documents"
     compat: Literal["none", "google"] = "none"
 
-    def plan(self, documents: Documents, key: int) -> Table:
+    def plan(self, documents: Documents, key: int) -> BlockTable:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
         google = self.compat == "google"
         room = self.length - _SPECIALS
-        way = walk(documents, key, order=self.order, longest=None if google else room)
+        visits = visit_order(documents, key, order=self.order, longest=None if google else room)
         if not google:
-            check_documents(way, self.negatives, what="segment_pair")
-        parts = chunks(way, key, room=room, short=self.short, by_document=google)
-        here = np.arange(len(way))
+            check_documents(visits, self.negatives, what="segment_pair")
+        parts = chunks(visits, key, room=room, short=self.short, by_document=google)
+        here = np.arange(len(visits))
         single = parts.stop - here == 1
         random = coin_flips(mix(draw(key, "coin"), here)) | single
         if self.negatives == "same_document":
-            possible = (here > way.bounds[way.documents]) | (parts.stop < way.ends)
+            possible = (here > visits.bounds[visits.documents]) | (parts.stop < visits.ends)
             random &= possible
             single &= ~possible | (self.single == "skip")
             skip = single
@@ -67,7 +67,7 @@ class SegmentPair(Checked):
             skip = single & (self.single == "skip")
         met = chain(np.where(random & ~skip, parts.cut, parts.stop))
         at = met[~skip[met]]
-        two = self._second(way, parts, key, at=at, random=random[at])
+        two = self._second(visits, parts, key, at=at, random=random[at])
         sides = ((at, parts.cut[at]), two)
         labels = random[at].astype(np.int64)
         notes = {
@@ -75,29 +75,29 @@ class SegmentPair(Checked):
             "random": float(labels.mean()) if len(at) else 0.0,
             "forced": float((parts.stop[at] - at == 1).mean()) if len(at) else 0.0,
             "single sentences skipped": len(met) - len(at),
-            "sentences split": way.split,
+            "sentences split": visits.split,
         }
-        laid = trimmed(way, key, at, sides=sides, room=room)
-        return tabulate(documents, way, laid, labels=labels, notes=notes)
+        laid = trimmed(visits, key, at, sides=sides, room=room)
+        return tabulate(documents, visits, laid, labels=labels, notes=notes)
 
     def _second(
-        self, way: Walk, parts: Chunks, key: int, *, at: Ints, random: Bools
+        self, visits: VisitOrder, parts: Chunks, key: int, *, at: Ints, random: Bools
     ) -> tuple[Ints, Ints]:
         """The second segment of each block: the chunk's rest, or a run from elsewhere."""
         begin, end = parts.cut[at].copy(), parts.stop[at].copy()
         mine = at[random]
-        wanted = parts.target[mine] - (way.running[parts.cut[mine]] - way.running[mine])
+        wanted = parts.target[mine] - (visits.running[parts.cut[mine]] - visits.running[mine])
         start_key = mix(draw(key, "start"), mine)
         if self.negatives == "same_document":
-            lowest = way.bounds[way.documents[mine]]
-            before, after = mine - lowest, way.ends[mine] - parts.stop[mine]
+            lowest = visits.bounds[visits.documents[mine]]
+            before, after = mine - lowest, visits.ends[mine] - parts.stop[mine]
             pick = randint(start_key, before + after)
             first = np.where(pick < before, lowest + pick, parts.stop[mine] + pick - before)
-            limit = np.where(pick < before, mine, way.ends[mine])
+            limit = np.where(pick < before, mine, visits.ends[mine])
         else:
             redraws = 10 if self.compat == "google" else None
-            other = other_document(way, key, mine, redraws=redraws)
-            lowest, limit = way.bounds[other], way.bounds[other + 1]
+            other = other_document(visits, key, mine, redraws=redraws)
+            lowest, limit = visits.bounds[other], visits.bounds[other + 1]
             first = lowest + randint(start_key, limit - lowest)
-        begin[random], end[random] = first, run_from(way, first, wanted, limit=limit)
+        begin[random], end[random] = first, run_from(visits, first, wanted, limit=limit)
         return begin, end

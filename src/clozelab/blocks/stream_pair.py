@@ -18,7 +18,7 @@ _SPECIALS = 3
 
 
 @dataclass(frozen=True)
-class Rows:
+class StreamRows:
     """A `Plan`: the stream in equal rows, walked in step; block = step · rows + row.
 
     A step's blocks follow the last step's in every row, so numbers must be visited in order.
@@ -137,9 +137,9 @@ class StreamPair:
         if self.rows < 1 or (self.reverse and self.rows % 2):
             raise UserError(f"rows = {self.rows}: at least 1, and even where half are reversed")
 
-    def plan(self, documents: Documents, key: int) -> Rows:
+    def plan(self, documents: Documents, key: int) -> StreamRows:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
         stream = Stream(documents, key)
-        plan = Rows(stream, self)
+        plan = StreamRows(stream, self)
         stream.check(plan.forward * self.length)
         return plan

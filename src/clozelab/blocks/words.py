@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.table import Table, singles, tabulate
-from clozelab.blocks.walk import Walk, chain, entries, walk, word_counts
+from clozelab.blocks.block_table import BlockTable, singles, tabulate
+from clozelab.blocks.visit_order import VisitOrder, chain, entries, visit_order, word_counts
 from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
@@ -24,7 +24,7 @@ _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 byt
 class WordBlocks:
     """A `Plan` whose blocks carry their words' numbers and characters."""
 
-    table: Table
+    table: BlockTable
     spelling: Spelling
     characters: int
 
@@ -43,7 +43,7 @@ class WordBlocks:
 
 
 @dataclass(frozen=True)
-class Words(Checked):
+class WordSentences(Checked):
     """`[CLS] sentences [SEP]` of at most `length` words, specials included."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"words"})
@@ -57,44 +57,44 @@ class Words(Checked):
         if documents.spelling is None:
             raise UserError("blocks words needs a store with a word vocabulary: build it again")
         room = self.length - 2
-        way = walk(documents, key, order="documents", longest=None)
-        way, words = _by_words(documents, way, room)
+        visits = visit_order(documents, key, order="documents", longest=None)
+        visits, words = _by_words(documents, visits, room)
         running = offsets(words)
         fits = np.searchsorted(running, running[:-1] + room, side="right") - 1
-        first = chain(np.minimum(fits, way.ends))
-        notes = {"blocks": len(first), "sentences split": way.split}
+        first = chain(np.minimum(fits, visits.ends))
+        notes = {"blocks": len(first), "sentences split": visits.split}
         table = tabulate(
-            documents, way, singles(first, np.append(first[1:], len(way))), notes=notes
+            documents, visits, singles(first, np.append(first[1:], len(visits))), notes=notes
         )
         return WordBlocks(table, documents.spelling, self.characters)
 
 
-def _by_words(documents: Documents, way: Walk, room: int) -> tuple[Walk, Ints]:
+def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[VisitOrder, Ints]:
     """The walk with sentences of more than `room` words split at words, and words per entry."""
-    sentence = np.searchsorted(documents.sentences, way.starts, side="right") - 1
+    sentence = np.searchsorted(documents.sentences, visits.starts, side="right") - 1
     counts = np.diff(word_counts(documents))[sentence]
     starts, sizes, document, words = [], [], [], []
     kept = 0
     long = np.flatnonzero(counts > room)
     for entry in long.tolist():
         before = slice(kept, entry)
-        first, size = int(way.starts[entry]), int(way.sizes[entry])
+        first, size = int(visits.starts[entry]), int(visits.sizes[entry])
         marks = documents.marks[first : first + size]
         begins = np.flatnonzero((marks & Mark.WORD) != 0)[::room]
         begins[0] = 0
-        starts += [way.starts[before], first + begins]
-        sizes += [way.sizes[before], np.diff(np.append(begins, size))]
-        document += [way.documents[before], np.full(len(begins), way.documents[entry])]
+        starts += [visits.starts[before], first + begins]
+        sizes += [visits.sizes[before], np.diff(np.append(begins, size))]
+        document += [visits.documents[before], np.full(len(begins), visits.documents[entry])]
         rest = counts[entry] - room * np.arange(len(begins))
         words += [counts[before], np.minimum(rest, room)]
         kept = entry + 1
-    tail = slice(kept, len(way))
+    tail = slice(kept, len(visits))
     joined = [
         np.concatenate([*parts, last[tail]])
         for parts, last in (
-            (starts, way.starts),
-            (sizes, way.sizes),
-            (document, way.documents),
+            (starts, visits.starts),
+            (sizes, visits.sizes),
+            (document, visits.documents),
             (words, counts),
         )
     ]

@@ -15,7 +15,7 @@ from clozelab.interrupts import Stopped, signal_of
 
 if TYPE_CHECKING:
     from clozelab.text.store import Corpus
-    from clozelab.text.store.options import Progress
+    from clozelab.text.store.options import BuildProgress
 
 
 def build(arguments: argparse.Namespace) -> None:
@@ -24,9 +24,9 @@ def build(arguments: argparse.Namespace) -> None:
     from clozelab.config import recipe as recipes
     from clozelab.text.building import choose_tokenizer, cores, make, missing
     from clozelab.text.reading.sources import Reading
-    from clozelab.text.store.options import Options
+    from clozelab.text.store.options import BuildOptions
 
-    options = Options(
+    options = BuildOptions(
         reading=Reading(
             layout=arguments.layout,
             field=arguments.field,
@@ -71,7 +71,7 @@ def build(arguments: argparse.Namespace) -> None:
     out.print(show(corpus))
 
 
-def _follow(building: Generator[Progress, None, Corpus]) -> Corpus:
+def _follow(building: Generator[BuildProgress, None, Corpus]) -> Corpus:
     """Draw a build's progress until it is done."""
     from rich.progress import (
         BarColumn,

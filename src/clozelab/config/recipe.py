@@ -25,7 +25,7 @@ from clozelab.errors import UserError
 from clozelab.masking import Corruption
 from clozelab.nearest import listed, remedy
 from clozelab.objectives import Objective
-from clozelab.text.tokenizers import Training, part_of
+from clozelab.text.tokenizers import TokenizerSpec, part_of
 from clozelab.training import Optimiser, Schedule
 
 _WORDS = ("name", "title", "extends")
@@ -48,7 +48,7 @@ class Recipe:
 
     name: str
     title: str  # the paper
-    tokenizer: Training  # its vocabulary is the one parameters are counted for
+    tokenizer: TokenizerSpec  # its vocabulary is the one parameters are counted for
     blocks: Format
     masking: Masking
     corruption: Corruption

@@ -1,7 +1,7 @@
 """Attention inside packed blocks with dropout by counter, queries, keys and values as they lie.
 
 One product makes all three, [N, 3, H, D], and their gradients go back in that shape: nothing is
-permuted, padded or kept but a number for each row. The softmax is reckoned in powers of two, and
+permuted, padded or kept but a number for each row. The softmax is computed in powers of two, and
 what makes up for the dropped is multiplied in at the end.
 Short blocks have their gradients made by one program each; of longer ones, one kernel makes those
 of the queries, another those of keys and values.

@@ -3,10 +3,10 @@
 from clozelab.masking.corruption import Corruption
 from clozelab.masking.knowledge import Knowledge
 from clozelab.masking.ngram import Ngram
-from clozelab.masking.nothing import Nothing
-from clozelab.masking.partial import Partial
+from clozelab.masking.none import NoMasking
+from clozelab.masking.permutation_targets import PermutationTargets
 from clozelab.masking.rarity import Rarity
-from clozelab.masking.span import Span
+from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
 from clozelab.masking.whole_word import WholeWord
 
@@ -14,11 +14,11 @@ PARTS: dict[str, type] = {
     "token": Token,
     "whole_word": WholeWord,
     "ngram": Ngram,
-    "span": Span,
+    "span": SpanMasking,
     "knowledge": Knowledge,
-    "partial": Partial,
+    "partial": PermutationTargets,
     "rarity": Rarity,
-    "nothing": Nothing,
+    "nothing": NoMasking,
 }
 
 __all__ = ["PARTS", "Corruption"]

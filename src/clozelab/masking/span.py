@@ -16,7 +16,7 @@ _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up
 
 
 @dataclass(frozen=True)
-class Span(Checked):
+class SpanMasking(Checked):
     """Hide spans of ℓ words, ℓ geometric with parameter `p` and renormalised to 1 … `longest`.
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.

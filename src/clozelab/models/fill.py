@@ -17,7 +17,7 @@ from clozelab.contracts import Counts, Ids, Input, Ints
 from clozelab.errors import UserError
 from clozelab.models.load import Loaded
 from clozelab.models.texts import around, limit, packed
-from clozelab.text.encoding import Encoder
+from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
 
@@ -93,7 +93,7 @@ def _tokens(given: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints
     """The text's tokens with one for each blank, and where the blanks are."""
     roles = given.vocabulary.roles
     mask = given.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
-    encoded = Encoder(given.tokenizer, segment=False, counts=Counts()).encode(parts)
+    encoded = CachedTokenizer(given.tokenizer, segment=False, counts=Counts()).encode(parts)
     ids = np.insert(encoded.ids, encoded.starts[1:-1], mask)
     return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
 

@@ -34,7 +34,7 @@ from clozelab.contracts import (
 from clozelab.models.interop.fitting import fitting
 from clozelab.models.interop.heads import ROBERTAS
 from clozelab.packed import offsets
-from clozelab.text.encoding import Encoded, Encoder
+from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.spelling import letters
 from clozelab.text.vocabulary import describe
 
@@ -111,8 +111,8 @@ class TaskReader:
         return Row(columns, a, b, len(segments) - 1 if self._layout.summary == "last" else 0)
 
     @cached_property
-    def _encoder(self) -> Encoder:
-        return Encoder(self.tokenizer, segment=False, counts=Counts())
+    def _encoder(self) -> CachedTokenizer:
+        return CachedTokenizer(self.tokenizer, segment=False, counts=Counts())
 
     @property
     def _layout(self) -> TextLayout:
@@ -160,7 +160,7 @@ class TaskReader:
         words = spell(blocks, self._spelling, length=form.characters)
         return {"ids": words.ids, "characters": words.characters}
 
-    def _spelled(self, encoded: Encoded, spans: Ints, begins: Bools) -> Pieces:
+    def _spelled(self, encoded: Tokenised, spans: Ints, begins: Bools) -> Pieces:
         """The words of the texts."""
         first = np.flatnonzero(begins)
         last = np.append(first, len(begins))[1:] - 1

@@ -36,7 +36,7 @@ class BidirectionalLm:
             raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable parameters of the head, by part."""
         return {"words": self.words * encoder.width, "bias": self.words}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

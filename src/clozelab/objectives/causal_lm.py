@@ -34,7 +34,7 @@ class CausalLm:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable parameters of the head, by part."""
         counts = transform(encoder, vocabulary) if self.head == "transform" else {}
         return counts | table(encoder, vocabulary, tied=self.tied)
 

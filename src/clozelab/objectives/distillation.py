@@ -20,7 +20,7 @@ class Distillation:
 
     `over` says at which tokens both are compared. `start` is where the student's
     layers come from: teacher layers spread evenly (12 → 6 gives 0 2 4 7 9 11), those listed in
-    `layers`, or "random" numbers. The loss on the hidden tokens is `masked_lm`'s, listed beside.
+    `layers`, or "random" weights. The loss on the hidden tokens is `masked_lm`'s, listed beside.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -49,7 +49,7 @@ class Distillation:
             raise UserError(f"layers = {list(self.layers)}: list teacher layers from 0, ascending")
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part: none for a student as wide as its teacher."""
+        """Trainable parameters of the head, by part: none for a student as wide as its teacher."""
         return {}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

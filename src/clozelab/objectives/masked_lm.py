@@ -29,7 +29,7 @@ class MaskedLm:
         check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Trainable parameters of the head, by part."""
         return transform(encoder, vocabulary) | table(encoder, vocabulary, tied=self.tied)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

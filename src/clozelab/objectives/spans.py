@@ -13,14 +13,14 @@ from clozelab.objectives.targets import inside_spans
 from clozelab.objectives.widths import Course, Tied, Widths, check_weight
 
 if TYPE_CHECKING:
-    from clozelab.objectives.heads.span import SpanHead
+    from clozelab.objectives.heads.span import SpanBoundaryHead
 
 
 @dataclass(frozen=True)
 class SpanBoundary:
     """Predict the token at each offset of a hidden span from both neighbours and the offset.
 
-    `positions` offsets are embedded in `dimension` numbers; `longest` is how many tokens of a
+    `positions` offsets have embeddings of size `dimension`; `longest` is how many tokens of a
     merged span are predicted. `boundary = "content"` passes over spans that touch a special, as
     the published code did; "any" lets specials be boundaries.
     """
@@ -63,11 +63,11 @@ class SpanBoundary:
         specials = self.boundary == "any"
         return inside_spans(blocks, hidden, longest=self.longest, specials=specials)
 
-    def build(self, encoder: Tied, vocabulary: int) -> SpanHead:
+    def build(self, encoder: Tied, vocabulary: int) -> SpanBoundaryHead:
         """The head with fresh weights."""
-        from clozelab.objectives.heads.span import SpanHead
+        from clozelab.objectives.heads.span import SpanBoundaryHead
 
-        return SpanHead(
+        return SpanBoundaryHead(
             encoder,
             vocabulary,
             positions=self.positions,

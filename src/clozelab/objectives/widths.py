@@ -13,12 +13,12 @@ class Widths(Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers in a vector."""
+        """The hidden size."""
         ...
 
     @property
     def embedding(self) -> int:
-        """Numbers in a row of the embedding table."""
+        """The width of the embedding table."""
         ...
 
 

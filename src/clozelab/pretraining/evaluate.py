@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.sentence_order import SentenceOrder
+from clozelab.blocks.sentence_order import SentenceOrderPair
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
@@ -21,7 +21,7 @@ from clozelab.text.store.mixture import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
-FORMATS = {"next": SegmentPair, "order": SentenceOrder}
+FORMATS = {"next": SegmentPair, "order": SentenceOrderPair}
 _TOKENS = 16_384
 
 

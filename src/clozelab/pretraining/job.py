@@ -36,7 +36,7 @@ from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
-_WARM = 3  # steps before those that a budget of time is reckoned by
+_WARM = 3  # steps before those that a budget of time is computed by
 _FEW = 64  # blocks that show how long an evaluation takes
 
 
@@ -271,7 +271,7 @@ class PretrainTrainer:
         return str(muon.product_dtype(self.world.device)).removeprefix("torch.")
 
     def identity(self) -> list[dict[str, Any]]:
-        """The stores a run was begun with: going on with others would be another run."""
+        """The stores a run was started with: going on with others would be another run."""
         return [
             {
                 "path": str(corpus.path.resolve()),
@@ -349,7 +349,7 @@ class PretrainTrainer:
         )
 
     def _mean(self, seconds: float) -> float:
-        """Over the processes, which must all reckon with the same."""
+        """Over the processes, which must all compute with the same."""
         told = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
         return float(self.world.all_reduce_sum(told)) / self.world.size
 

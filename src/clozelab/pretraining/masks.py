@@ -16,7 +16,7 @@ from clozelab.errors import UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
 from clozelab.packed import offsets
-from clozelab.text.encoding import Encoder
+from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.tokenizers import TOKENIZERS
@@ -58,7 +58,7 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> Laid:
     vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
     if vocabulary.counts is None:  # without a corpus every token is as rare as any other
         vocabulary = replace(vocabulary, counts=np.ones(vocabulary.size, dtype=np.int64))
-    encoder = Encoder(tokenizer, segment=segmenter() is not None, counts=Counts())
+    encoder = CachedTokenizer(tokenizer, segment=segmenter() is not None, counts=Counts())
     encoded = encoder.encode(splitter().split(text))
     units = {} if corpus is None else corpus.mark_units(encoded)
     if not len(encoded.ids):

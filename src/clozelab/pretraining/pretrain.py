@@ -40,7 +40,7 @@ def pretrain(
         there = run.recipe_file.exists()
         if there:
             held.enter_context(_alone(run, world))
-        run.refuse_begun()  # before anything is built or timed
+        run.refuse_started()  # before anything is built or timed
         with room_for("the model", world.device):
             trainer = PretrainTrainer(job, machine, world)
         if job.budget is not None:

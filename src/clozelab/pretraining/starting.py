@@ -145,7 +145,7 @@ def taught(
 
 
 def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:
-    """A run as it was begun; a recipe given beside must be its own."""
+    """A run as it was started; a recipe given with it must be its own."""
     run = Run.open(place)
     kept = recipes.parse(run.recipe(), str(run.recipe_file))
     facts = run.machine()
@@ -176,13 +176,13 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
                 f"{place}: was started with another recipe ({told}); resume it as it was, or begin"
                 f" a run of its own with --from {place}"
             )
-    if newest(run.checkpoints)[0] is None:  # it begins again, from what it was begun from
-        begun: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
+    if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
+        inputs: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
         if facts.get("teacher"):
-            job = taught(kept, facts["teacher"], sized=True, **begun)
+            job = taught(kept, facts["teacher"], sized=True, **inputs)
             return replace(job, recipe=kept, budget=budget)
         if facts.get("from"):
-            job = continued(kept, facts["from"], **begun)
+            job = continued(kept, facts["from"], **inputs)
             return replace(job, recipe=kept, budget=budget)
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
     return PretrainJob(

@@ -48,10 +48,10 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
-        """Begin a run in an empty folder, or in one whose run never took a step."""
+        """Start a run in an empty folder, or in one whose run never took a step."""
         run = cls(path)
         run.claim()
-        run.refuse_begun()
+        run.refuse_started()
         write_text(path / "machine.toml", to_toml(machine))
         write_text(run.recipe_file, recipe_toml)
         return run
@@ -69,11 +69,11 @@ class Run:
         with files.locked(self.path):
             yield
 
-    def refuse_begun(self) -> None:
-        """Refuse to begin a run where one has taken a step, or where there is something else."""
+    def refuse_started(self) -> None:
+        """Refuse to start a run where one has taken a step, or where there is something else."""
         if not self.recipe_file.exists():
             files.check_claim(self.path, _KIND)
-        elif self._begun():
+        elif self._started():
             raise UserError(
                 f"{self.path}: has a run in it already; continue it with --resume {self.path},"
                 " or name another folder"
@@ -81,7 +81,7 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """A run that was begun before."""
+        """A run that was started before."""
         run = cls(path)
         if not run.recipe_file.is_file():
             raise UserError(f"{path}: is no run, it has no recipe.toml; name the folder of a run")
@@ -188,7 +188,7 @@ class Run:
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
-    def _begun(self) -> bool:
+    def _started(self) -> bool:
         saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
         return saved or self.result() is not None or bool(self.entries("step"))
 
@@ -269,7 +269,7 @@ def _commit(file: Path) -> str | None:
 
 
 def _finite(value: Any) -> Any:
-    """The value with None where JSON has no number."""
+    """The value with None in place of NaN and infinities, which JSON has not."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -16,8 +16,8 @@ from clozelab.text.extension import Extension
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import build
-from clozelab.text.store.options import Options, Progress
-from clozelab.text.tokenizers import TOKENIZERS, Training
+from clozelab.text.store.options import BuildOptions, BuildProgress
+from clozelab.text.tokenizers import TOKENIZERS, TokenizerSpec
 from clozelab.text.vocabulary import load
 from clozelab.text.words import segmenter
 
@@ -30,9 +30,9 @@ def choose_tokenizer(
     vocabulary: int | None = None,
     cased: bool | None = None,
     source: str | None = None,
-    recipe: Training | None = None,
+    recipe: TokenizerSpec | None = None,
     extend: int | None = None,
-) -> Training | Tokenizer:
+) -> TokenizerSpec | Tokenizer:
     """The tokenizer a corpus is to be built with: a given one, a recipe's, or one to be trained.
 
     `recipe` is the one that a recipe asks for, `extend` how many words of the text a given one is
@@ -67,10 +67,10 @@ def make(
     inputs: Sequence[str],
     out: Path,
     *,
-    tokenizer: Training | Tokenizer,
-    options: Options,
+    tokenizer: TokenizerSpec | Tokenizer,
+    options: BuildOptions,
     counts: Counts,
-) -> Generator[Progress, None, Corpus]:
+) -> Generator[BuildProgress, None, Corpus]:
     """Build a corpus; see `build`. What falls short of the asked is added to `counts`."""
     corpus = yield from build(inputs, out, tokenizer=tokenizer, options=options, counts=counts)
     if not isinstance(tokenizer, Tokenizer) and corpus.vocabulary.size < tokenizer.vocabulary:
@@ -81,7 +81,7 @@ def make(
     return corpus
 
 
-def missing(options: Options) -> list[str]:
+def missing(options: BuildOptions) -> list[str]:
     """What this machine lacks for a better corpus, to be said before it is built."""
     said = []
     if options.sentences == "auto" and splitter("auto").name.startswith("plain"):

@@ -42,13 +42,13 @@ _MOST_LETTERS = 1 << 23  # characters of remembered stretches, before they are f
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Tokenised:
     """Some sentences as tokens, packed."""
 
     ids: Ids
     marks: Bytes
     starts: Ints  # first token of each sentence, then the end
-    stretches: Ints  # the encoder's numbers of the stretches they were cut into
+    stretches: Ints  # the tokenizer's numbers of the stretches they were cut into
     firsts: Ints | None = None  # the character of its sentence each token begins at, after spaces
     stops: Ints | None = None  # the character after its last
 
@@ -65,7 +65,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-class Encoder:
+class CachedTokenizer:
     """A tokenizer with its memory of stretches."""
 
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
@@ -76,7 +76,7 @@ class Encoder:
         self._counts = counts
         self._forget()
 
-    def encode(self, sentences: list[str], *, characters: bool = False) -> Encoded:
+    def encode(self, sentences: list[str], *, characters: bool = False) -> Tokenised:
         """Ids and marks of some sentences; the first token of each begins every kind of unit.
 
         With `characters`, also the characters of its sentence that each token covers.
@@ -100,8 +100,8 @@ class Encoder:
             firsts, _ = self._characters([cut[at]], mine, source[span])
             self._mark_segments(sentences[at], marks[span], firsts)
         if not characters:
-            return Encoded(ids, marks, starts, number)
-        return Encoded(ids, marks, starts, number, *self._characters(cut, sizes, source))
+            return Tokenised(ids, marks, starts, number)
+        return Tokenised(ids, marks, starts, number, *self._characters(cut, sizes, source))
 
     def _characters(self, cut: list[str], sizes: Ints, source: Ints) -> tuple[Ints, Ints]:
         """The characters that tokens of sentences begin at and end before."""

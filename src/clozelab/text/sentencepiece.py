@@ -37,7 +37,7 @@ _FAIRSEQ: dict[str, tuple[tuple[tuple[str, float], ...], int]] = {
 
 
 @dataclass
-class Model:
+class SentencePieceModel:
     """What a file says."""
 
     pieces: list[tuple[str, float, int]] = field(default_factory=list)  # text, score, type
@@ -46,9 +46,9 @@ class Model:
     charsmap: bytes = b""  # the normaliser, compiled
 
 
-def parse(content: bytes) -> Model:
+def parse(content: bytes) -> SentencePieceModel:
     """The model in a file's bytes; ValueError where they are none."""
-    model = Model()
+    model = SentencePieceModel()
     for number, value in _fields(content):
         if number not in (1, 2, 3):
             continue
@@ -66,7 +66,9 @@ def parse(content: bytes) -> Model:
     return model
 
 
-def tokenizer(model: Model, family: Family, *, lower: bool, accents: bool) -> Tokenizer:
+def tokenizer(
+    model: SentencePieceModel, family: Family, *, lower: bool, accents: bool
+) -> Tokenizer:
     """The family's tokenizer of those pieces; `lower` and `accents` are for ALBERT and XLNet."""
     if model.kind != _UNIGRAM:
         raise UserError("its pieces are no unigram model, which a known family would have")
@@ -95,7 +97,7 @@ def tokenizer(model: Model, family: Family, *, lower: bool, accents: bool) -> To
     return unigram
 
 
-def family_of(model: Model, names: Mapping[str, str]) -> Family:
+def family_of(model: SentencePieceModel, names: Mapping[str, str]) -> Family:
     """Whose file it is: as the folder's configs say, else by the names of its pieces."""
     said = " ".join(names.values()).lower().replace("-", "").replace("_", "")
     words: dict[str, Family] = {"camembert": "camembert", "xlmroberta": "xlm-roberta"}

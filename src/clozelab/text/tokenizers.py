@@ -30,7 +30,7 @@ from clozelab.text.vocabulary import (
 )
 
 
-class Training(Protocol):
+class TokenizerSpec(Protocol):
     """A tokenizer yet to be trained."""
 
     provides: ClassVar[frozenset[str]]
@@ -212,7 +212,7 @@ TOKENIZERS: dict[str, type] = {
 }
 
 
-def part_of(tokenizer: Tokenizer) -> Training | None:
+def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
     """A trained tokenizer as the part that makes such: its kind, case, specials and size.
 
     None where it is of a kind that no part makes.
@@ -225,7 +225,7 @@ def part_of(tokenizer: Tokenizer) -> Training | None:
     special |= {*roles_of(tokenizer).values()}
     specials = tuple(tokenizer.id_to_token(number) for number in sorted(special))
     cased = kind is ByteBpe or not _lowers(_table(tokenizer.normalizer))
-    part: Training = kind(describe(tokenizer).size, cased, specials)
+    part: TokenizerSpec = kind(describe(tokenizer).size, cased, specials)
     return part
 
 

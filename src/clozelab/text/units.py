@@ -14,7 +14,7 @@ import numpy as np
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
-from clozelab.text.encoding import Encoded, Encoder
+from clozelab.text.encoding import CachedTokenizer, Tokenised
 
 LONGEST_ENTITY = 16  # words (ideographs, in Chinese)
 LONGEST_PHRASE = 4
@@ -48,15 +48,15 @@ class Runs:
         return max(self.keys, default=0)
 
 
-def gazetteer(lines: Iterable[str], encoder: Encoder, counts: Counts) -> Runs:
+def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> Runs:
     """The table of a list of names, one a line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
     found: dict[int, set[int]] = {}
     for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
-        encoded = encoder.encode([lead + name for name in names])
+        tokenised = tokenizer.encode([lead + name for name in names])
         for number, name in enumerate(names):
-            span = slice(encoded.starts[number], encoded.starts[number + 1])
-            ids, begins = encoded.ids[span], np.flatnonzero(encoded.marks[span] & Mark.WORD)
+            span = slice(tokenised.starts[number], tokenised.starts[number + 1])
+            ids, begins = tokenised.ids[span], np.flatnonzero(tokenised.marks[span] & Mark.WORD)
             if not 0 < len(begins) <= LONGEST_ENTITY:
                 if not lead:
                     counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
@@ -108,7 +108,7 @@ def _clear(marks: Bytes, spans: list[tuple[int, int]], *, bit: int) -> Ints:
 
 
 def mark_span(
-    encoded: Encoded, begin: int, end: int, *, bit: int, shifts: Ints, counts: Counts
+    tokenised: Tokenised, begin: int, end: int, *, bit: int, shifts: Ints, counts: Counts
 ) -> None:
     """Clear `bit` inside the tokens of the characters [begin, end) of a document.
 
@@ -116,19 +116,19 @@ def mark_span(
     edge falls inside a token is widened to the whole token, one that goes past the end of a
     sentence is cut there; both are counted.
     """
-    assert encoded.firsts is not None
-    assert encoded.stops is not None
-    firsts, stops = encoded.firsts + shifts, encoded.stops + shifts
+    assert tokenised.firsts is not None
+    assert tokenised.stops is not None
+    firsts, stops = tokenised.firsts + shifts, tokenised.stops + shifts
     inside = np.flatnonzero((stops > begin) & (firsts < end))
     if not len(inside):
         counts.add("spans without a token")
         return
     if firsts[inside[0]] < begin or stops[inside[-1]] > end:
         counts.add("spans widened to whole tokens")
-    cleared = np.setdiff1d(inside[1:], encoded.starts)
+    cleared = np.setdiff1d(inside[1:], tokenised.starts)
     if len(cleared) < len(inside) - 1:
         counts.add("spans cut at the end of a sentence")
-    encoded.marks[cleared] &= np.uint8(Mark.ALL ^ bit)
+    tokenised.marks[cleared] &= np.uint8(Mark.ALL ^ bit)
 
 
 def contains(table: Keys, keys: Keys) -> Bools:
@@ -139,7 +139,7 @@ def contains(table: Keys, keys: Keys) -> Bools:
     return np.asarray(table[at] == keys)
 
 
-class Tally:
+class KeyCounts:
     """Counts of keys in bounded memory: past the limit the rarest are forgotten."""
 
     def __init__(self, limit: int = 4_000_000) -> None:

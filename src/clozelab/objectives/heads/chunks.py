@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-LOGITS = 2**27  # numbers in a stretch: half a gigabyte in single precision
+LOGITS = 2**27  # values in a stretch: half a gigabyte in single precision
 
 
 def add_up(

@@ -12,7 +12,7 @@ from clozelab.objectives.heads.vocabulary import told
 from clozelab.objectives.widths import Tied
 
 
-class SpanHead(nn.Module):
+class SpanBoundaryHead(nn.Module):
     """Two dense layers over both neighbours' states and the offset, then the tied table.
 
     A `chained` head reads the token before as well; `start` stands before a span's first.

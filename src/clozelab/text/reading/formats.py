@@ -30,7 +30,7 @@ _KINDS: dict[str, Kind] = {
 
 
 @dataclass
-class Progress:
+class BytesRead:
     """How far a reading has come."""
 
     done: int = 0  # bytes of the files read, packed as they are
@@ -43,7 +43,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def read_file(
-    path: Path, reading: Reading, *, counts: Counts, progress: Progress
+    path: Path, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
     """The documents of one file, in order, in bounded memory."""
     start = progress.done

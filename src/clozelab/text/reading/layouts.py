@@ -124,15 +124,15 @@ def _eastern_stops(row: str) -> bool:
 def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
     """Parts of one document: wrapped lines joined, "\\n" between paragraphs."""
     last = ""  # the last character given
-    begun = ended = False  # inside a line that came in pieces; at a paragraph's end
+    open_line = ended = False  # inside a line that came in pieces; at a paragraph's end
     for piece in _pages(lines):
         whole = piece[-1] == "\n"
         text = piece.rstrip() if whole else piece
-        if not begun:
+        if not open_line:
             text = text.lstrip()
             ended = ended or not text
         if text:
-            if begun or not last:
+            if open_line or not last:
                 glue = ""
             elif ended or not wrapped:
                 glue = "\n"
@@ -141,7 +141,7 @@ def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
             yield glue + text
             last = text[-1]
             ended = False
-        begun = not whole
+        open_line = not whole
 
 
 def _pages(lines: Iterable[str]) -> Iterator[str]:
@@ -157,19 +157,19 @@ def _pages(lines: Iterable[str]) -> Iterator[str]:
 
 def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
     """Parts of documents, None after each: a line each, or lines up to a blank one."""
-    given = begun = False
+    given = open_line = False
     for piece in lines:
         whole = piece[-1] == "\n"
         text = piece.rstrip() if whole else piece
-        if not begun:
+        if not open_line:
             text = text.lstrip()
         if text:
-            yield text if begun or not given else "\n" + text
+            yield text if open_line or not given else "\n" + text
             given = True
-        if given and whole and (layout == "lines" or not (text or begun)):
+        if given and whole and (layout == "lines" or not (text or open_line)):
             yield None
             given = False
-        begun = not whole
+        open_line = not whole
 
 
 def _assembled(

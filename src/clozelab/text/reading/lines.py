@@ -95,13 +95,13 @@ class Lines:
         return "".join(self._ahead)
 
     def __iter__(self) -> Iterator[str]:
-        begun = False
+        open_line = False
         while self._ahead or (piece := next(self._source, "")):
             if self._ahead:
                 piece = self._ahead.popleft()
-            if not begun:
+            if not open_line:
                 self.number += 1
-            begun = piece[-1] != "\n"
+            open_line = piece[-1] != "\n"
             yield piece
 
     def release(self) -> None:
@@ -110,12 +110,12 @@ class Lines:
             self._text.detach()
 
     def _repaired(self) -> Iterator[str]:
-        begun = False
+        open_line = False
         size = nuls = 0
         while piece := self._piece():
-            if not begun:
+            if not open_line:
                 self._read += 1
-            begun = piece[-1] != "\n"
+            open_line = piece[-1] != "\n"
             if not piece.isascii():
                 piece = self._decoded(piece, first=not size)
             if found := piece.count("\0"):
@@ -124,7 +124,7 @@ class Lines:
             if size < HEAD <= size + len(piece):
                 self._judge_nuls(nuls, size + len(piece))
             size += len(piece)
-            if self._read == _JUDGED and not begun:
+            if self._read == _JUDGED and not open_line:
                 self._judge_decoding()
             if piece := piece.replace("\0", ""):
                 yield piece

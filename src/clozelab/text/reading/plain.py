@@ -72,7 +72,7 @@ def ends(line: str) -> list[int]:
 
 
 def _breaks(line: str, stop: int, *, start: int, after: str) -> bool:
-    """Whether the single full stop at `stop` ends the sentence begun at `start`."""
+    """Whether the single full stop at `stop` ends the sentence that starts at `start`."""
     low = max(start, stop - 24)  # no abbreviation is longer
     word = line[line.rfind(" ", low, stop) + 1 or low : stop].lstrip("\"'“‘«([{*_—–-\t\n\u00a0")
     lower = word.lower()

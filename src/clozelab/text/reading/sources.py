@@ -21,12 +21,12 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.fields import no_field, read_record
-from clozelab.text.reading.formats import Progress, kind_of, read_file, read_stream
+from clozelab.text.reading.formats import BytesRead, kind_of, read_file, read_stream
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import PACKINGS, shown
 
 __all__ = [
-    "Progress",
+    "BytesRead",
     "RawDocument",
     "Reading",
     "documents",
@@ -51,14 +51,14 @@ class _Item:
 
 
 def documents(
-    inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: Progress | None = None
+    inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: BytesRead | None = None
 ) -> Generator[RawDocument, None, None]:
     """Every document of the inputs, in order; what was skipped or repaired is added to `counts`.
 
     Names that lead nowhere are refused at once; an input without any document at the end.
     """
     items = _expand(inputs, reading.split, counts=counts)
-    return _read(items, inputs, reading=reading, counts=counts, progress=progress or Progress())
+    return _read(items, inputs, reading=reading, counts=counts, progress=progress or BytesRead())
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
@@ -81,7 +81,7 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
     text = packed = 0
     for item in items[:: -(-len(items) // _PROBED)]:
         assert item.path is not None
-        progress, size = Progress(), 0
+        progress, size = BytesRead(), 0
         stream = read_file(item.path, reading, counts=Counts(), progress=progress)
         with closing(stream):
             for document in stream:
@@ -109,7 +109,7 @@ def _read(
     *,
     reading: Reading,
     counts: Counts,
-    progress: Progress,
+    progress: BytesRead,
 ) -> Generator[RawDocument, None, None]:
     found = False
     for item in items:

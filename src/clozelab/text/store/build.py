@@ -23,10 +23,10 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
-from clozelab.text.encoding import Encoder
+from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.reading.formats import BytesRead
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
-from clozelab.text.reading.sources import Progress as Read
 from clozelab.text.reading.sources import (
     RawDocument,
     Reading,
@@ -38,11 +38,11 @@ from clozelab.text.reading.sources import (
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
-from clozelab.text.store.finish import Plan, finish
+from clozelab.text.store.finish import ShardPlan, finish
 from clozelab.text.store.manifest import NAME
-from clozelab.text.store.options import Options, Progress
+from clozelab.text.store.options import BuildOptions, BuildProgress
 from clozelab.text.store.workers import tokenised
-from clozelab.text.tokenizers import Training
+from clozelab.text.tokenizers import TokenizerSpec
 from clozelab.text.units import Runs, gazetteer, read_spans
 from clozelab.text.vocabulary import check_ids, describe, load
 from clozelab.text.words import segmenter
@@ -57,10 +57,10 @@ def build(
     inputs: Sequence[str],
     out: Path,
     *,
-    tokenizer: Training | Tokenizer,
-    options: Options,
+    tokenizer: TokenizerSpec | Tokenizer,
+    options: BuildOptions,
     counts: Counts,
-) -> Generator[Progress, None, Corpus]:
+) -> Generator[BuildProgress, None, Corpus]:
     """Build a store from texts in `out`; yields progress, returns the opened store."""
     _check(options)
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
@@ -72,15 +72,15 @@ def build(
             if not isinstance(tokenizer, Tokenizer):
                 tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
             _check_tokenizer(tokenizer)
-            work = _work(tokenizer, names, options=options, counts=counts)
+            settings = _settings(tokenizer, names, options=options, counts=counts)
             job_names = yield from tokenised(
-                inputs, folder, work, spans=spans, options=options, counts=counts
+                inputs, folder, settings, spans=spans, options=options, counts=counts
             )
             read = [Path(name) for name, *_ in listing(inputs, options.reading)]
             sources = ["standard input" if path.parent == folder else shown(path) for path in read]
-            plan = Plan(work=work, names=job_names, inputs=sources)
+            plan = ShardPlan(settings=settings, names=job_names, inputs=sources)
             for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
-                yield Progress(stage, done, total, "steps")
+                yield BuildProgress(stage, done, total, "steps")
             shutil.rmtree(folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -151,7 +151,7 @@ def _clear(folder: Path) -> None:
             file.unlink()
 
 
-def _check(options: Options) -> None:
+def _check(options: BuildOptions) -> None:
     if not 0 <= options.held_out < 1:
         raise UserError(f"--held-out {options.held_out}: a share from 0 to below 1")
     if options.workers < 1:
@@ -183,8 +183,8 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
 
 
 def _trained(
-    training: Training, inputs: list[str], folder: Path, reading: Reading
-) -> Generator[Progress, None, Tokenizer]:
+    training: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
+) -> Generator[BuildProgress, None, Tokenizer]:
     """Train a tokenizer on a fair sample of the text, or find the one trained before."""
     told = [repr(training), repr(reading), repr(listing(inputs, reading))]
     name = blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
@@ -195,7 +195,7 @@ def _trained(
     total, most = total_bytes(inputs, reading), text_bytes(inputs, reading)
     limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
     share = 1.0 if not most else min(1.0, limit / most)
-    read = Read()
+    read = BytesRead()
     stop, ended = threading.Event(), threading.Event()
     stream = documents(inputs, reading, Counts(), progress=read)
     texts = _sample(stream, share, limit=limit, stop=stop)
@@ -213,7 +213,7 @@ def _trained(
         while not ended.wait(0.1):
             reads = read.done < (total or 1)
             stage = "reading for the tokenizer" if reads else "training the tokenizer"
-            yield Progress(stage, read.done, total)
+            yield BuildProgress(stage, read.done, total)
     finally:  # a thread that still calls back from the library when Python ends would abort it
         stop.set()
         ended.wait(1)  # not join: an interrupt inside a join declares the thread dead
@@ -243,17 +243,17 @@ def _sample(
                 yield piece
 
 
-def _work(
-    tokenizer: Tokenizer, names: list[str], *, options: Options, counts: Counts
-) -> shards.Work:
+def _settings(
+    tokenizer: Tokenizer, names: list[str], *, options: BuildOptions, counts: Counts
+) -> shards.TokenisingSettings:
     """Everything that turns text into tokens; `names` are those of entities."""
     segment = options.segment and segmenter() is not None
     entities = Runs()
     if names:
-        encoder = Encoder(tokenizer, segment=False, counts=counts)
-        entities = gazetteer(names, encoder, counts)
+        cached = CachedTokenizer(tokenizer, segment=False, counts=counts)
+        entities = gazetteer(names, cached, counts)
     kind = splitter(options.sentences).name.split()[0]
-    return shards.Work(tokenizer.to_str(), kind, segment, entities)
+    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities)
 
 
 def _read_lines(place: str) -> list[str]:

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
-from clozelab.text.encoding import Encoded
+from clozelab.text.encoding import Tokenised
 from clozelab.text.spelling import letters
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import ARRAYS, REMEDY, SPLITS
@@ -97,7 +97,7 @@ class Corpus:
         words, numbers = self._array("words"), self._array("word_numbers")
         return Spelling(flat, starts, words, numbers)
 
-    def mark_units(self, encoded: Encoded) -> dict[str, Ints]:
+    def mark_units(self, encoded: Tokenised) -> dict[str, Ints]:
         """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
         phrases, names = self._array("phrases"), Runs.of(self._array("entities"))

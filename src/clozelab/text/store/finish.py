@@ -23,9 +23,9 @@ from clozelab.text.reading.sentences import splitter
 from clozelab.text.spelling import lettered
 from clozelab.text.store.manifest import NAME, SPLITS, VERSION, fingerprint, render
 from clozelab.text.store.parting import Parting, held_out
-from clozelab.text.store.shards import Shard, Work, load
+from clozelab.text.store.shards import Shard, TokenisingSettings, load
 from clozelab.text.store.writing import Writer, save_array
-from clozelab.text.units import Tally, contains, mark_phrases, mine, pairs
+from clozelab.text.units import KeyCounts, contains, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
@@ -37,10 +37,10 @@ Steps = Generator[tuple[str, int, int], None, T]
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """The shards to put together, in the text's order, and where they came from."""
 
-    work: Work
+    settings: TokenisingSettings
     names: list[str]
     inputs: list[str]
     kept: Bools | None = None  # which documents stay; all, where it is not said
@@ -55,13 +55,13 @@ class Plan:
             first += count
 
 
-def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
+def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
     """Write the finished store; yields (stage, done, total)."""
     folder, total = out / "building", len(plan.names)
     ready = folder / "ready"
     for split in SPLITS:
         (ready / split).mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_str(plan.work.tokenizer)
+    tokenizer = Tokenizer.from_str(plan.settings.tokenizer)
     digests, sizes = _survey(plan, folder, counts)
     if not sizes.any():
         raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
@@ -84,7 +84,7 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
         phrases=phrases,
     )
     save_array(ready / "phrases.npy", phrases)
-    save_array(ready / "entities.npy", plan.work.entities.rows())
+    save_array(ready / "entities.npy", plan.settings.entities.rows())
     (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     parted = {
         "whole": int((sizes[parting.whole, 1] > 0).sum()),
@@ -94,7 +94,7 @@ def finish(out: Path, plan: Plan, *, options: dict[str, Any], counts: Counts) ->
     _publish(out, ready, manifest)
 
 
-def _survey(plan: Plan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
+def _survey(plan: ShardPlan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
     """Every document's digest, and its tokens and sentences; and what the workers counted."""
     digests, sizes = [], []
     for shard in plan.shards(folder):
@@ -117,12 +117,14 @@ def _first_of_each(digests: Keys) -> Bools:
     return kept
 
 
-def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int) -> None:
+def _write_words(
+    plan: ShardPlan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int
+) -> None:
     """The most frequent words: their keys and numbers, and a list for the eye.
 
     A word may have several keys: byte BPE spells it in other ids after a space.
     """
-    tally = Tally()
+    tally = KeyCounts()
     for shard in plan.shards(folder):
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
@@ -141,7 +143,7 @@ def _write_words(plan: Plan, folder: Path, ready: Path, tokenizer: Tokenizer, *,
     (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def _spelled(plan: Plan, folder: Path, tokenizer: Tokenizer, words: Keys) -> list[str]:
+def _spelled(plan: ShardPlan, folder: Path, tokenizer: Tokenizer, words: Keys) -> list[str]:
     """The text of some words."""
     spelled: dict[int, str] = {}
     missing = words
@@ -157,10 +159,10 @@ def _spelled(plan: Plan, folder: Path, tokenizer: Tokenizer, words: Keys) -> lis
     return [spelled[word] for word in words.tolist()]
 
 
-def _phrases(plan: Plan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
+def _phrases(plan: ShardPlan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
     """The pairs of words that make phrases, mined from the whole corpus."""
     signs, total = lettered(tokenizer), len(plan.names)
-    words, together = Tally(), Tally()
+    words, together = KeyCounts(), KeyCounts()
     for number, shard in enumerate(plan.shards(folder)):
         one, two = pairs(shard.ids, shard.marks, shard.sentences, lettered=signs)
         words.add(*np.unique(one, return_counts=True))
@@ -176,7 +178,7 @@ def _phrases(plan: Plan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
 
 
 def _write_splits(
-    plan: Plan,
+    plan: ShardPlan,
     folder: Path,
     ready: Path,
     *,
@@ -185,7 +187,7 @@ def _write_splits(
     phrases: Keys,
 ) -> Steps[dict[str, int]]:
     """Copy the documents of every shard into the splits; count and mark on the way."""
-    vocabulary = describe(Tokenizer.from_str(plan.work.tokenizer)).size
+    vocabulary = describe(Tokenizer.from_str(plan.settings.tokenizer)).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     counted = np.zeros(vocabulary, dtype=np.int64)
     out = {}
@@ -214,7 +216,7 @@ def _write_splits(
 
 def _manifest(
     ready: Path,
-    plan: Plan,
+    plan: ShardPlan,
     *,
     options: dict[str, Any],
     counts: Counts,
@@ -238,15 +240,15 @@ def _manifest(
             "sentences": len(sentences) - 1,
             "tokens": int(sentences[-1]),
         }
-    tokenizer = plan.work.tokenizer
+    tokenizer = plan.settings.tokenizer
     shaping = {k: v for k, v in options.items() if k not in ("workers", "reading")}
     return {
         "version": VERSION,
         "splits": splits,
         "vocabulary": describe(Tokenizer.from_str(tokenizer)).size,
         "units": units,
-        "sentences": splitter(plan.work.sentences).name,  # type: ignore[arg-type]
-        "segmenter": segmenter() if plan.work.segment else None,
+        "sentences": splitter(plan.settings.sentences).name,  # type: ignore[arg-type]
+        "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],
         "options": shaping,

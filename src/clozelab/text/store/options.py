@@ -9,7 +9,7 @@ from clozelab.text.reading.sources import Reading
 
 
 @dataclass(frozen=True)
-class Options:
+class BuildOptions:
     """How a corpus is to be built."""
 
     reading: Reading = field(default_factory=Reading)
@@ -25,7 +25,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BuildProgress:
     """How far a stage of the build is; `total` is unknown for standard input."""
 
     stage: str

@@ -21,7 +21,7 @@ from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
-from clozelab.text.encoding import Encoded, Encoder
+from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.reading.sources import RawDocument
 from clozelab.text.units import Runs, mark_runs, mark_span
@@ -33,7 +33,7 @@ Spans = list[tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
-class Work:
+class TokenisingSettings:
     """What turns text into tokens: everything a shard depends on besides its text."""
 
     tokenizer: str  # as JSON
@@ -55,7 +55,7 @@ class Work:
             np.savez(stream, allow_pickle=False, settings=settings, entities=self.entities.rows())
 
     @classmethod
-    def read(cls, file: Path) -> Work:
+    def read(cls, file: Path) -> TokenisingSettings:
         """What `write` left."""
         with np.load(file) as stored:
             settings = json.loads(stored["settings"].tobytes())
@@ -63,15 +63,15 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Job:
+class ShardJob:
     """Documents to be tokenised together."""
 
     documents: list[RawDocument]
     spans: dict[int, Spans] = field(default_factory=dict)  # by the document's place in the list
 
-    def name(self, work: bytes) -> str:
+    def name(self, settings: bytes) -> str:
         """The shard's name."""
-        digest = blake2b(work, digest_size=16)
+        digest = blake2b(settings, digest_size=16)
         for number, document in enumerate(self.documents):
             text = document.text.encode("utf-8", errors="surrogatepass")
             digest.update(b"%d %d %r " % (len(text), document.lines, self.spans.get(number)))
@@ -119,7 +119,7 @@ class Shard:
 
 def jobs(
     documents: Iterable[RawDocument], spans: dict[str, Spans], counts: Counts
-) -> Iterator[Job]:
+) -> Iterator[ShardJob]:
     """Group documents into jobs: by their size alone, so that workers cannot change them."""
     waiting: list[RawDocument] = []
     size = 0
@@ -135,39 +135,45 @@ def jobs(
     counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
 
 
-def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) -> Job:
+def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) -> ShardJob:
     if not spans:
-        return Job(documents)
+        return ShardJob(documents)
     mine = {n: spans[d.name] for n, d in enumerate(documents) if d.name in spans}
     seen.update(documents[n].name for n in mine)
-    return Job(documents, mine)
+    return ShardJob(documents, mine)
 
 
-def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str, Array]:
+def tokenise(
+    job: ShardJob, settings: TokenisingSettings, tokenizer: CachedTokenizer, counts: Counts
+) -> dict[str, Array]:
     """A job's documents as the arrays of a shard."""
-    encoder.forget()
-    split = splitter(work.sentences).split  # type: ignore[arg-type]
+    tokenizer.forget()
+    split = splitter(settings.sentences).split  # type: ignore[arg-type]
     cut = [
         (lines if document.lines else split)(document.text, counts, place=document.name)
         for document in job.documents
     ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
-    parts: list[Encoded] = []
+    parts: list[Tokenised] = []
     for first, last in _groups(job):
         given = job.spans.get(first, [])
         placed = 0
         for batch, shift in _batches([sentence for some in cut[first:last] for sentence in some]):
-            encoded = encoder.encode(batch, characters=bool(given))
+            tokenised = tokenizer.encode(batch, characters=bool(given))
             spans = _inside(batch, given, shift)
-            _mark_spans(encoded, batch, spans, shift=shift, counts=counts)
+            _mark_spans(tokenised, batch, spans, shift=shift, counts=counts)
             placed += len(spans)
             for *_, bit in spans:
                 units[bit] += 1
             names = mark_runs(
-                encoded.ids, encoded.marks, encoded.starts, runs=work.entities, bit=Mark.ENTITY
+                tokenised.ids,
+                tokenised.marks,
+                tokenised.starts,
+                runs=settings.entities,
+                bit=Mark.ENTITY,
             )
             units[Mark.ENTITY] += len(names)
-            parts.append(encoded)
+            parts.append(tokenised)
         lost = len(given) - placed
         place = job.documents[first].name
         counts.add("spans past the end of their document or part of it", place, lost)
@@ -175,7 +181,7 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
     marks = np.concatenate([np.zeros(0, np.uint8), *(part.marks for part in parts)])
     sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.starts) for part in parts)])
     met = np.concatenate([np.zeros(0, np.int64), *(part.stretches for part in parts)])
-    words, word_counts, word_ids = _words(*encoder.words(met))
+    words, word_counts, word_ids = _words(*tokenizer.words(met))
     return {
         "ids": ids,
         "marks": marks,
@@ -189,7 +195,7 @@ def tokenise(job: Job, work: Work, encoder: Encoder, counts: Counts) -> dict[str
     }
 
 
-def _groups(job: Job) -> Iterator[tuple[int, int]]:
+def _groups(job: ShardJob) -> Iterator[tuple[int, int]]:
     """Runs of documents to be encoded together; one with given spans stands alone."""
     first = 0
     for number in [*sorted(job.spans), len(job.documents)]:
@@ -222,13 +228,13 @@ def _inside(sentences: list[str], spans: Spans, shift: int) -> Spans:
 
 
 def _mark_spans(
-    encoded: Encoded, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
+    tokenised: Tokenised, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
 ) -> None:
     """Mark spans of a document in a batch of its sentences."""
     begins = shift + offsets([len(sentence) for sentence in sentences])
-    shifts = np.repeat(begins[:-1], np.diff(encoded.starts))
+    shifts = np.repeat(begins[:-1], np.diff(tokenised.starts))
     for begin, end, bit in spans:
-        mark_span(encoded, begin, end, bit=bit, shifts=shifts, counts=counts)
+        mark_span(tokenised, begin, end, bit=bit, shifts=shifts, counts=counts)
 
 
 def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer
 from clozelab import interrupts
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.text.encoding import Encoder
-from clozelab.text.reading.sources import Progress as Read
+from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.reading.formats import BytesRead
 from clozelab.text.reading.sources import documents, total_bytes
 from clozelab.text.store import shards
-from clozelab.text.store.options import Options, Progress
+from clozelab.text.store.options import BuildOptions, BuildProgress
 
 _WORK = "work"  # in the build's folder, for its processes
 
@@ -27,18 +27,18 @@ _WORK = "work"  # in the build's folder, for its processes
 def tokenised(
     inputs: list[str],
     folder: Path,
-    work: shards.Work,
+    settings: shards.TokenisingSettings,
     *,
     spans: dict[str, shards.Spans],
-    options: Options,
+    options: BuildOptions,
     counts: Counts,
-) -> Generator[Progress, None, list[str]]:
+) -> Generator[BuildProgress, None, list[str]]:
     """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
-    total, read = total_bytes(inputs, options.reading), Read()
-    digest = work.digest()
+    total, read = total_bytes(inputs, options.reading), BytesRead()
+    digest = settings.digest()
     # A process that dies while it starts reads nothing more: what is handed to it at its start must
     # fit into a pipe, or whoever hands it over would wait for ever.
-    work.write(folder / _WORK)
+    settings.write(folder / _WORK)
     names: list[str] = []
     running: dict[Future[str], int] = {}
     with interrupts.held():
@@ -61,11 +61,11 @@ def tokenised(
                     running[pool.submit(run, job, name)] = read.done
             while len(running) > options.workers:
                 done = max(done, _finished(running, counts))
-                yield Progress("tokenising", done, total)
-            yield Progress("tokenising", done, total)
+                yield BuildProgress("tokenising", done, total)
+            yield BuildProgress("tokenising", done, total)
         while running:
             done = max(done, _finished(running, counts))
-            yield Progress("tokenising", done, total)
+            yield BuildProgress("tokenising", done, total)
     finally:
         stream.close()
         pool.shutdown(cancel_futures=True)
@@ -87,8 +87,8 @@ def _finished(running: dict[Future[str], int], counts: Counts) -> int:
 class _Process:
     """What a worker process holds between jobs."""
 
-    work: shards.Work
-    encoder: Encoder
+    settings: shards.TokenisingSettings
+    tokenizer: CachedTokenizer
     counts: Counts
     folder: Path
 
@@ -100,17 +100,19 @@ def start(folder: str) -> None:
     gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
     interrupts.end_with_parent()
     _Process.folder = Path(folder)
-    _Process.work = work = shards.Work.read(_Process.folder / _WORK)
+    _Process.settings = settings = shards.TokenisingSettings.read(_Process.folder / _WORK)
     _Process.counts = Counts()
-    tokenizer = Tokenizer.from_str(work.tokenizer)
-    _Process.encoder = Encoder(tokenizer, segment=work.segment, counts=_Process.counts)
+    tokenizer = Tokenizer.from_str(settings.tokenizer)
+    _Process.tokenizer = CachedTokenizer(
+        tokenizer, segment=settings.segment, counts=_Process.counts
+    )
 
 
-def run(job: shards.Job, name: str) -> str:
+def run(job: shards.ShardJob, name: str) -> str:
     """Tokenise a job in a worker process; returns the shard's name."""
     counts = _Process.counts
     counts.numbers.clear()
     counts.places.clear()
-    arrays = shards.tokenise(job, _Process.work, _Process.encoder, counts)
+    arrays = shards.tokenise(job, _Process.settings, _Process.tokenizer, counts)
     shards.save(arrays, counts, _Process.folder / f"{name}.npz")
     return name

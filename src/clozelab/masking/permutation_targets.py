@@ -14,7 +14,7 @@ from clozelab.ranges import Checked, PositiveInt
 
 
 @dataclass(frozen=True)
-class Partial(Checked):
+class PermutationTargets(Checked):
     """Choose what a permutation language model predicts; nothing in the input is altered.
 
     Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from clozelab.blocks.walk import Walk
+from clozelab.blocks.visit_order import VisitOrder
 from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark
 from clozelab.errors import UserError
 from clozelab.packed import ranges
@@ -30,7 +30,7 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Table:
+class BlockTable:
     """`[CLS] piece [SEP] piece [SEP] …`: a `Plan` for every format of that layout."""
 
     documents: Documents
@@ -78,12 +78,12 @@ class Table:
 
 def tabulate(
     documents: Documents,
-    walk: Walk,
+    visits: VisitOrder,
     parts: Parts,
     *,
     labels: Ints | None = None,
     notes: Mapping[str, float] | None = None,
-) -> Table:
+) -> BlockTable:
     """Cut the parts of all blocks into contiguous pieces; a separator ends a part or a document."""
     if not len(parts.block):
         raise UserError(
@@ -93,18 +93,18 @@ def tabulate(
     entries = parts.last - parts.first
     entry = ranges(parts.first, entries)
     part = np.repeat(np.arange(len(entries)), entries)
-    total = walk.running[parts.last] - walk.running[parts.first]
-    before = walk.running[entry] - walk.running[parts.first][part]
-    after = total[part] - before - walk.sizes[entry]
-    starts = walk.starts[entry] + np.clip(parts.front[part] - before, 0, walk.sizes[entry])
-    stops = walk.starts[entry] + walk.sizes[entry]
-    stops = stops - np.clip(parts.back[part] - after, 0, walk.sizes[entry])
+    total = visits.running[parts.last] - visits.running[parts.first]
+    before = visits.running[entry] - visits.running[parts.first][part]
+    after = total[part] - before - visits.sizes[entry]
+    starts = visits.starts[entry] + np.clip(parts.front[part] - before, 0, visits.sizes[entry])
+    stops = visits.starts[entry] + visits.sizes[entry]
+    stops = stops - np.clip(parts.back[part] - after, 0, visits.sizes[entry])
     some = stops > starts
     starts, stops, part, entry = starts[some], stops[some], part[some], entry[some]
     new_part = np.ones(len(part), dtype=bool)
     new_part[1:] = part[1:] != part[:-1]
     new_document = np.zeros(len(part), dtype=bool)
-    new_document[1:] = walk.documents[entry[1:]] != walk.documents[entry[:-1]]
+    new_document[1:] = visits.documents[entry[1:]] != visits.documents[entry[:-1]]
     breaks = new_part | new_document
     breaks[1:] |= starts[1:] != stops[:-1]
     begin = np.flatnonzero(breaks)
@@ -112,7 +112,7 @@ def tabulate(
     closes = np.append((new_part | new_document)[begin[1:]], True)
     block = parts.block[part[begin]]
     first = np.searchsorted(block, np.arange(int(parts.block[-1]) + 2))
-    return Table(
+    return BlockTable(
         documents=documents,
         starts=starts[begin],
         stops=stops[end],

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from reading import document_of, everything, pairs, runs, sentence_of
 
 from clozelab.blocks import PARTS
-from clozelab.blocks import walk as walking
+from clozelab.blocks import visit_order as walking
 from clozelab.blocks.doc_sentences import DocSentences
 from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.walk import chain, walk
+from clozelab.blocks.visit_order import chain, visit_order
 from clozelab.contracts import Documents, Ints
 
 
@@ -58,7 +58,7 @@ def test_a_plan_is_the_same_through_a_small_window(
 
 
 def test_a_walk_leaves_out_what_is_empty() -> None:
-    way = walk(made.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None)
+    way = visit_order(made.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None)
     assert sorted(way.sizes.tolist()) == [2, 3, 4]
     assert np.diff(way.bounds).tolist() in ([1, 2], [2, 1])
     assert way.ends.tolist() == np.repeat(way.bounds[1:], np.diff(way.bounds)).tolist()
@@ -66,7 +66,7 @@ def test_a_walk_leaves_out_what_is_empty() -> None:
 
 @pytest.mark.parametrize("longest", [1, 4, 5, 100])
 def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
-    way = walk(made.placed([[10, 3]]), 1, order="documents", longest=longest)
+    way = visit_order(made.placed([[10, 3]]), 1, order="documents", longest=longest)
     sizes = [min(longest, size - at) for size in (10, 3) for at in range(0, size, longest)]
     assert way.sizes.tolist() == sizes
     assert way.starts.tolist() == np.cumsum([0, *sizes[:-1]]).tolist()
@@ -75,8 +75,8 @@ def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
 
 def test_shuffled_sentences_keep_the_documents_sizes() -> None:
     documents = made.placed([[5] * n for n in range(1, 60)])
-    kept = walk(documents, 3, order="documents", longest=None)
-    dealt = walk(documents, 3, order="sentences", longest=None)
+    kept = visit_order(documents, 3, order="documents", longest=None)
+    dealt = visit_order(documents, 3, order="sentences", longest=None)
     assert np.array_equal(dealt.bounds, kept.bounds)
     assert sorted(dealt.starts.tolist()) == sorted(kept.starts.tolist())
     inside = dealt.documents[1:] == dealt.documents[:-1]

@@ -11,7 +11,7 @@ from clozelab.contracts import Blocks, Hidden, Vocabulary
 
 
 @dataclass(frozen=True)
-class Nothing:
+class NoMasking:
     """Hide nothing."""
 
     provides: ClassVar[frozenset[str]] = frozenset()

@@ -17,13 +17,13 @@ from clozelab.keys import mix
 from clozelab.packed import offsets as running_sums
 from clozelab.packed import ranges
 
-Order = Literal["documents", "sentences"]
+ShuffleUnit = Literal["documents", "sentences"]
 
 _WINDOW = 1 << 20  # entries of a chain held as Python numbers at a time
 
 
 @dataclass(frozen=True)
-class Walk:
+class VisitOrder:
     """Entries (sentences, or parts of over-long ones) in visiting order."""
 
     starts: Ints  # [M] first token in the documents
@@ -46,7 +46,9 @@ class Walk:
         return self.bounds[self.documents + 1]
 
 
-def walk(documents: Documents, key: int, *, order: Order, longest: int | None) -> Walk:
+def visit_order(
+    documents: Documents, key: int, *, order: ShuffleUnit, longest: int | None
+) -> VisitOrder:
     """Lay out the visit; sentences of more than `longest` tokens become several entries."""
     count = np.diff(documents.documents)
     visit = np.argsort(mix(key, np.arange(len(documents))), kind="stable")
@@ -68,14 +70,14 @@ def walk(documents: Documents, key: int, *, order: Order, longest: int | None) -
     return entries(starts, sizes, document, split=split)
 
 
-def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> Walk:
+def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> VisitOrder:
     """A walk over some entries; empty ones, and documents left without any, are dropped."""
     some = sizes > 0
     starts, sizes, document = starts[some], sizes[some], document[some]
     new = np.ones(len(document), dtype=bool)
     new[1:] = document[1:] != document[:-1]
     bounds = np.append(np.flatnonzero(new), len(document))
-    return Walk(starts, sizes, np.cumsum(new) - 1, bounds, split)
+    return VisitOrder(starts, sizes, np.cumsum(new) - 1, bounds, split)
 
 
 def chain(following: Ints) -> Ints:
