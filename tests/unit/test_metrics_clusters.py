@@ -6,10 +6,9 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from clozelab.finetuning.metrics.assignment import assign
 from clozelab.finetuning.metrics.clusters import b_cubed, ceaf, distinct, mentions, muc, scored
 from clozelab.finetuning.metrics.tally import Tally
 
@@ -152,13 +151,15 @@ def test_order_does_not_matter_and_sides_swap_precision_for_recall(  # type: ign
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 2**32))
-def test_no_other_assignment_is_worth_more(height: int, width: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    scores = draw.choice([0.0, 0.5, -1.0, draw.random()], (height, width))
-    rows, columns = assign(scores)
-    assert len(rows) == len(set(rows)) == len(set(columns)) == min(height, width)
-    assert scores[rows, columns].sum() == pytest.approx(highest(scores))
+@given(partitions(), partitions())
+def test_no_other_pairing_of_clusters_is_worth_more(
+    key: list[list[str]], response: list[list[str]]
+) -> None:
+    assume(max(len(key), len(response)) < 7)
+    likeness = np.array(
+        [[2 * len({*a} & {*b}) / (len(a) + len(b)) for b in response] for a in key]
+    ).reshape(len(key), len(response))
+    assert ceaf(key, response).recalled == pytest.approx(highest(likeness))
 
 
 def highest(scores: np.ndarray) -> float:

@@ -14,7 +14,6 @@ from statistics import mean
 
 import numpy as np
 
-from clozelab.finetuning.metrics.assignment import assign
 from clozelab.finetuning.metrics.tally import Tally
 
 Clusters = Sequence[Sequence[Hashable]]  # of one document; a mention is any value that has a hash
@@ -77,11 +76,13 @@ def b_cubed(gold: Clusters, predicted: Clusters) -> Tally:
 
 def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
     """The likeness φ4 = 2·shared / (both sizes) of clusters, paired so that its sum is highest."""
+    from scipy.optimize import linear_sum_assignment
+
     likeness = np.zeros((len(gold), len(predicted)))
     for row, shares in enumerate(_shared(gold, predicted)):
         for column, shared in shares.items():
             likeness[row, column] = 2 * shared / (len(gold[row]) + len(predicted[column]))
-    total = float(likeness[assign(likeness)].sum())
+    total = float(likeness[linear_sum_assignment(likeness, maximize=True)].sum())
     return Tally(total, len(gold), total, len(predicted))
 
 
