@@ -76,7 +76,7 @@ def b_cubed(gold: Clusters, predicted: Clusters) -> Tally:
 
 def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
     """The likeness φ4 = 2·shared / (both sizes) of clusters, paired so that its sum is highest."""
-    from scipy.optimize import linear_sum_assignment
+    from scipy.optimize import linear_sum_assignment  # type: ignore[attr-defined]
 
     likeness = np.zeros((len(gold), len(predicted)))
     for row, shares in enumerate(_shared(gold, predicted)):
