@@ -28,7 +28,7 @@ GAP = TableCell("–")  # not measured
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Columns and rows; the `soft` columns are in a lighter colour."""
 
     columns: Sequence[str]
@@ -37,7 +37,7 @@ class Table:
     soft: frozenset[int] = frozenset()
 
 
-Part = str | Table | tuple[str, str]  # a paragraph, a table, or (kind, content)
+Part = str | PageTable | tuple[str, str]  # a paragraph, a table, or (kind, content)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def number(value: float, form: str = ".1f") -> TableCell:
 
 
 def _html(part: Part) -> str:
-    if isinstance(part, Table):
+    if isinstance(part, PageTable):
         return _html_table(part)
     if isinstance(part, str):
         return f"<p>{escape(part)}</p>"
@@ -122,7 +122,7 @@ def _html(part: Part) -> str:
     return f"<{tag}>{escape(content)}</{tag}>"
 
 
-def _html_table(table: Table) -> str:
+def _html_table(table: PageTable) -> str:
     right = {at for row in table.rows for at, cell in enumerate(row) if cell.value is not None}
     marks = [_marks(at in right, at in table.soft) for at in range(len(table.columns))]
     head = "".join(
@@ -155,7 +155,7 @@ def _value(cell: TableCell) -> str:
 def _markdown(part: Part) -> list[str]:
     if isinstance(part, str):
         return [plain(part), ""]
-    if isinstance(part, Table):
+    if isinstance(part, PageTable):
         rule = ["---" for _ in part.columns]
         rows = [part.columns, *([cell.text for cell in row] for row in part.rows)]
         head, *body = ([plain(text) for text in row] for row in rows)

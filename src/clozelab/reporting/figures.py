@@ -10,8 +10,8 @@ from typing import NamedTuple
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 40
 SERIES = 8  # colours
-APART = 4  # of them in a row that every kind of sight tells apart; the next are dashed
-DASHES = 4  # ways to draw a line of one colour
+APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
+DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
 
 
@@ -41,10 +41,10 @@ def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
     if not every:
         return ""
     right = max(x for x, _ in every) or 1.0
-    # The first steps are far above the rest, and would press all of it flat.
+    # The first steps are far above the rest, and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
-    firm = [y for x, y in [*every, *ends] if x >= 0.05 * right]
-    low, high = min(firm), max(firm)
+    heights = [y for x, y in [*every, *ends] if x >= 0.05 * right]
+    low, high = min(heights), max(heights)
     bottom, top = low - 0.06 * (high - low or 1.0), high + 0.06 * (high - low or 1.0)
 
     def place(point: tuple[float, float]) -> str:
@@ -131,13 +131,13 @@ def legend(names: Sequence[tuple[str, int]]) -> str:
 
 
 def _look(colour: int) -> str:
-    """The classes of a line: its colour, and dashes where that alone would not tell it apart."""
+    """The CSS classes of a line: its colour and, where that is not enough, its dashes."""
     dash = (colour // APART + colour // (APART * DASHES)) % DASHES
     return f"c{colour % SERIES}" + (f" d{dash}" if dash else "")
 
 
 def _cut(name: str) -> str:
-    """A name without its middle where it is too long; cells of a grid differ at their ends."""
+    """A name, without its middle where it is too long: cells of a grid differ at their ends."""
     if len(name) <= NAME:
         return escape(name)
     half = (NAME - 1) // 2
@@ -146,7 +146,7 @@ def _cut(name: str) -> str:
 
 
 def _frame(left: float, right: float, bottom: float, top: float, *, across: str, up: str) -> str:
-    """Grid, ticks and what the axes are."""
+    """Grid, ticks and labels of the axes."""
     parts = []
     for tick in _ticks(bottom, top):
         y = TOP + (top - tick) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
@@ -179,7 +179,7 @@ def _ticks(low: float, high: float) -> list[float]:
     """A few round numbers between two."""
     rough = (high - low) / 5
     size = 10 ** floor(log10(rough))
-    step = next(size * one for one in (1, 2, 5, 10) if size * one >= rough)
+    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
     first = floor(low / step) + (low % step > 0)
     return [round(number * step, 10) for number in range(first, floor(high / step) + 1)]
 
@@ -193,7 +193,7 @@ def _short(value: float) -> str:
 
 
 def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """At most 300 of them, the last among them."""
+    """At most 300 points, the last included."""
     every = max(1, len(points) // 300)
-    kept = list(points[::every])
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
+    thinned = list(points[::every])
+    return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]

@@ -10,7 +10,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.reporting import commands, figures
-from clozelab.reporting.document import GAP, Page, Part, Section, Table, TableCell, number
+from clozelab.reporting.document import GAP, Page, PageTable, Part, Section, TableCell, number
 from clozelab.reporting.figures import DotRow, Line
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.runs.record import RunRecord
@@ -69,7 +69,7 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
             for name, (record, cell) in zip(names, cells, strict=True)
         ]
         columns = ["model", *(m.replace("_", " ") for m in metrics), "median", "best", "runs"]
-        yield Table([*columns, "learning rate", "minutes"], rows)
+        yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
         dots = [
             DotRow(
@@ -116,7 +116,7 @@ def _runs(cell: dict[str, Any]) -> TableCell:
     return TableCell(f"{runs} ({diverged} diverged)" if diverged else str(runs), float(runs))
 
 
-def _losses(runs: Sequence[RunRecord]) -> Table:
+def _losses(runs: Sequence[RunRecord]) -> PageTable:
     """The cost and the held-out losses of each run."""
     objectives = list(dict.fromkeys(name for run in runs for name in run.last))
     rows = [
@@ -136,7 +136,9 @@ def _losses(runs: Sequence[RunRecord]) -> Table:
     ]
     columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
     columns += ["k tokens/s", "limited by"]
-    return Table([*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows)
+    return PageTable(
+        [*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows
+    )
 
 
 def _tokenizer(recipe: Recipe) -> str:
@@ -181,7 +183,9 @@ def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return smoothed
 
 
-def differences(compared: Sequence[tuple[str, Recipe]], *, unknown: Collection[str] = ()) -> Table:
+def differences(
+    compared: Sequence[tuple[str, Recipe]], *, unknown: Collection[str] = ()
+) -> PageTable:
     """Every setting in which some recipe differs from the first.
 
     The `unknown` recipes have no record of their tokenizer but its vocabulary size.
@@ -199,10 +203,10 @@ def differences(compared: Sequence[tuple[str, Recipe]], *, unknown: Collection[s
             if len({*values.values()} - {GAP.text}) < 2:
                 continue
         rows.append([TableCell(key), *map(TableCell, values.values())])
-    return Table(["setting", *(other for other, _ in compared)], rows)
+    return PageTable(["setting", *(other for other, _ in compared)], rows)
 
 
-def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> Table:
+def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
     """The machine and software of each run."""
     names: tuple[str, ...] = ("gpu", "device", "precision", "micro_tokens", "cpus", "torch")
     names += ("clozelab", "commit", "seed")
@@ -210,7 +214,7 @@ def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> Table:
         [TableCell(run.name), *(TableCell(str(run.machine.get(name, "–"))) for name in names)]
         for run in runs
     ]
-    return Table(["run", *names], rows)
+    return PageTable(["run", *names], rows)
 
 
 def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
@@ -223,7 +227,7 @@ def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
         for name, change in entry["settings"].items()
     ]
     if rows:
-        yield Table(["run", "from step", "setting", "before", "after"], rows)
+        yield PageTable(["run", "from step", "setting", "before", "after"], rows)
 
 
 def _summary(summary: dict[str, float] | None) -> TableCell:

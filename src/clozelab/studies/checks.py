@@ -1,4 +1,4 @@
-"""Whether a study fits together: variants, their teachers and recipes, claims and scores."""
+"""The consistency of a study: variants, their teachers and recipes, claims and scores."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def check(study: StudySpec, place: str) -> None:
-    """Refuse what does not fit together: variants, claims, scores."""
+    """Refuse variants, claims and scores that do not fit together."""
     if len(study.variants) < 1:
         raise UserError(f"{place}: variants are missing; write each under [[variants]]")
     known = [one.name for one in study.variants]
     for name in known:
         if known.count(name) > 1:
-            raise UserError(f"{place}: variant {name} is listed twice; name each its own")
+            raise UserError(f"{place}: variant {name} is listed twice; give each its own name")
     scored = [named_task(task, place=place) for task in study.tasks]
     for task in scored:
         if scored.count(task) > 1:
@@ -46,7 +46,7 @@ def check(study: StudySpec, place: str) -> None:
 
 
 def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
-    """What stands before a dot is a task, this study's or another, or the word task itself."""
+    """Before the dot is a task, of this study or another, or the word task itself."""
     task, dot, _ = word.partition("=")[0].partition(".")
     known = (*tasks, *(name for name in protocols.tasks() if name not in tasks))
     if dot and task not in (*known, "task"):
@@ -54,18 +54,17 @@ def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
 
 
 def _check_teacher(study: StudySpec, variant: Variant, place: str) -> None:
-    """A teacher is a variant that is taught by none, or by one before it."""
-    seen, at = [variant.name], variant.teacher
-    while at is not None:
-        if at in seen:
+    """A teacher is another variant, and no variant is its own teacher at any remove."""
+    seen, teacher = [variant.name], variant.teacher
+    while teacher is not None:
+        if teacher in seen:
             raise UserError(f"{place}: variant {variant.name} is its own teacher; name another")
         others = [one.name for one in study.variants if one.name not in seen]
-        if at not in others:
-            raise UserError(
-                f"{place}: variant {variant.name}: teacher {at} is unknown; {remedy(at, others)}"
-            )
-        seen.append(at)
-        at = study.variant(at).teacher
+        if teacher not in others:
+            fix = remedy(teacher, others)
+            raise UserError(f"{place}: variant {variant.name}: teacher {teacher} is unknown; {fix}")
+        seen.append(teacher)
+        teacher = study.variant(teacher).teacher
 
 
 def _check_claim(study: StudySpec, claim: Claim, tasks: Sequence[str], place: str) -> None:

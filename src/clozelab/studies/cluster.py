@@ -1,4 +1,4 @@
-"""The cells of a study as tasks of a Ray cluster, which shares the study's folder with us."""
+"""The cells of a study as tasks of a Ray cluster that sees the study's folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from clozelab.errors import UserError
 
 LOCAL = "local"
 T = TypeVar("T")
-Given = TypeVar("Given")
+Job = TypeVar("Job")
 
 
 @contextmanager
 def jobs(
-    address: str, work: Callable[[Given], T], *, share: int, device: str | None
-) -> Iterator[Callable[[Given], Future[T]]]:
-    """Something that does the work on the cluster; so many at a time have a GPU together."""
+    address: str, work: Callable[[Job], T], *, share: int, device: str | None
+) -> Iterator[Callable[[Job], Future[T]]]:
+    """A function that runs jobs on the cluster; `share` of them share a GPU."""
     ray = known(address)
     try:
         ray.init(address=address, log_to_driver=False, include_dashboard=False)
@@ -29,7 +29,7 @@ def jobs(
         gpus = ray.cluster_resources().get("GPU", 0) if device != "cpu" else 0
         needs: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1 / share if gpus else 0}
         task = ray.remote(max_retries=0, **needs)(work)
-        yield lambda given: task.remote(given).future()
+        yield lambda job: task.remote(job).future()
     finally:
         ray.shutdown()
 
@@ -37,7 +37,7 @@ def jobs(
 def known(address: str) -> Any:
     """Ray, if that is the address of a cluster and it is installed."""
     if address != LOCAL and not address.startswith("ray://"):
-        raise UserError(f"--on {address}: is no cluster; write ray://HOST:PORT, or local")
+        raise UserError(f"--on {address}: is no cluster; give ray://HOST:PORT, or local")
     try:
         return import_module("ray")
     except ImportError:

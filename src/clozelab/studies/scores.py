@@ -1,7 +1,7 @@
 """The names of what a study compares: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
 
-A score of a task is the task's name and one of its metrics; a loss on held-out text is that of an
-objective, and so is the accuracy on its pairs. Of losses alone, lower is better.
+A score of a task has the names of the task and of one of its metrics. A held-out loss has the name
+of its objective, and so has the accuracy on pairs. Only of losses is lower better.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clozelab.nearest import remedy
 
 
 def named_task(task: str, *, place: str) -> str:
-    """What a study calls a task: its name, or that of the folder it lies in (KIND=FOLDER)."""
+    """The name of a task in a study: its own, or that of its folder (KIND=FOLDER)."""
     kind, sign, folder = task.partition("=")
     if sign:
         if kind not in own_words() or not folder:
@@ -27,19 +27,19 @@ def named_task(task: str, *, place: str) -> str:
         name = Path(folder).name
         if "." in name or name in ("held_out", "pair"):
             raise UserError(
-                f"{place}: task {task}: its scores would be called {name}.…, which is something"
-                " else; give the folder a name without a dot that is not held_out or pair"
+                f"{place}: task {task}: {name} cannot be the name of a task; give the folder a"
+                " name without a dot that is not held_out or pair"
             )
         return name
     known = [name for name, one in NAMED.items() if "train" in one.splits]
     if task not in known:
-        own = " or KIND=FOLDER for one's own, as in classify=reviews"
+        own = " or KIND=FOLDER for your own, as in classify=reviews"
         raise UserError(f"{place}: task {task} is unknown; {remedy(task, known)}{own}")
     return task
 
 
 def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
-    """Refuse a score that nothing could have; `tasks` may be one's own."""
+    """Refuse a score that does not exist; `tasks` has the user's own."""
     first, sign, metric = score.partition(".")
     if not sign:
         raise UserError(

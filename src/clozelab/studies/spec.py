@@ -1,8 +1,8 @@
-"""Studies: a table of a paper as an experiment: a base recipe and what its variants change.
+"""The specification of a study: a table of a paper as an experiment.
 
-A study is TOML. It says by which tasks and measures the variants are compared, with how many seeds,
-what every run has the same of, what the paper found and what it claims. All of it is checked when
-it is read, every variant's recipe included.
+It is a TOML file with a base recipe, what each variant changes in it, the tasks and measures that
+they are compared by, the number of seeds, what is equal for all runs, the paper's numbers and its
+claims. All of it is checked when it is read, every variant's recipe included.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ names = STUDIES.names
 
 @dataclass(frozen=True)
 class Paper:
-    """Whose table a study is."""
+    """The paper whose table a study is."""
 
     name: str
-    source: str  # with its version and the table's number
+    source: str  # with its version and the number of the table
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One row of the table: what it changes in the base, how it is tuned, what the paper found."""
+    """One row of the table: what it changes in the base, its fine-tuning, the paper's numbers."""
 
     name: str
-    says: str
-    recipe: str | None = None  # in place of the base's
-    set: tuple[str, ...] = ()  # key=value over the base's
-    size: str | None = None  # in place of the one asked for
-    layers: float | None = None  # so many times those of the size asked for
-    width: float | None = None  # likewise; heads and the feed-forward layer go with it
-    share: float = 1.0  # of the tokens (steps, time) that the others have
+    says: str  # what it is, in words
+    recipe: str | None = None  # replaces that of the base
+    set: tuple[str, ...] = ()  # key=value, over those of the base
+    size: str | None = None  # replaces the requested size
+    layers: float | None = None  # a multiple of the layers of the requested size
+    width: float | None = None  # likewise; heads and the feed-forward layer are scaled with it
+    share: float = 1.0  # of the tokens (steps, time) of the other variants
     teacher: str | None = None  # the variant that it is distilled from
-    data: str | None = None  # a word that the command gives a corpus, where it needs its own
-    finetune: tuple[str, ...] = ()  # key=value over the protocol's
-    protocol: str | None = None  # in place of the usual one
-    paper: dict[str, float] = field(default_factory=dict)  # by score, as in sst2.accuracy
+    data: str | None = None  # the name of its own corpus, given by --data NAME=CORPUS
+    finetune: tuple[str, ...] = ()  # key=value, over those of the protocol
+    protocol: str | None = None  # replaces the usual one
+    paper: dict[str, float] = field(
+        default_factory=dict
+    )  # the paper's numbers by score, as in sst2.accuracy
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.name):
@@ -70,17 +72,19 @@ class Variant:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper claims, as a direction that can be tested."""
+    """A claim of the paper: one variant is better than another."""
 
     better: str
     than: str
-    on: tuple[str, ...]  # scores; each is judged alone, and all by their mean
-    says: str
-    margin: float = 0.0  # better, or not worse by more than this
+    on: tuple[str, ...]  # scores; each is shown, and their mean decides
+    says: str  # the claim in words
+    margin: float = 0.0  # by how much it may be worse
 
     def __post_init__(self) -> None:
         if self.margin < 0:
-            raise UserError(f"margin = {self.margin:g} must be 0, or what may be lost, above it")
+            raise UserError(
+                f"margin = {self.margin:g} must not be negative; give by how much it may be worse"
+            )
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Base:
 
     recipe: str
     set: tuple[str, ...] = ()
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()  # names, or KIND=FOLDER for the user's own files
     measures: tuple[str, ...] = ()
     seeds: int = 3
     equal: Literal["tokens", "steps", "time"] = "tokens"
@@ -100,21 +104,14 @@ class Base:
             raise UserError(f"seeds = {self.seeds} must be at least 1")
 
 
-@dataclass(frozen=True)
-class StudySpec:
+@dataclass(frozen=True, kw_only=True)
+class StudySpec(Base):
     """A study as its file says; its variants are valid recipes that differ."""
 
     name: str
     title: str
     question: str
     paper: Paper
-    recipe: str
-    set: tuple[str, ...]
-    tasks: tuple[str, ...]  # names, or KIND=FOLDER for one's own files
-    measures: tuple[str, ...]
-    seeds: int
-    equal: str
-    finetune: tuple[str, ...]
     variants: tuple[Variant, ...]
     claims: tuple[Claim, ...]
 
@@ -127,11 +124,12 @@ class StudySpec:
         raise UserError(f"{self.name}: variant {name} is unknown; {fix}")
 
     def recipe_of(self, variant: Variant | str, *, size: str | None = None) -> Recipe:
-        """A variant's recipe, resolved at a size."""
-        one = self.variant(variant) if isinstance(variant, str) else variant
-        word = one.recipe or self.recipe
-        changes = [*self._shape(one, size), *self.set, *one.set]
-        return recipes.read(word, size=one.size or size, overrides=changes)
+        """The recipe of a variant, resolved at a size."""
+        if isinstance(variant, str):
+            variant = self.variant(variant)
+        changes = [*self._shape(variant, size), *self.set, *variant.set]
+        name = variant.recipe or self.recipe
+        return recipes.read(name, size=variant.size or size, overrides=changes)
 
     def narrowed(
         self,
@@ -142,53 +140,54 @@ class StudySpec:
         overrides: Sequence[str] = (),
         tuning: Sequence[str] = (),
     ) -> StudySpec:
-        """The study as it was asked for: other tasks, some variants; claims go where they can."""
-        kept = self.variants
+        """The study with other tasks and settings, fewer variants, and the claims that remain."""
+        if seeds is not None and seeds < 1:
+            raise UserError(f"--seeds {seeds}: at least 1")
+        chosen = self.variants
         if variants is not None:
-            chosen = [self.variant(name).name for name in variants]
-            kept = tuple(one for one in self.variants if one.name in chosen)
-        names = [one.name for one in kept]
-        for one in kept:
-            if one.teacher is not None and one.teacher not in names:
+            names = [self.variant(name).name for name in variants]
+            chosen = tuple(variant for variant in self.variants if variant.name in names)
+        names = [variant.name for variant in chosen]
+        for variant in chosen:
+            if variant.teacher is not None and variant.teacher not in names:
                 raise UserError(
-                    f"{self.name}: variant {one.name} is taught by {one.teacher}; name that as well"
+                    f"{self.name}: variant {variant.name} is distilled from {variant.teacher};"
+                    " name that as well"
                 )
-        wanted = self.tasks if tasks is None else tuple(tasks)
-        scored = {named_task(task, place=self.name) for task in wanted}
+        tasks = self.tasks if tasks is None else tuple(tasks)
+        scored = {named_task(task, place=self.name) for task in tasks}
         claims = []
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in self.measures or s.partition(".")[0] in scored)
             if on and claim.better in names and claim.than in names:
                 claims.append(replace(claim, on=on))
-        found = replace(
+        study = replace(
             self,
-            tasks=wanted,
-            variants=kept,
+            tasks=tasks,
+            variants=chosen,
             seeds=self.seeds if seeds is None else seeds,
             claims=tuple(claims),
             set=(*self.set, *overrides),
             finetune=(*self.finetune, *tuning),
         )
-        if found.seeds < 1:
-            raise UserError(f"--seeds {found.seeds}: at least 1")
-        check(found, self.name)
-        return found
+        check(study, self.name)
+        return study
 
-    def _shape(self, one: Variant, size: str | None) -> list[str]:
-        """What a variant's multiples, or its teacher's layers, make of the size asked for."""
-        word = one.recipe or self.recipe
-        sized = recipes.read(word, size=one.size or size).encoder
+    def _shape(self, variant: Variant, size: str | None) -> list[str]:
+        """Overrides for a variant's multiples of the size, or its part of a teacher's layers."""
+        name = variant.recipe or self.recipe
+        sized = recipes.read(name, size=variant.size or size).encoder
         layers, width = sized.layers, sized.width
-        if one.teacher is not None and size is not None and one.size is None:
-            # A student keeps its share of its teacher's layers, whatever the size gives.
-            teacher = self.variant(one.teacher)
+        if variant.teacher is not None and size is not None and variant.size is None:
+            # A student keeps its proportion of the teacher's layers at every size.
+            teacher = self.variant(variant.teacher)
             full = recipes.read(teacher.recipe or self.recipe).encoder.layers
-            own = recipes.read(word).encoder.layers
+            own = recipes.read(name).encoder.layers
             layers = max(1, self.recipe_of(teacher, size=size).encoder.layers * own // full)
-        if one.layers is not None:
-            layers = max(1, round(sized.layers * one.layers))
-        if one.width is not None:
-            width = max(64, round(sized.width * one.width / 64) * 64)
+        if variant.layers is not None:
+            layers = max(1, round(sized.layers * variant.layers))
+        if variant.width is not None:
+            width = max(64, round(sized.width * variant.width / 64) * 64)
         if (layers, width) == (sized.layers, sized.width):
             return []
         before, after = plain(sized), plain(sized.resized(layers, width))
@@ -211,11 +210,11 @@ def read(name_or_path: str | Path) -> StudySpec:
             raise UserError(f"{place}: {word} is no key of a study; {fix}")
     for word in ("title", "question", "paper", "base", "variants"):
         if word not in tables:
-            raise UserError(f"{place}: {word} is missing; give it")
+            raise UserError(f"{place}: {word} is missing; add it")
     for word in _WORDS:
         if not isinstance(tables.get(word, ""), str):
-            raise UserError(f"{place}: {word} must be a word in quotes")
-    common = _common(tables["base"], place)
+            raise UserError(f"{place}: {word} must be a string in quotes")
+    base = _base(tables["base"], place)
     study = StudySpec(
         name=tables.get("name", Path(place).stem),
         title=tables["title"],
@@ -223,9 +222,9 @@ def read(name_or_path: str | Path) -> StudySpec:
         paper=_one(Paper, tables["paper"], place=place, key="paper"),
         variants=_several(Variant, tables["variants"], place=place, key="variants"),
         claims=_several(Claim, tables.get("claims", []), place=place, key="claims"),
-        **{name: getattr(common, name) for name in Base.__dataclass_fields__},
+        **{name: getattr(base, name) for name in Base.__dataclass_fields__},
     )
-    study = replace(study, variants=tuple(_from_here(one, place) for one in study.variants))
+    study = replace(study, variants=tuple(_resolved(one, place) for one in study.variants))
     check(study, place)
     return study
 
@@ -257,23 +256,23 @@ def _several(part: type, tables: Any, *, place: str, key: str) -> tuple[Any, ...
     )
 
 
-def _common(table: Any, place: str) -> Base:
-    """The base, its paths seen from the file."""
+def _base(table: Any, place: str) -> Base:
+    """The base, with paths relative to the file resolved."""
     base: Base = _one(Base, table, place=place, key="base")
     tasks = tuple(
         f"{kind}{sign}{_path(folder, place)}" if sign else kind
         for kind, sign, folder in (task.partition("=") for task in base.tasks)
     )
-    return replace(base, recipe=_word(base.recipe, place), tasks=tasks)
+    return replace(base, recipe=_recipe(base.recipe, place), tasks=tasks)
 
 
-def _from_here(variant: Variant, place: str) -> Variant:
-    word = variant.recipe
-    return variant if word is None else replace(variant, recipe=_word(word, place))
+def _resolved(variant: Variant, place: str) -> Variant:
+    name = variant.recipe
+    return variant if name is None else replace(variant, recipe=_recipe(name, place))
 
 
-def _word(recipe: str, place: str) -> str:
-    """A recipe's name as it is, its path as it is seen from the study's folder."""
+def _recipe(recipe: str, place: str) -> str:
+    """The name of a recipe, or its path resolved from the folder of the study."""
     return _path(recipe, place) if recipe.endswith(".toml") else recipe
 
 
@@ -282,9 +281,9 @@ def _path(word: str, place: str) -> str:
 
 
 def tasks_of(words: Iterable[str]) -> list[str]:
-    """Tasks as a command lists them: by name, or KIND=FOLDER; with commas or one by one."""
-    found = [task for word in words for task in word.split(",") if task]
+    """The tasks of a command line: names or KIND=FOLDER, separated by commas or spaces."""
+    tasks = [task for word in words for task in word.split(",") if task]
     return [
         f"{kind}={Path(folder).resolve()}" if sign else kind
-        for kind, sign, folder in (task.partition("=") for task in found)
+        for kind, sign, folder in (task.partition("=") for task in tasks)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clozelab.nearest import listed
 from clozelab.reporting import figures
-from clozelab.reporting.document import GAP, Part, Table, TableCell
+from clozelab.reporting.document import GAP, PageTable, Part, TableCell
 from clozelab.reporting.figures import DotRow
 from clozelab.statistics import Estimate
 from clozelab.studies.spec import Claim
@@ -24,7 +24,7 @@ def parts(judgements: Sequence[Judgement], *, scope: str) -> Iterator[Part]:
             "Each claim is judged by itself: of twenty claims without any effect, about one is"
             " decided by chance."
         )
-        yield Table(["claim", "verdict"], rows, note)
+        yield PageTable(["claim", "verdict"], rows, note)
     for judgement in judgements:
         claim = judgement.claim
         yield ("heading", f"{_signed(judgement.verdict)}: {claim.better} against {claim.than}")
@@ -69,7 +69,7 @@ def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
     return text.replace("-", "−") if sign or value < 0 else text[1:]
 
 
-def _findings(judgement: Judgement) -> Table:
+def _findings(judgement: Judgement) -> PageTable:
     """A row for each measure, and for their mean."""
     means = [one for one in judgement.decisive if one not in judgement.measures]
     p_values = [*judgement.p_values, *(None for _ in means)]
@@ -85,7 +85,7 @@ def _findings(judgement: Judgement) -> Table:
             f" is the one {verdict}."
         )
     columns = ["on", "advantage", "95 % from", "to", "unit", "seeds", "p, Holm", "verdict"]
-    return Table(columns, rows, " ".join([*notes, _power(judgement.decisive)]).strip())
+    return PageTable(columns, rows, " ".join([*notes, _power(judgement.decisive)]).strip())
 
 
 def _row(finding: Finding, p: float | None) -> list[TableCell]:

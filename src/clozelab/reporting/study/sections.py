@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from clozelab.nearest import listed
-from clozelab.reporting.document import GAP, Page, Part, Section, Table, TableCell, number
+from clozelab.reporting.document import GAP, Page, PageTable, Part, Section, TableCell, number
 from clozelab.reporting.page import differences
 from clozelab.reporting.study import claims, curves, tables
 from clozelab.runs.directory import STUDY
@@ -80,7 +80,7 @@ def _opening(record: StudyRecord) -> str:
     )
 
 
-def _cost(record: StudyRecord) -> Table:
+def _cost(record: StudyRecord) -> PageTable:
     """The mean cost of each variant's cells."""
     rows = []
     for variant in record.variants:
@@ -93,7 +93,9 @@ def _cost(record: StudyRecord) -> Table:
     minutes = sum(cell.minutes for cell in record.cells)
     once = "; shared pretraining counts once" if any(cell.shared for cell in record.cells) else ""
     note = f"Means over the cells of a variant. In all {minutes:,.1f} minutes{once}."
-    return Table(["variant", "cells done", *_COSTS], rows, f"{note} {_equality(record)}".strip())
+    return PageTable(
+        ["variant", "cells done", *_COSTS], rows, f"{note} {_equality(record)}".strip()
+    )
 
 
 def _three_digits(value: float) -> TableCell:
@@ -134,20 +136,20 @@ def _changes(record: StudyRecord) -> Iterator[Part]:
         ]
         texts = (variant.name, variant.says, ", ".join(changes) or "nothing: it is the base")
         rows.append([TableCell(text) for text in texts])
-    yield Table(["variant", "what it is", "what it sets"], rows)
+    yield PageTable(["variant", "what it is", "what it sets"], rows)
     compared = [(variant.name, record.recipe(variant)) for variant in record.variants]
     if any(recipe != compared[0][1] for _, recipe in compared):
         yield ("heading", "Setting by setting")
         yield differences(compared)
 
 
-def _failed(record: StudyRecord) -> Table:
+def _failed(record: StudyRecord) -> PageTable:
     rows = [
         [TableCell(cell.variant), number(cell.seed, "d"), TableCell(cell.failed or "")]
         for cell in record.failed
     ]
     note = "Their scores are missing above. The same command tries them again."
-    return Table(["variant", "seed", "why"], rows, note)
+    return PageTable(["variant", "seed", "why"], rows, note)
 
 
 def _reproduction(record: StudyRecord) -> Iterator[Part]:
@@ -161,7 +163,7 @@ def _reproduction(record: StudyRecord) -> Iterator[Part]:
     rows = [
         [TableCell(name), TableCell(", ".join(values))] for name, values in facts.items() if values
     ]
-    yield Table(["", "as it was run"], rows)
+    yield PageTable(["", "as it was run"], rows)
 
 
 def _seeds(record: StudyRecord) -> list[int]:

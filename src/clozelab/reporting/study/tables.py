@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from clozelab.nearest import listed
-from clozelab.reporting.document import GAP, Part, Table, TableCell
+from clozelab.reporting.document import GAP, PageTable, Part, TableCell
 from clozelab.reporting.study.claims import difference_text
 from clozelab.statistics import difference, mean
 from clozelab.studies.records import StudyRecord
@@ -30,7 +30,7 @@ def parts(record: StudyRecord) -> Iterator[Part]:
         yield _table(record, measures, _differences, method)
 
 
-def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> Table:
+def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> PageTable:
     """A row for each variant; for each measure a column of ours and, if known, of the paper."""
     in_paper = {name for variant in record.variants for name in variant.paper}
     columns: list[str] = ["variant", "seeds"]
@@ -49,7 +49,7 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
             ours, paper = cells(record, variant, measure, seeds)
             row += [ours, paper] if measure in in_paper else [ours]
         rows.append(row)
-    return Table(columns, rows, note, frozenset(soft))
+    return PageTable(columns, rows, note, frozenset(soft))
 
 
 def _means(
