@@ -6,6 +6,8 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from runpy import run_path
 
@@ -202,6 +204,25 @@ def test_nothing_is_called_utils() -> None:
     assert not names & BANNED
 
 
+# Names of classes that still stand for two things; none is added, and it is to be emptied.
+TWICE = {
+    *("Answer", "Checkpoint", "Embeddings", "Guess", "Order", "Plan", "Read", "Reader", "Row"),
+    *("Rows", "Table", "Tag", "View", "Words"),
+}
+
+
+def _class_names(trees: Iterable[ast.AST]) -> list[str]:
+    """The classes that files define, but for those whose name says that they stay in their file."""
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    classes = (node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return [name for name in classes if not name.startswith("_")]
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    names = Counter(_class_names(ast.parse(file.read_text(encoding="utf-8")) for file in FILES))
+    assert {name for name, count in names.items() if count > 1} <= TWICE
+
+
 def test_no_bare_except_and_no_swallowed_error() -> None:
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -260,6 +281,9 @@ def test_the_rules_can_fail() -> None:
     assert (
         imports(ast.parse("if TYPE_CHECKING:\n    from clozelab.text.store import Corpus")) == set()
     )
+    assert _class_names([ast.parse("class A:\n  class B: ..."), ast.parse("class _A: ...")]) == [
+        *"AB"
+    ]
     assert not any(within("blocks.pairs", one) for one in ALLOWED["masking"])
     assert not any(within("finetuning.predict", one) for one in ALLOWED["models"])
 

@@ -16,8 +16,8 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Targets
 from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.held_out import HeldOut
-from clozelab.pretraining.source import Source
-from clozelab.pretraining.steps import Picked, Steps
+from clozelab.pretraining.source import BlockSource
+from clozelab.pretraining.steps import StepBlocks, Steps
 from clozelab.text.store.mixture import open_stores
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
@@ -50,7 +50,7 @@ def picks(steps: Steps, first: int = 0, cursor: Cursor | None = None) -> list[tu
     """What each step is made of, and the place after it."""
     found: list[tuple[Blocks, Any]] = []
 
-    def note(sources: Any, picked: Picked, **rest: Any) -> None:
+    def note(sources: Any, picked: StepBlocks, **rest: Any) -> None:
         columns = (picked.stores, picked.epochs, picked.numbers)
         found.append((list(zip(*(c.tolist() for c in columns), strict=True)), rest))
 
@@ -282,7 +282,7 @@ def test_evaluation_is_the_same_for_every_seed(name: str) -> None:
     again = HeldOut(recipe, corpus, blocks=recipe.blocks, many=16)
     for mine, other in zip(found._feed(HERE, 64), again._feed(HERE, 64), strict=True):
         assert all(equal(a, b) for a, b in zip(mine.batches, other.batches, strict=True))
-    train = Source(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)
+    train = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)
     assert found.source.seed == 1_000_003 != train.seed  # in every process, for ever
     assert len(found.source.documents.ids) < len(train.documents.ids)
 

@@ -11,7 +11,7 @@ from torch import nn
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Format
 from clozelab.errors import UserError
-from clozelab.pretraining.source import Source
+from clozelab.pretraining.source import BlockSource
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Measured, Prepared, measure
 from clozelab.training.packing import BatchShape, batch_shape
@@ -35,7 +35,7 @@ class HeldOut:
             rows = min(given.rows, fit)
             given = replace(given, rows=rows)
         self.length: int = given.length
-        self.source = Source(recipe, corpus, blocks=given, split="held_out", seed=_SEED)
+        self.source = BlockSource(recipe, corpus, blocks=given, split="held_out", seed=_SEED)
         order = self.source.order(0)[: max(1, many // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
         self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]

@@ -17,7 +17,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.build import Model, build
 from clozelab.pretraining.held_out import HeldOut, held_out
-from clozelab.pretraining.source import Source
+from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
@@ -151,7 +151,7 @@ class PretrainTrainer:
         """The length of the blocks in a step."""
         return self.recipe.schedule.phase(step).length or self.recipe.blocks.length
 
-    def sources(self, step: int) -> list[Source]:
+    def sources(self, step: int) -> list[BlockSource]:
         """The stores at that length."""
         return self.steps.sources(self.recipe.schedule.phase(step).number, self.length(step))
 

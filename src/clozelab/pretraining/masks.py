@@ -25,7 +25,7 @@ from clozelab.text.words import segmenter
 
 
 @dataclass(frozen=True)
-class Laid:
+class TextBlocks:
     """A text as blocks, and the units that are known in it."""
 
     blocks: Blocks
@@ -52,7 +52,7 @@ def tokenizer_of(recipe: Recipe, corpus: Corpus | None) -> Tokenizer:
     return load(data.tokenizer(kinds[type(recipe.tokenizer)]))
 
 
-def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> Laid:
+def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> TextBlocks:
     """A text as blocks of its own, `[CLS] text [SEP]`, whatever the recipe's format."""
     tokenizer = tokenizer_of(recipe, corpus)
     vocabulary = describe(tokenizer) if corpus is None else corpus.vocabulary
@@ -79,10 +79,12 @@ def lay(text: str, recipe: Recipe, corpus: Corpus | None) -> Laid:
         for kind, at in units.items()
         if corpus is not None and corpus.manifest["units"][kind]
     }
-    return Laid(blocks, documents, spans)
+    return TextBlocks(blocks, documents, spans)
 
 
-def masked(laid: Laid, recipe: Recipe, *, epochs: list[int], seed: int = 0) -> Iterator[Masked]:
+def masked(
+    laid: TextBlocks, recipe: Recipe, *, epochs: list[int], seed: int = 0
+) -> Iterator[Masked]:
     """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
     blocks, vocabulary = laid.blocks, laid.documents.vocabulary
     for epoch in epochs:

@@ -23,7 +23,7 @@ from clozelab.text.store import Corpus
 from clozelab.training.packing import PackedExamples
 
 
-class Source:
+class BlockSource:
     """The blocks of one store at one length, epoch after epoch."""
 
     def __init__(

@@ -17,7 +17,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Ints
 from clozelab.keys import key, mix, weighted
 from clozelab.objectives.widths import weight_at
-from clozelab.pretraining.source import Source
+from clozelab.pretraining.source import BlockSource
 from clozelab.text.store import Corpus
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
@@ -27,18 +27,18 @@ _SAMPLE = 256  # blocks that show how full blocks are
 
 
 @dataclass(frozen=True)
-class Picked:
+class StepBlocks:
     """The blocks of a step: store, epoch and number of each."""
 
     stores: Ints
     epochs: Ints
     numbers: Ints
 
-    def part(self, rank: int, size: int) -> Picked:
+    def part(self, rank: int, size: int) -> StepBlocks:
         """One process's even part."""
-        many = len(self.numbers)
-        mine = slice(many * rank // size, many * (rank + 1) // size)
-        return Picked(self.stores[mine], self.epochs[mine], self.numbers[mine])
+        count = len(self.numbers)
+        mine = slice(count * rank // size, count * (rank + 1) // size)
+        return StepBlocks(self.stores[mine], self.epochs[mine], self.numbers[mine])
 
 
 class Steps:
@@ -60,7 +60,7 @@ class Steps:
         self.gpu = gpu
         # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
-        self._phases: dict[int, list[Source]] = {}
+        self._phases: dict[int, list[BlockSource]] = {}
         self._shapes: dict[tuple[int, int], BatchShape] = {}
         self._blanks: dict[int, Batch] = {}  # by the shape, which stays alive
         self._means: dict[int, float] = {}  # tokens of a block, by phase
@@ -69,13 +69,15 @@ class Steps:
         """Where a run begins."""
         return Cursor(0, ((0, 0),) * len(self.stores))
 
-    def sources(self, phase: int, length: int) -> list[Source]:
+    def sources(self, phase: int, length: int) -> list[BlockSource]:
         """The stores at the length of a phase."""
         if phase not in self._phases:
             given: Any = self.recipe.blocks
             blocks = replace(given, length=length)
             self._phases[phase] = [
-                Source(self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n)
+                BlockSource(
+                    self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n
+                )
                 for n, (corpus, _) in enumerate(self.stores)
             ]
         return self._phases[phase]
@@ -94,7 +96,13 @@ class Steps:
             yield _job(self, sources, picked, step=step, fresh=fresh, after=cursor)
 
     def prepare(
-        self, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+        self,
+        sources: list[BlockSource],
+        picked: StepBlocks,
+        *,
+        step: int,
+        fresh: bool,
+        after: Cursor,
     ) -> Prepared:
         """One process's part of a step."""
         schedule = self.recipe.schedule
@@ -117,7 +125,7 @@ class Steps:
             after=after,
         )
 
-    def shape(self, sources: list[Source], *, phase: int, blocks: int) -> BatchShape:
+    def shape(self, sources: list[BlockSource], *, phase: int, blocks: int) -> BatchShape:
         """The micro-batches of a phase, by a sample of its blocks."""
         # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
         step = max(1, blocks // 16)
@@ -138,7 +146,7 @@ class Steps:
             self._blanks[id(shape)] = shape.collate(examples, slice(0, 0))
         return self._blanks[id(shape)]
 
-    def sample(self, sources: list[Source]) -> PackedExamples:
+    def sample(self, sources: list[BlockSource]) -> PackedExamples:
         """Some blocks like those to come."""
         taken = [source.order(0)[:_SAMPLE] for source in sources]
         pairs = zip(sources, taken, strict=True)
@@ -162,8 +170,8 @@ class Steps:
         return self._means[phase]
 
     def _pick(
-        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
-    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
         """The blocks of a step, and the places after."""
         many = self.recipe.schedule.sequences_at(step)
         if self.recipe.schedule.fill == "tokens":
@@ -171,8 +179,8 @@ class Steps:
         return _take(sources, places, self._mixed(sources, step, many))
 
     def _pick_tokens(
-        self, sources: list[Source], places: tuple[tuple[int, int], ...], step: int
-    ) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+        self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
+    ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
         """As many blocks as make the step's sequences of full length."""
         wanted = self.recipe.schedule.sequences_at(step) * self.recipe.blocks.length
         many = self.recipe.schedule.sequences_at(step)
@@ -186,7 +194,7 @@ class Steps:
         fit = max(1, int(np.searchsorted(filled, wanted, side="right")))
         return _take(sources, places, stores[:fit])
 
-    def _mixed(self, sources: list[Source], step: int, many: int) -> Ints:
+    def _mixed(self, sources: list[BlockSource], step: int, many: int) -> Ints:
         """Which store each of a step's blocks comes from."""
         if len(sources) == 1:
             return np.zeros(many, dtype=np.int64)
@@ -197,14 +205,20 @@ class Steps:
 
 
 def _job(
-    steps: Steps, sources: list[Source], picked: Picked, *, step: int, fresh: bool, after: Cursor
+    steps: Steps,
+    sources: list[BlockSource],
+    picked: StepBlocks,
+    *,
+    step: int,
+    fresh: bool,
+    after: Cursor,
 ) -> Callable[[], Prepared]:
     return lambda: steps.prepare(sources, picked, step=step, fresh=fresh, after=after)
 
 
 def _take(
-    sources: list[Source], places: tuple[tuple[int, int], ...], stores: Ints
-) -> tuple[Picked, tuple[tuple[int, int], ...]]:
+    sources: list[BlockSource], places: tuple[tuple[int, int], ...], stores: Ints
+) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
     """The next block of the store named in each slot."""
     epochs, numbers = np.zeros_like(stores), np.zeros_like(stores)
     after = list(places)
@@ -214,10 +228,10 @@ def _take(
             epochs[mine], numbers[mine], after[number] = source.take(
                 places[number], int(mine.sum())
             )
-    return Picked(stores, epochs, numbers), tuple(after)
+    return StepBlocks(stores, epochs, numbers), tuple(after)
 
 
-def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
+def _groups(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
     """Store, epoch and the slots of each run of equal ones."""
     for store in np.unique(picked.stores).tolist():
         for epoch in np.unique(picked.epochs[picked.stores == store]).tolist():
@@ -225,7 +239,7 @@ def _groups(picked: Picked) -> Iterator[tuple[int, int, Ints]]:
             yield store, epoch, slots_
 
 
-def _gather(sources: list[Source], picked: Picked, *, progress: float) -> PackedExamples:
+def _gather(sources: list[BlockSource], picked: StepBlocks, *, progress: float) -> PackedExamples:
     """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
     found = [
         sources[store].examples(epoch, picked.numbers[at], progress=progress)
@@ -235,7 +249,7 @@ def _gather(sources: list[Source], picked: Picked, *, progress: float) -> Packed
     return concatenate(found or [sources[0].examples(0, picked.numbers, progress=progress)])
 
 
-def _lengths(sources: list[Source], picked: Picked) -> Ints:
+def _lengths(sources: list[BlockSource], picked: StepBlocks) -> Ints:
     """Tokens of each picked block."""
     lengths = np.zeros_like(picked.numbers)
     for store, epoch, at in _groups(picked):
