@@ -126,7 +126,7 @@ def test_the_minimum_detectable_effect_is_detected_four_times_in_five() -> None:
 def test_the_documentation_has_the_right_numbers() -> None:
     page = Path(__file__).parents[2] / "docs" / "reading-results.md"
     lines = page.read_text(encoding="utf-8").splitlines()
-    rows = [line.split("|")[2:-1] for line in lines if line.startswith(("| seeds", "| visible"))]
+    rows = [line.split("|")[2:-1] for line in lines if line.startswith(("| seeds", "| detectable"))]
     assert len(rows) == 2 and len(rows[0]) == len(rows[1]) > 3
     for seeds, told in zip(*rows, strict=True):
         many = int(seeds)
