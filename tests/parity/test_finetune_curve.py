@@ -19,8 +19,8 @@ from clozelab.contracts import Batch, Targets
 from clozelab.finetuning.inputs import lesson
 from clozelab.finetuning.request import Data, Order
 from clozelab.finetuning.trial import Trial
-from clozelab.models.interop.families import export
-from clozelab.models.interop.fitting import summary
+from clozelab.models.interop.conversion import to_transformers
+from clozelab.models.interop.families import summary
 from clozelab.models.interop.heads import TaskHead
 from clozelab.text.vocabulary import describe
 from clozelab.training.loop import train
@@ -173,7 +173,7 @@ def beside(given: Trial, folder: Path, steps: int) -> Peer:
     labels = getattr(kind, "labels", getattr(kind, "tags", ()))
     shape: Any = given.lesson.recipe.encoder
     head = TaskHead(kind.name, labels, summary=summary(folder.name, kind.name), dropout=0.0)
-    found = export(
+    found = to_transformers(
         shape,
         {name: value.detach().clone() for name, value in given.model.named_parameters()},
         vocabulary=describe(given.lesson.tokenizer),

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from clozelab import data
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.models.interop.families import Exported, bring, export
+from clozelab.models.interop.conversion import Exported, from_transformers, to_transformers
 from clozelab.models.interop.huggingface import read, write
-from clozelab.models.interop.tokenizer import dressed
+from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.text.vocabulary import describe
 
 torch.set_num_threads(1)
@@ -106,7 +106,7 @@ def test_a_checkpoint_of_transformers_computes_the_same_here(name: str) -> None:
     kind, settings, family, heads, types = CHECKPOINTS[name]
     cls = getattr(transformers, kind)
     model = shaken(cls(cls.config_class(**settings)))
-    got = bring(model.config.to_dict(), model.state_dict())
+    got = from_transformers(model.config.to_dict(), model.state_dict())
     assert got.family == family
     assert set(got.heads) == heads
     batch = padded(types, padding=settings.get("pad_token_id", 1))
@@ -189,7 +189,7 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
 def exported(name: str) -> tuple[Model, Exported]:
     encoder, heads, _ = MODELS[name]
     model = made(encoder, heads, transform=name == "left to right")
-    return model, export(encoder, model.state_dict(), vocabulary=IDS, length=12)
+    return model, to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12)
 
 
 def put(folder: Path, model: Exported, kind: str = "wordpiece") -> Tokenizer:
@@ -243,7 +243,7 @@ def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
     model, there = exported(name)
     put(tmp_path / "hf", there)
     back = read(str(tmp_path / "hf"))
-    got = bring(back.config, back.tensors)
+    got = from_transformers(back.config, back.tensors)
     assert set(got.heads) == set(heads) and got.left == []
     batch = padded(getattr(encoder, "types", 2))
     agree(ours(model, batch), ours(loaded(got.encoder, got.heads, got.weights), batch))
@@ -253,7 +253,7 @@ def test_what_we_export_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
 def test_weights_that_fit_as_they_are_come_back_bit_for_bit(name: str) -> None:
     encoder, _, _ = MODELS[name]
     model, there = exported(name)
-    got = bring(there.config, there.tensors)
+    got = from_transformers(there.config, there.tensors)
     assert got.encoder == replace(encoder, types=1)  # a table of zeros, since theirs has one
     types = got.weights.pop("encoder.embeddings.types.weight")
     assert not types.any()
@@ -293,7 +293,7 @@ def test_the_tokenizer_adds_the_family_s_marks_to_the_same_ids(name: str, tmp_pa
     tokenizer = Tokenizer.from_file(str(data.tokenizer(kind)))
     vocabulary = describe(tokenizer)
     model = sized(encoder, heads, vocabulary.size)
-    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12)
+    there = to_transformers(encoder, model.state_dict(), vocabulary=vocabulary, length=12)
     folder = tmp_path / "hf"
     write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
     peer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -331,5 +331,5 @@ def test_a_mask_takes_the_space_before_it_as_a_word_would(name: str) -> None:
     mask = vocabulary.role("mask")
     words = tokenizer.encode("the river", add_special_tokens=False).ids
     text = f"the river {tokenizer.id_to_token(mask)}"
-    got = dressed(tokenizer, name, vocabulary).encode(text, add_special_tokens=False)
+    got = with_special_tokens(tokenizer, name, vocabulary).encode(text, add_special_tokens=False)
     assert got.ids == [*words, mask]

@@ -17,8 +17,8 @@ from torch import nn
 from clozelab import cli
 from clozelab.config.recipe import read
 from clozelab.models import origin
-from clozelab.models.exchange import bring, export
-from clozelab.models.interop.rows import Rows
+from clozelab.models.exchange import export, import_model
+from clozelab.models.interop.onnx import EncoderGraph
 from clozelab.models.load import load
 from clozelab.pretraining.starting import continued
 
@@ -113,7 +113,7 @@ def saved(folder: Path, family: str, kind: str, **settings: Any) -> nn.Module:
 
 def back(folder: Path) -> Path:
     """In as a run, and out again."""
-    bring(str(folder), folder.with_name("run"))
+    import_model(str(folder), folder.with_name("run"))
     export(str(folder.with_name("run")), folder.with_name("out"))
     return folder.with_name("out")
 
@@ -272,7 +272,7 @@ def test_a_decoder_of_its_own_comes_in_and_goes_out(
     (head,) = [ours.heads[name] for name in HEADS if name in ours.heads]
     ids = batch(family, kind)
     with torch.no_grad():
-        _, logits = Rows(ours.encoder, head)(**ids)
+        _, logits = EncoderGraph(ours.encoder, head)(**ids)
     wanted = theirs(model.double().eval(), ids)["words"]
     assert float((logits.flatten(0, 1) - wanted).abs().max()) < 1e-9
 
@@ -290,7 +290,7 @@ def test_the_decoder_s_bias_is_the_one_that_is_added(tmp_path: Path, tied: bool)
     assert model.cls.predictions.decoder.bias[3] == -3
     ours, ids = load(str(tmp_path / "run")).model.double(), batch("bert", "ForMaskedLM")
     with torch.no_grad():
-        _, logits = Rows(ours.encoder, ours.heads["masked_lm"])(**ids)
+        _, logits = EncoderGraph(ours.encoder, ours.heads["masked_lm"])(**ids)
     assert float((logits.flatten(0, 1) - theirs(model, ids)["words"]).abs().max()) < 1e-9
 
 

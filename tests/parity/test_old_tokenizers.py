@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from clozelab import data
 from clozelab.errors import UserError
-from clozelab.models.exchange import bring, export
+from clozelab.models.exchange import export, import_model
 from clozelab.models.fill import fill
 from clozelab.models.load import load as open_model
 from clozelab.text.vocabulary import describe, load
@@ -132,7 +132,7 @@ def test_a_relative_s_tokenizer_goes_out_with_it(tmp_path: Path, family: str, st
     shape |= {"intermediate_size": 24, "max_position_embeddings": 60, "type_vocab_size": 1}
     ids = {"pad_token_id": before.pad_token_id, "vocab_size": len(before)}
     cls(cls.config_class(**shape, **ids)).save_pretrained(file.parent)
-    bring(str(file.parent), tmp_path / "run")
+    import_model(str(file.parent), tmp_path / "run")
     export(str(tmp_path / "run"), tmp_path / "out")
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     mask = f"a {before.mask_token} b"
@@ -256,7 +256,7 @@ def test_a_model_with_a_sentencepiece_file_is_filled_and_goes_out(
     config = getattr(transformers, f"{stem}Config")(vocab_size=len(peer), **sizes)
     torch.manual_seed(0)
     getattr(transformers, f"{stem}{kind}")(config).save_pretrained(file.parent)
-    bring(str(file.parent), tmp_path / "run")
+    import_model(str(file.parent), tmp_path / "run")
     found = fill(open_model(str(tmp_path / "run")), "The [MASK] was wide (and slow).", top=3)
     assert len(found.blanks) == 1 and len(found.blanks[0]) == 3
     export(str(tmp_path / "run"), tmp_path / "out")

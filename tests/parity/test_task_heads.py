@@ -28,12 +28,16 @@ from clozelab.finetuning.kinds.choose import Choose
 from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
-from clozelab.models.interop.families import Exported, Imported, bring, export
-from clozelab.models.interop.fitting import summary
+from clozelab.models.interop.conversion import (
+    Exported,
+    Imported,
+    from_transformers,
+    to_transformers,
+)
+from clozelab.models.interop.families import summary
 from clozelab.models.interop.heads import ROBERTAS, Summary, TaskHead
 from clozelab.models.interop.huggingface import read, write
-from clozelab.models.interop.onnx import export_onnx
-from clozelab.models.interop.rows import Judged
+from clozelab.models.interop.onnx import TaskGraph, export_onnx
 from clozelab.models.load import within
 from clozelab.models.reader import TaskReader
 from clozelab.text.vocabulary import describe
@@ -236,7 +240,7 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     called, task = asked(family, kind)
     encoder = ENCODERS[family]
     model = tuned(encoder, task)
-    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
     assert (there.config["model_type"], there.config["architectures"]) == (family, [called])
     assert there.left == []
     put(tmp_path / "hf", there)
@@ -259,7 +263,7 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     encoders = {("distilbert", "tag"), *((each, "choose") for each in ROBERTAS)}
     assert dropped(peer) <= {encoder.dropout if (family, kind) in encoders else task.dropout}
     back = read(str(tmp_path / "hf"))
-    got = bring(back.config, back.tensors)
+    got = from_transformers(back.config, back.tensors)
     assert (got.task, got.left, got.family) == (saved(family, task), [], family)
     agree(wanted, ours(arrived(got), batch))
     cls.from_pretrained(tmp_path / "hf").save_pretrained(tmp_path / "theirs")
@@ -320,7 +324,7 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     config["architectures"] = [cls.__name__]
     if not named:  # an old file may not tell its class, nor its labels
         config = {k: v for k, v in config.items() if k not in ("architectures", "id2label")}
-    got = bring(config, model.state_dict())
+    got = from_transformers(config, model.state_dict())
     told = got.task
     assert told is not None and got.left == [] and got.family == family
     if not named and kind == "choose" and family not in ROBERTAS:
@@ -338,7 +342,7 @@ def test_a_plain_encoder_becomes_what_its_head_fits(tmp_path: Path) -> None:
     model = tuned(encoder, TaskHead("classify", LABELS))
     task = TaskHead("classify", LABELS, Summary(bias=False))
     weights = {k: v for k, v in model.state_dict().items() if k != "heads.classify.classifier.bias"}
-    there = export(encoder, weights, vocabulary=IDS, length=12, task=task)
+    there = to_transformers(encoder, weights, vocabulary=IDS, length=12, task=task)
     assert there.config["architectures"] == ["BertForSequenceClassification"]
     assert not there.tensors["classifier.bias"].any()
     put(tmp_path / "hf", there)
@@ -354,26 +358,26 @@ def test_xlnet_sums_up_in_any_way(activation: Any, tmp_path: Path) -> None:
     encoder = ENCODERS["xlnet"]
     task = TaskHead("classify", LABELS, Summary(activation, drop_first=True))
     model = tuned(encoder, task)
-    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
     put(tmp_path / "hf", there)
     peer = transformers.XLNetForSequenceClassification.from_pretrained(tmp_path / "hf")
     peer.double().load_state_dict(there.tensors, strict=False)
     batch = rows("xlnet", encoder)
     agree(ours(model, batch), theirs(peer.eval(), batch, task))
-    assert bring(there.config, there.tensors).task == task
+    assert from_transformers(there.config, there.tensors).task == task
 
 
 def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
     encoder = ENCODERS["xlnet"]
     task = BEAM._replace(impossible=False)
     model = tuned(encoder, task)
-    there = export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
     put(tmp_path / "hf", there)
     peer = transformers.XLNetForQuestionAnswering.from_pretrained(tmp_path / "hf")
     peer.double().load_state_dict(there.tensors, strict=False)
     batch = rows("xlnet", encoder)
     agree(ours(model, batch), theirs(peer.eval(), batch, task))
-    got = bring(there.config, there.tensors)
+    got = from_transformers(there.config, there.tensors)
     assert got.task == task
     agree(ours(model, batch), ours(arrived(got), batch))
 
@@ -396,7 +400,9 @@ def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_pa
     encoder = ENCODERS[family]
     task = asked(family, "classify")[1]
     model = Tuned(encoder, task, vocabulary.size)
-    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task)
+    there = to_transformers(
+        encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task
+    )
     write(tmp_path / "hf", there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
     peer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     reader = TaskReader(within(recipe, encoder), tokenizer, 64)
@@ -420,7 +426,9 @@ def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
     for kind, name in (("classify", "text-classification"), ("tag", "token-classification")):
         task = asked(family, kind)[1]
         model = Tuned(encoder, task, vocabulary.size)
-        there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task)
+        there = to_transformers(
+            encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=task
+        )
         assert there.config["model_type"] == family
         folder = tmp_path / kind
         write(folder, there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
@@ -434,7 +442,9 @@ def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
             assert "".join(each["word"] for each in found[:2]) == "theriver"
     regress = asked(family, "regress")[1]
     model = Tuned(encoder, regress, vocabulary.size)
-    there = export(encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=regress)
+    there = to_transformers(
+        encoder, model.state_dict(), vocabulary=vocabulary, length=12, task=regress
+    )
     write(tmp_path / "value", there, tokenizer=tokenizer, vocabulary=vocabulary, card="")
     (found,) = transformers.pipeline("text-classification", str(tmp_path / "value"))("The river.")
     assert found["label"] == "value"
@@ -443,7 +453,10 @@ def test_pipelines_speak_of_labels_by_name(family: str, tmp_path: Path) -> None:
 def test_the_automatic_class_answers_a_question(tmp_path: Path) -> None:
     encoder, task = ENCODERS["bert"], TaskHead("answer")
     model = tuned(encoder, task)
-    put(tmp_path / "hf", export(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task))
+    put(
+        tmp_path / "hf",
+        to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task),
+    )
     cls = transformers.AutoModelForQuestionAnswering
     peer = cls.from_pretrained(tmp_path / "hf", dtype=torch.float64)
     batch = rows("bert", encoder)
@@ -471,7 +484,7 @@ def test_rows_are_judged_as_blocks_are_whatever_their_padding(family: str, task:
     encoder = ENCODERS[family]
     model = tuned(encoder, task)
     wanted = ours(model, rows("bert", encoder))
-    graph = Judged(
+    graph = TaskGraph(
         model.encoder, model.heads[task.kind], task, last=encoder.layout.summary == "last"
     ).eval()
     for side in ("bert", "xlnet"):

@@ -258,7 +258,7 @@ def test_num_labels_beside_a_stale_map(made: Path, tmp_path: Path) -> None:
 def test_a_config_without_a_model_type_is_its_class_s(made: Path, tmp_path: Path) -> None:
     folder = copied(made, "roberta", tmp_path / "in")
     config(folder, model_type=...)
-    exchange.bring(str(folder), tmp_path / "run")
+    exchange.import_model(str(folder), tmp_path / "run")
     exchange.export(str(tmp_path / "run"), tmp_path / "out")
     told = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
     assert told["model_type"] == "roberta" and told["architectures"] == ["RobertaForMaskedLM"]
@@ -287,7 +287,7 @@ def test_fine_tuning_begins_with_the_pooler_that_came(tmp_path: Path, imported: 
     place = bare(tmp_path / "in")
     weights = load_file(place / "model.safetensors")
     if imported:
-        exchange.bring(str(place), tmp_path / "run")
+        exchange.import_model(str(place), tmp_path / "run")
         place = tmp_path / "run"
     tune(place, tmp_path / "tuned")
     found = load(str(tmp_path / "tuned")).model.state_dict()
@@ -347,7 +347,7 @@ def test_the_tokenizer_that_came_is_recorded(made: Path, tmp_path: Path) -> None
     (folder / "tokenizer.json").unlink()
     pieces = [*NAMES["bert"], *WORDS, "##s", "The"]
     (folder / "vocab.txt").write_text("\n".join(pieces))
-    exchange.bring(str(folder), tmp_path / "run")
+    exchange.import_model(str(folder), tmp_path / "run")
     told = (tmp_path / "run" / "recipe.toml").read_text(encoding="utf-8")
     table = told.partition("[tokenizer]")[2].partition("\n[")[0]
     assert 'use = "wordpiece"' in table and "cased = true" in table
@@ -401,7 +401,7 @@ def test_what_is_exported_can_be_read_by_others(made: Path, tmp_path: Path) -> N
     before = os.umask(0o022)
     try:
         exchange.export(str(made / "bert"), tmp_path / "out")
-        exchange.bring(str(made / "bert"), tmp_path / "run")
+        exchange.import_model(str(made / "bert"), tmp_path / "run")
     finally:
         os.umask(before)
     written = [*(tmp_path / "out").rglob("*"), *(tmp_path / "run" / "checkpoints").rglob("*")]

@@ -25,8 +25,8 @@ from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.interop import onnx
 from clozelab.models.interop.card import card
-from clozelab.models.interop.families import Exported, bring, export
-from clozelab.models.interop.fitting import fitting, summary
+from clozelab.models.interop.conversion import Exported, from_transformers, to_transformers
+from clozelab.models.interop.families import family_for, summary
 from clozelab.models.interop.heads import Summary, TaskHead, head_shapes
 from clozelab.models.interop.huggingface import read, write
 from clozelab.models.interop.names import shapes
@@ -44,7 +44,7 @@ def exported(
 ) -> Exported:
     torch.manual_seed(0)
     weights = Model(encoder, heads).state_dict()
-    return export(encoder, weights, vocabulary=IDS, length=99, family=family)
+    return to_transformers(encoder, weights, vocabulary=IDS, length=99, family=family)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_every_recipe_has_a_class(name: str) -> None:
     ids = Vocabulary(size, roles, np.arange(len(specials), dtype=np.int32))
     with torch.device("meta"):
         weights = build(recipe, size, seed=0).state_dict()
-    there = export(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
+    there = to_transformers(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
     assert there.config["architectures"] == [CLASSES.get(name, "BertForPreTraining")]
     assert there.length == recipe.blocks.length
     assert {name.split(".")[1] for name in there.left} <= {"span_boundary", "distillation"}
@@ -111,7 +111,7 @@ def test_every_recipe_has_a_class(name: str) -> None:
 def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
     encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
     with pytest.raises(UserError, match="clozelab embed"):
-        export(encoder, {}, vocabulary=IDS, length=9)
+        to_transformers(encoder, {}, vocabulary=IDS, length=9)
     with pytest.raises(UserError, match="clozelab embed"):
         onnx.export_onnx(Path("x.onnx"), encoder.build(0), shape=encoder)
 
@@ -134,13 +134,13 @@ def test_a_dense_head_on_gpt_is_refused() -> None:
     encoder = Transformer(**GPTS, norm="pre")
     weights = Model(encoder, ("causal_lm",), transform=True).state_dict()
     with pytest.raises(UserError, match='head = "transform"'):
-        export(encoder, weights, vocabulary=IDS, length=9)
+        to_transformers(encoder, weights, vocabulary=IDS, length=9)
 
 
 def test_heads_without_a_place_are_said() -> None:
     encoder = Transformer(**SHAPE)
     weights = {**Model(encoder, PAIR).state_dict(), "heads.span_boundary.bias": torch.zeros(3)}
-    there = export(encoder, weights, vocabulary=IDS, length=9)
+    there = to_transformers(encoder, weights, vocabulary=IDS, length=9)
     assert there.left == ["heads.span_boundary.bias"]
     assert there.length == 9 and exported(encoder).length == 12
 
@@ -149,11 +149,11 @@ def test_a_model_too_small_for_its_tokenizer_is_refused() -> None:
     encoder = Transformer(**SHAPE)
     larger = Vocabulary(VOCABULARY + 1, ROLES, IDS.special)
     with pytest.raises(UserError, match=r"encoder\.embeddings\.words\.weight is of another shape"):
-        export(encoder, Model(encoder, ()).state_dict(), vocabulary=larger, length=9)
+        to_transformers(encoder, Model(encoder, ()).state_dict(), vocabulary=larger, length=9)
     with pytest.raises(
         UserError, match=r"encoder\.embeddings\.words\.weight, .* and .* more are missing"
     ):
-        export(encoder, {}, vocabulary=IDS, length=9)
+        to_transformers(encoder, {}, vocabulary=IDS, length=9)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def same(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
 
 def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
-    wanted = bring(config, tensors)
+    wanted = from_transformers(config, tensors)
     words = "bert.embeddings.word_embeddings.weight"
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -187,7 +187,7 @@ def test_old_names_doubled_tensors_and_buffers_are_understood() -> None:
     old["cls.predictions.decoder.bias"] = old.pop("cls.predictions.bias")
     old["cls.predictions.decoder.weight"] = old[words].clone()
     old["bert.embeddings.position_ids"] = torch.arange(12)
-    got = bring(config, old)
+    got = from_transformers(config, old)
     assert same(got.weights, wanted.weights)
     assert (got.heads, got.left) == (("masked_lm", "next_sentence"), [])
 
@@ -197,14 +197,16 @@ def test_an_encoder_alone_comes_with_or_without_its_prefix() -> None:
     assert "embeddings.word_embeddings.weight" in tensors
     tensors["pooler.dense.weight"] = torch.ones(16, 16)
     tensors["pooler.dense.bias"] = torch.ones(16)
-    bare = bring(config, tensors)
+    bare = from_transformers(config, tensors)
     assert (bare.heads, bare.left, bare.bare) == ((), [], True)
-    prefixed = bring(config, {f"bert.{name}": tensor for name, tensor in tensors.items()})
+    prefixed = from_transformers(
+        config, {f"bert.{name}": tensor for name, tensor in tensors.items()}
+    )
     assert same(prefixed.weights, bare.weights)
     assert len(bare.weights) == len(Model(bare.encoder, ()).state_dict()) + 2
-    there = export(bare.encoder, bare.weights, vocabulary=IDS, length=9)
+    there = to_transformers(bare.encoder, bare.weights, vocabulary=IDS, length=9)
     assert same(there.tensors, tensors)
-    distilled = export(
+    distilled = to_transformers(
         Transformer(**SHAPE, types=0),
         {**Model(Transformer(**SHAPE, types=0), ()).state_dict(), **_pooler()},
         vocabulary=IDS,
@@ -222,9 +224,9 @@ def test_half_a_head_and_half_a_pooler_are_left_aside() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ("masked_lm",))
     tensors = {name: tensor for name, tensor in tensors.items() if name.startswith("bert.")}
     tensors["bert.pooler.dense.bias"] = torch.zeros(16)
-    got = bring(config, tensors)
+    got = from_transformers(config, tensors)
     assert (got.heads, got.task, got.left) == ((), None, ["bert.pooler.dense.bias"])
-    half = bring(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
+    half = from_transformers(config, {**tensors, "classifier.weight": torch.zeros(3, 16)})
     assert (half.task, half.left) == (None, ["bert.pooler.dense.bias", "classifier.weight"])
 
 
@@ -240,7 +242,7 @@ def tuned(encoder: Encoder, task: TaskHead) -> dict[str, Tensor]:
 
 def exported_task(encoder: Encoder, task: TaskHead, family: str | None = None) -> Exported:
     weights = tuned(encoder, task)
-    return export(encoder, weights, vocabulary=IDS, length=9, family=family, task=task)
+    return to_transformers(encoder, weights, vocabulary=IDS, length=9, family=family, task=task)
 
 
 def judging(**settings: Any) -> TaskHead:
@@ -282,7 +284,7 @@ def test_a_head_without_a_class_is_named_with_a_remedy(
 def test_elmo_with_a_head_has_no_class_either() -> None:
     encoder = Lstm(layers=1, width=4, inner=8, filters=((1, 4),))
     with pytest.raises(UserError, match="clozelab embed"):
-        export(encoder, {}, vocabulary=IDS, length=9, task=judging())
+        to_transformers(encoder, {}, vocabulary=IDS, length=9, task=judging())
 
 
 def test_more_or_less_than_the_head_is_refused() -> None:
@@ -290,16 +292,18 @@ def test_more_or_less_than_the_head_is_refused() -> None:
     weights = tuned(encoder, task)
     for name in ("heads.classify.crf", "features.mix.weights"):
         with pytest.raises(UserError, match=f"{name} is in no class"):
-            export(encoder, {**weights, name: torch.zeros(1)}, vocabulary=IDS, length=9, task=task)
+            to_transformers(
+                encoder, {**weights, name: torch.zeros(1)}, vocabulary=IDS, length=9, task=task
+            )
     for name in ("heads.classify.dense.bias", "heads.classify.classifier.weight"):
         lacking = {key: value for key, value in weights.items() if key != name}
         with pytest.raises(UserError, match=f"{name} is missing"):
-            export(encoder, lacking, vocabulary=IDS, length=9, task=task)
+            to_transformers(encoder, lacking, vocabulary=IDS, length=9, task=task)
     fewer = task._replace(labels=("no", "yes"))
     with pytest.raises(UserError, match=r"classify\.classifier\.weight, .* another shape"):
-        export(encoder, weights, vocabulary=IDS, length=9, task=fewer)
+        to_transformers(encoder, weights, vocabulary=IDS, length=9, task=fewer)
     beside = {**weights, "heads.masked_lm.bias": torch.zeros(3)}
-    assert export(encoder, beside, vocabulary=IDS, length=9, task=task).left == [
+    assert to_transformers(encoder, beside, vocabulary=IDS, length=9, task=task).left == [
         "heads.masked_lm.bias"
     ]
 
@@ -314,10 +318,10 @@ def test_which_summary_can_be_exported_is_told_before_training() -> None:
         Transformer(**GPTS | {"inner": 64}, activation="gelu_tanh"),
         Relative(**STREAMS),
     ):
-        family = fitting(encoder, frozenset(), IDS)
+        family = family_for(encoder, frozenset(), IDS)
         task = judging(summary=summary(family, "classify"))
         assert exported_task(encoder, task).config["model_type"] == family
-        assert fitting(encoder, frozenset({"classify"}), IDS, task=task) == family
+        assert family_for(encoder, frozenset({"classify"}), IDS, task=task) == family
     assert summary("roberta", "classify") == Summary("tanh", drop_first=True)
     assert summary("roberta", "choose") == summary("bert", "regress") == Summary()
     assert summary("distilbert", "choose") == Summary("relu")
@@ -330,14 +334,14 @@ def test_labels_keep_their_numbers_and_names() -> None:
     assert there.config["id2label"] == {0: "no", 1: "yes", 2: "maybe"}
     assert there.config["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
     read_back = json.loads(json.dumps(there.config, sort_keys=True))
-    got = bring(read_back, there.tensors)
+    got = from_transformers(read_back, there.tensors)
     assert got.task == judging() and got.heads == ()
     turned = {"2": "maybe", "0": "no", "1": "yes"}
-    assert bring({**there.config, "id2label": turned}, there.tensors).task == judging()
+    assert from_transformers({**there.config, "id2label": turned}, there.tensors).task == judging()
     wrong: list[Any] = [{"a": "x", "b": "y"}, ["a", "b"], {"0": 5}]
     for table in wrong:
         with pytest.raises(UserError, match=r"config\.json: id2label = .* must"):
-            bring({**there.config, "id2label": table}, there.tensors)
+            from_transformers({**there.config, "id2label": table}, there.tensors)
 
 
 @pytest.mark.parametrize(
@@ -350,10 +354,10 @@ def test_labels_keep_their_numbers_and_names() -> None:
 )
 def test_the_head_not_a_stale_map_says_how_many_labels_there_are(stale: dict[str, str]) -> None:
     there = exported_task(Transformer(**SHAPE), judging())
-    got = bring({**there.config, "id2label": stale, "num_labels": 3}, there.tensors)
+    got = from_transformers({**there.config, "id2label": stale, "num_labels": 3}, there.tensors)
     assert got.task is not None and got.task.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert "id2label does not name 3 labels" in got.notes[0]
-    assert bring(there.config, there.tensors).notes == ()
+    assert from_transformers(there.config, there.tensors).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -372,7 +376,7 @@ def test_a_head_that_judges_in_another_way_stays_behind(
     encoder: Encoder, change: dict[str, Any]
 ) -> None:
     there = exported_task(encoder, judging())
-    got = bring({**there.config, **change}, there.tensors)
+    got = from_transformers({**there.config, **change}, there.tensors)
     pooled = isinstance(encoder, Transformer)  # whose pooler is kept, without the head
     assert got.task is None and len(got.left) == (2 if pooled else 4)
     assert ("pooler.weight" in got.weights) == pooled
@@ -382,7 +386,7 @@ def test_a_head_that_judges_in_another_way_stays_behind(
 def test_a_file_without_its_head_is_an_encoder() -> None:
     there = exported_task(Transformer(**SHAPE), judging())
     bare = {name: t for name, t in there.tensors.items() if not name.startswith("classifier.")}
-    got = bring(there.config, bare)
+    got = from_transformers(there.config, bare)
     assert got.task is None
     assert got.left == [] and {"pooler.bias", "pooler.weight"} <= got.weights.keys()
 
@@ -407,14 +411,14 @@ def test_what_is_no_graph_is_refused(task: TaskHead, tmp_path: Path) -> None:
 def test_roberta_s_head_is_made_with_gelu_or_stays_behind() -> None:
     encoder = Transformer(**SHAPE, position_offset=2, types=0)
     config, tensors, *_ = exported(encoder, ("masked_lm",))
-    assert bring(config, tensors).heads == ("masked_lm",)
-    got = bring({**config, "hidden_act": "relu"}, tensors)
+    assert from_transformers(config, tensors).heads == ("masked_lm",)
+    got = from_transformers({**config, "hidden_act": "relu"}, tensors)
     assert got.heads == () and {name.split(".")[0] for name in got.left} == {"lm_head"}
 
 
 def test_half_precision_becomes_full() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
-    got = bring(config, {name: tensor.half() for name, tensor in tensors.items()})
+    got = from_transformers(config, {name: tensor.half() for name, tensor in tensors.items()})
     assert {tensor.dtype for tensor in got.weights.values()} == {torch.float32}
 
 
@@ -423,54 +427,56 @@ def test_what_is_missing_strange_misshapen_or_untied_is_named() -> None:
     key = "bert.encoder.layer.1.attention.self.key.weight"
     lacking = {name: tensor for name, tensor in tensors.items() if name != key}
     with pytest.raises(UserError, match=f"{key} is missing"):
-        bring(config, lacking)
+        from_transformers(config, lacking)
     few = {name: t for name, t in tensors.items() if "layer.1" not in name}
     with pytest.raises(UserError, match=r"layer\.1\..* and 13 more are missing"):
-        bring(config, few)
+        from_transformers(config, few)
     for wrong in (torch.zeros(16, 15), torch.zeros(15, 16)):
         with pytest.raises(UserError, match=r"self\.key\.weight .* another shape"):
-            bring(config, {**tensors, key: wrong})
+            from_transformers(config, {**tensors, key: wrong})
 
 
 def test_what_nobody_needs_is_named_and_left_aside() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
-    wanted = bring(config, tensors)
+    wanted = from_transformers(config, tensors)
     odd = {
         "bert.adapter": torch.zeros(2),
         "my_head.weight": torch.zeros(1),
         "steps": torch.ones(()),
     }
-    got = bring(config, {**tensors, **odd})
+    got = from_transformers(config, {**tensors, **odd})
     assert same(got.weights, wanted.weights) and got.heads == wanted.heads
     assert got.left == sorted(odd)
-    got = bring({**config, "tie_word_embeddings": False}, tensors)  # which lacks its decoder
+    got = from_transformers(
+        {**config, "tie_word_embeddings": False}, tensors
+    )  # which lacks its decoder
     assert got.heads == ("next_sentence",)
     assert {name.split(".")[1] for name in got.left} == {"predictions"}
     half = {name: t for name, t in tensors.items() if name != "cls.predictions.bias"}
-    assert bring(config, half).heads == ("next_sentence",)
+    assert from_transformers(config, half).heads == ("next_sentence",)
 
 
 def test_a_decoder_of_its_own_is_kept_whatever_the_config_says() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE))
     decoder = {"cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 16)}
     for tie in (True, False):
-        got = bring({**config, "tie_word_embeddings": tie}, {**tensors, **decoder})
+        got = from_transformers({**config, "tie_word_embeddings": tie}, {**tensors, **decoder})
         assert got.heads == ("masked_lm", "next_sentence") and got.left == [] and got.notes == ()
         assert not got.weights["heads.masked_lm.table"].any()
     words = tensors["bert.embeddings.word_embeddings.weight"]
     same = {"cls.predictions.decoder.weight": words.clone()}
-    tied = bring({**config, "tie_word_embeddings": True}, {**tensors, **same})
+    tied = from_transformers({**config, "tie_word_embeddings": True}, {**tensors, **same})
     assert "heads.masked_lm.table" not in tied.weights
-    untied = bring({**config, "tie_word_embeddings": False}, {**tensors, **same})
+    untied = from_transformers({**config, "tie_word_embeddings": False}, {**tensors, **same})
     assert torch.equal(untied.weights["heads.masked_lm.table"], words)
 
 
 def test_gpt_has_a_decoder_of_its_own_or_none() -> None:
     config, tensors, *_ = exported(Transformer(**GPTS, norm="pre"), ())
-    got = bring(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
+    got = from_transformers(config, {**tensors, "lm_head.weight": torch.zeros(VOCABULARY, 16)})
     assert (got.heads, got.bare, got.left) == (("causal_lm",), False, [])
-    assert bring(config, tensors).heads == ("causal_lm",)
-    got = bring({**config, "tie_word_embeddings": False}, tensors)
+    assert from_transformers(config, tensors).heads == ("causal_lm",)
+    got = from_transformers({**config, "tie_word_embeddings": False}, tensors)
     assert (got.heads, got.bare) == ((), True)
 
 
@@ -479,7 +485,7 @@ def test_a_table_alone_over_a_bert_is_no_head_of_its_classes() -> None:
     encoder = Transformer(**SHAPE, causal=True)
     weights = Model(encoder, ()).state_dict()
     weights["heads.causal_lm.table"] = torch.zeros(VOCABULARY, 16)
-    got = export(encoder, weights, vocabulary=IDS, length=99)
+    got = to_transformers(encoder, weights, vocabulary=IDS, length=99)
     assert got.config["architectures"] == ["BertModel"]
     assert got.left == ["heads.causal_lm.table"]
 
@@ -507,7 +513,7 @@ def test_without_a_model_type_the_class_or_the_names_say_it(
     config, tensors, *_ = exported(encoder, (), named)
     del config["model_type"]
     config = {**config, "architectures": classes}
-    got = bring(config, {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
+    got = from_transformers(config, {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
     assert got.family == family and got.encoder == encoder
 
 
@@ -516,7 +522,7 @@ def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> N
     config, tensors, *_ = exported(Transformer(**SHAPE), ())
     del config["model_type"]
     with pytest.raises(UserError, match=r'no model_type.* add "model_type", one of albert, bert'):
-        bring({**config, "architectures": classes}, tensors)
+        from_transformers({**config, "architectures": classes}, tensors)
 
 
 @pytest.mark.parametrize(
@@ -535,15 +541,15 @@ def test_a_config_that_cannot_be_ours_is_refused(change: dict[str, Any], problem
     config, tensors, *_ = exported(Transformer(**SHAPE))
     config = {key: value for key, value in {**config, **change}.items() if value is not None}
     with pytest.raises(UserError, match=problem):
-        bring(config, tensors)
+        from_transformers(config, tensors)
 
 
 def test_albert_at_full_width_has_nothing_to_project() -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE, sharing="all"), ("masked_lm",))
-    assert bring(config, tensors).encoder == Transformer(**SHAPE, sharing="all")
+    assert from_transformers(config, tensors).encoder == Transformer(**SHAPE, sharing="all")
     tensors["albert.encoder.embedding_hidden_mapping_in.bias"][0] = 1.0
     with pytest.raises(UserError, match="projects a width onto itself"):
-        bring(config, tensors)
+        from_transformers(config, tensors)
 
 
 @pytest.fixture
@@ -728,7 +734,7 @@ def test_nothing_that_a_user_wrote_is_markup_in_a_card(text: str) -> None:
         data={"corpora": text, text: "a corpus"},
         metrics={text: 1.0},
         family="bert",
-        task=TaskHead("classify", (text, "other"), told={"task": text}),
+        task=TaskHead("classify", (text, "other"), extra={"task": text}),
         lineage=(text,),
         task_toml=f"name = {json.dumps(text)}",
     )

@@ -18,7 +18,7 @@ from clozelab import data
 from clozelab.blocks.words import spell
 from clozelab.contracts import Blocks, Mark, Pieces, Spelling
 from clozelab.finetuning.files.own import own
-from clozelab.models.interop.tokenizer import dressed
+from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.reader import TaskReader
 from clozelab.text.spelling import letters
 
@@ -126,7 +126,7 @@ def test_marks_are_as_many_as_laying_adds_and_lie_around_the_texts(recipe: str) 
 def test_texts_are_read_as_the_exported_tokenizer_reads_them(family: str) -> None:
     recipe, _ = FAMILIES[family]
     given = reader(recipe)
-    known = dressed(given.tokenizer, family, given.vocabulary, tuned=True)
+    known = with_special_tokens(given.tokenizer, family, given.vocabulary, tuned=True)
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=known)
     firsts, seconds = [one.first for one in pairs()], [one.second for one in pairs()]
     a, b = given.pieces(firsts), given.pieces(seconds)

@@ -14,7 +14,7 @@ from clozelab.bench.padding import padded
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.models.interop.families import Exported, export
+from clozelab.models.interop.conversion import Exported, to_transformers
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.machine import now
 from clozelab.training.loop import Prepared
@@ -44,7 +44,7 @@ def exported(job: PretrainJob) -> Exported:
     offset = getattr(recipe.encoder, "position_offset", 0)
     roles = {**given.roles, "pad": offset - 1} if offset else given.roles
     model = build(recipe, recipe.tokenizer.vocabulary, seed=job.seed)
-    found = export(
+    found = to_transformers(
         recipe.encoder,
         {name: value.detach() for name, value in model.named_parameters()},
         vocabulary=Vocabulary(recipe.tokenizer.vocabulary, roles, given.special),

@@ -11,7 +11,7 @@ import torch
 from clozelab.bench.laps import Lap
 from clozelab.bench.padding import whole_rows
 from clozelab.bench.theirs import opened
-from clozelab.models.interop.families import Exported
+from clozelab.models.interop.conversion import Exported
 from clozelab.runs.machine import now
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Prepared

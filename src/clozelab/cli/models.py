@@ -15,7 +15,7 @@ from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.models.embed import Layer, Vectors
-    from clozelab.models.exchange import Handed
+    from clozelab.models.exchange import Exchanged
     from clozelab.models.load import Loaded
 
 
@@ -34,9 +34,9 @@ def export(arguments: argparse.Namespace) -> None:
 
 def bring(arguments: argparse.Namespace) -> None:
     """Make a run of a model of transformers."""
-    from clozelab.models.exchange import bring
+    from clozelab.models.exchange import import_model
 
-    _said(Path(arguments.out), bring(arguments.model, Path(arguments.out)))
+    _said(Path(arguments.out), import_model(arguments.model, Path(arguments.out)))
 
 
 def fill(arguments: argparse.Namespace) -> None:
@@ -139,7 +139,7 @@ def loaded(place: str) -> Loaded:
     return given
 
 
-def _said(place: Path, handed: Handed) -> None:
+def _said(place: Path, handed: Exchanged) -> None:
     for line in handed.notes:
         warn(line)
     err.print(escape(f"{place}: {handed.what}"))

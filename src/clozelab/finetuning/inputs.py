@@ -23,7 +23,7 @@ from clozelab.finetuning.request import Data, Order, absolute, refuse_changed
 from clozelab.finetuning.taskfile import Assignment
 from clozelab.finetuning.tuned import Tuned
 from clozelab.finetuning.tuning import Tuning
-from clozelab.models.interop.fitting import fitting, summary
+from clozelab.models.interop.families import family_for, summary
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
 from clozelab.objectives.targets import following
@@ -164,7 +164,7 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
         return {"pool": "mean", "summary": "none"}
     # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
     heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
-    family = given.origin.family if given.origin else fitting(encoder, heads, given.vocabulary)
+    family = given.origin.family if given.origin else family_for(encoder, heads, given.vocabulary)
     usual = summary(family, kind)
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 

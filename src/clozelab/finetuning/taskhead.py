@@ -13,8 +13,8 @@ from clozelab.config.tables import build, plain
 from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.finetuning.taskfile import IMPORTED, Assignment
 from clozelab.finetuning.tuning import Tuning
+from clozelab.models.interop.head_configs import EXTRA_KEY
 from clozelab.models.interop.heads import Summary, TaskHead
-from clozelab.models.interop.labels import TOLD
 
 # BERT's (A.3): how a model of another library was tuned is not known.
 _TUNED: dict[str, Any] = {"rate": 2e-5, "sequences": 32, "epochs": 3.0}
@@ -34,7 +34,7 @@ def outward(task: Assignment, *, length: int) -> TaskHead:
         summary=Summary(*summed),
         impossible=settings.get("impossible", False),
         vectors=_vectors(task.tuning),
-        told={"task": task.name, "kind": name, "length": length, **settings},
+        extra={"task": task.name, "kind": name, "length": length, **settings},
         **alike,
     )
 
@@ -42,7 +42,7 @@ def outward(task: Assignment, *, length: int) -> TaskHead:
 def inward(head: TaskHead, *, place: str, length: int) -> Assignment:
     """The task of a head that came from `place`, for blocks of at most `length` tokens."""
     # A head of another kind was put in the place of the one that was told of.
-    told = dict(head.told) if head.told.get("kind") == head.kind else {}
+    told = dict(head.extra) if head.extra.get("kind") == head.kind else {}
     part = KINDS[head.kind]
     names = {field.name for field in fields(part)}  # type: ignore[arg-type]
     settings = {name: value for name, value in told.items() if name in names}
@@ -54,13 +54,13 @@ def inward(head: TaskHead, *, place: str, length: int) -> Assignment:
     if head.head == "beam":
         settings["impossible"] = head.impossible
     file = f"{place}/config.json"
-    kind: TaskKind = build(part, settings, place=file, key=TOLD)
+    kind: TaskKind = build(part, settings, place=file, key=EXTRA_KEY)
     tuning = {**_TUNED, "length": told.get("length", length)}
     tuning |= {other: getattr(kind, name) for name, other in part.from_tuning.items()}
     return Assignment(
         str(told.get("task", IMPORTED)),
         kind,
-        build(Tuning, tuning, place=file, key=TOLD),
+        build(Tuning, tuning, place=file, key=EXTRA_KEY),
     )
 
 

@@ -14,11 +14,11 @@ from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.models import origin as origins
 from clozelab.models.history import data, lineage, metrics
-from clozelab.models.interop import families, huggingface, onnx
+from clozelab.models.interop import conversion, huggingface, onnx
 from clozelab.models.interop.card import card
-from clozelab.models.interop.fitting import fitting
+from clozelab.models.interop.families import family_for
 from clozelab.models.interop.heads import ROBERTAS, TaskHead
-from clozelab.models.interop.tokenizer import dressed
+from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
@@ -31,14 +31,14 @@ _MARKS = 3  # around two texts, with one between them
 
 
 @dataclass(frozen=True)
-class Handed:
+class Exchanged:
     """What was written, in words, and what the user should know of it."""
 
     what: str
     notes: tuple[str, ...] = ()
 
 
-def export(place: str, out: Path, *, family: str | None = None) -> Handed:
+def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
     given = load(place)
     task, origin = _head(given), given.origin
@@ -52,7 +52,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(given.recipe.encoder, "position_offset", 1)
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
-    found = families.export(
+    found = conversion.to_transformers(
         given.recipe.encoder,
         weights,
         vocabulary=vocabulary,
@@ -84,10 +84,10 @@ def export(place: str, out: Path, *, family: str | None = None) -> Handed:
     huggingface.write(out, found, tokenizer=given.tokenizer, vocabulary=given.vocabulary, card=text)
     parts = sorted({".".join(name.split(".")[:2]) for name in found.left})
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
-    return Handed(f"{found.config['architectures'][0]} of transformers", given.notes + notes)
+    return Exchanged(f"{found.config['architectures'][0]} of transformers", given.notes + notes)
 
 
-def export_graph(place: str, out: Path) -> Handed:
+def export_graph(place: str, out: Path) -> Exchanged:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
     onnx.require(out)
     given = load(place)
@@ -95,18 +95,18 @@ def export_graph(place: str, out: Path) -> Handed:
     # XLNet's head reads queries, and a graph has none.
     names = ("masked_lm", "causal_lm") if task is None else (task.kind,)
     head: Any = next((heads[name] for name in names if name in heads), None)
-    family = fitting(shape, frozenset(heads), given.vocabulary, task=task)
+    family = family_for(shape, frozenset(heads), given.vocabulary, task=task)
     family = "roberta" if _doubled(given) else family  # by what stands between two texts
-    ready = dressed(given.tokenizer, family, given.vocabulary, tuned=task is not None)
+    ready = with_special_tokens(given.tokenizer, family, given.vocabulary, tuned=task is not None)
     with new_folder(out) as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx", given.model.encoder, shape=shape, head=head, task=task
         )
         (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-    return Handed(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
+    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
 
 
-def bring(place: str, out: Path) -> Handed:
+def import_model(place: str, out: Path) -> Exchanged:
     """Make a run of a model of transformers, so that every command takes it."""
     path = Path(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
@@ -135,7 +135,7 @@ def bring(place: str, out: Path) -> Handed:
         )
     kind = f", tuned to {given.task.kind.name}" if given.task else ""
     kind = kind or ("" if given.model.heads else ", an encoder alone, without a head that predicts")
-    return Handed(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
+    return Exchanged(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
 
 
 def _toml(task: Assignment) -> str:

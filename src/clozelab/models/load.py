@@ -24,7 +24,7 @@ from clozelab.layers import Linear
 from clozelab.models import origin as origins
 from clozelab.models.build import Model, build
 from clozelab.models.interop import huggingface
-from clozelab.models.interop.families import Imported, bring
+from clozelab.models.interop.conversion import Imported, from_transformers
 from clozelab.models.origin import Origin
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import CausalLm
@@ -196,7 +196,7 @@ def _foreign(place: str) -> Loaded:
     files = huggingface.read(place)
     tokenizer = load_tokenizer(files.folder)
     try:
-        found = bring(files.config, files.tensors)
+        found = from_transformers(files.config, files.tensors)
         rows = len(found.weights["encoder.embeddings.words.weight"])
         tokenizer, beyond = in_table(tokenizer, rows)
         recipe = _taken_for(found).reading(tokenizer, vocabulary=rows)

@@ -31,7 +31,7 @@ from clozelab.contracts import (
     TextLayout,
     Vocabulary,
 )
-from clozelab.models.interop.fitting import fitting
+from clozelab.models.interop.families import family_for
 from clozelab.models.interop.heads import ROBERTAS
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer, Tokenised
@@ -124,7 +124,7 @@ class TaskReader:
         encoder = self.recipe.encoder
         if not encoder.layout.in_pretraining:
             return 1
-        return 2 if fitting(encoder, frozenset(), self.vocabulary) in ROBERTAS else 1
+        return 2 if family_for(encoder, frozenset(), self.vocabulary) in ROBERTAS else 1
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:

@@ -91,7 +91,7 @@ def card(
     tag, use = _use(family, task, json.dumps(name, ensure_ascii=False))
     made, recipe = "Pretrained", "The whole recipe"
     if task is not None:
-        named = task.told.get("task", task.kind)
+        named = task.extra.get("task", task.kind)
         made = f"Fine-tuned {'to' if named == task.kind else 'on'} {named}"
         recipe = "The recipe of the encoder"
     sections = [
@@ -130,7 +130,7 @@ def _use(family: str, task: TaskHead | None, name: str) -> tuple[str, str]:
             texts=f"[{', '.join(texts)}]",
             take=_BEAM if beam else _SPAN,
         )
-    given = _PAIR if task.told.get("pair") else _TEXT
+    given = _PAIR if task.extra.get("pair") else _TEXT
     return tag, _JUDGE.format(name=name, task=tag, given=given)
 
 
@@ -138,12 +138,12 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     """What a fine-tuned model does, and where it came from."""
     tag, words = _TASKS[task.kind]
     known = {None: "a text or a pair", True: "a pair of texts", False: "a text"}
-    words = words.format(given=known.get(task.told.get("pair"), known[None]))
+    words = words.format(given=known.get(task.extra.get("pair"), known[None]))
     lines = [f"## Task\n\n{words[0].upper()}{words[1:]} ({tag})."]
     if task.labels:
         rows = {str(number): label for number, label in enumerate(task.labels)}
         lines.append(f"Labels:\n\n{_table('label', rows)}")
-    if task.told.get("impossible"):
+    if task.extra.get("impossible"):
         lines.append(_withdrawn(task))
     if lineage:
         lines.append(f"Fine-tuned from: {' → '.join(map(plain, lineage))}.")
@@ -152,7 +152,7 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
 
 def _withdrawn(task: TaskHead) -> str:
     """When a question has no answer."""
-    over = f'`config.clozelab["threshold"]`, {task.told.get("threshold", 0.0):.4g}'
+    over = f'`config.clozelab["threshold"]`, {task.extra.get("threshold", 0.0):.4g}'
     if task.head == "beam":
         return f"A question may have no answer: it has none where `cls_logits` are over {over}."
     return (

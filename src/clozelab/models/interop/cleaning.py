@@ -15,7 +15,7 @@ from clozelab.models.interop.names import Names
 _BUFFERS = (".position_ids", ".token_type_ids", ".attn.bias", ".attn.masked_bias")
 
 
-def cleaned(
+def normalised(
     tensors: Mapping[str, Tensor], names: Names, known: Iterable[str], *, tied: bool
 ) -> tuple[dict[str, Tensor], bool]:
     """The tensors under the names of today, each once, without buffers; and whether they are tied.
@@ -63,7 +63,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
     return first.dtype == second.dtype and torch.equal(first, second)
 
 
-def without_identity(encoder: Encoder, found: dict[str, Tensor]) -> None:
+def drop_identity(encoder: Encoder, found: dict[str, Tensor]) -> None:
     """ALBERT always has a projection; where there is nothing to project, it must do nothing."""
     inside = "albert.encoder.embedding_hidden_mapping_in"
     if encoder.embedding != encoder.width or f"{inside}.weight" not in found:
@@ -77,7 +77,7 @@ def without_identity(encoder: Encoder, found: dict[str, Tensor]) -> None:
         )
 
 
-def present(
+def whole_heads(
     heads: Iterable[str], theirs: Mapping[str, tuple[str, ...]], found: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
     """The heads that are there whole: of half a head nothing is used."""

@@ -146,7 +146,7 @@ _OURS = {
 _ONNX = "train it so, or export to ONNX, which takes any encoder"
 
 
-def written(encoder: Any, family: str, *, predicts: bool = True) -> Config:
+def to_config(encoder: Any, family: str, *, predicts: bool = True) -> Config:
     """The family's config of an encoder; refused where it has no word for a setting.
 
     `predicts` is whether a head over the vocabulary goes with it.
@@ -215,7 +215,7 @@ def _groups_alike(layers: int, groups: int) -> bool:
     return all(int(i / (layers / groups)) == i * groups // layers for i in range(layers))
 
 
-def understood(config: Mapping[str, Any], family: str) -> Encoder:
+def from_config(config: Mapping[str, Any], family: str) -> Encoder:
     """The encoder that a config of that family describes."""
     for key, value in _DEMANDS.items():
         if config.get(key) not in (None, value):

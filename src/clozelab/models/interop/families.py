@@ -1,363 +1,222 @@
-"""Weights as the classes of transformers have them: `export` writes them so, `bring` reads them.
-
-A whole model's tensors are named `encoder.…` and `heads.<objective>.…`, as runs save them.
-"""
+"""On the way out: which family of transformers fits a model, and the model made to fit it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from clozelab.config import slots
 from clozelab.contracts import Vocabulary
-from clozelab.encoder import Encoder
+from clozelab.encoder import Encoder, Transformer
 from clozelab.errors import UserError
-from clozelab.models.interop import typed
-from clozelab.models.interop.cleaning import cleaned, present, without_identity
-from clozelab.models.interop.configs import Config, understood, written
-from clozelab.models.interop.fitting import admit, filled, fitted, fitting, marks
-from clozelab.models.interop.heads import ROBERTAS, TaskHead, architecture, head_shapes
-from clozelab.models.interop.labels import head_understood, head_written
-from clozelab.models.interop.names import GPTS, NAMES, PAIRS, pooler_shapes, shapes
+from clozelab.models.interop.head_configs import EPSILON, summary_is_blind
+from clozelab.models.interop.heads import (
+    ROBERTAS,
+    SUMMARISED,
+    Summary,
+    TaskHead,
+    architecture,
+    default_summary,
+    head_shapes,
+)
+from clozelab.models.interop.names import GPTS, NAMES
 
-# Model types that are another's under a different name.
-_ALIKE = {"xlm-roberta": "roberta", "camembert": "roberta", "ernie": "bert"}
-# How the names of a model type's classes begin.
-_STEMS = {
-    **{"Bert": "bert", "Roberta": "roberta", "RobertaPreLayerNorm": "roberta-prelayernorm"},
-    **{"Albert": "albert", "DistilBert": "distilbert", "XLNet": "xlnet"},
-    **{"OpenAIGPT": "openai-gpt", "GPT2": "gpt2"},
-    **{"XLMRoberta": "xlm-roberta", "Camembert": "camembert", "Ernie": "ernie"},
+# The families of transformers that can hold an encoder, by its registered name.
+_FAMILIES = {
+    "transformer": tuple(name for name in NAMES if name != "xlnet"),
+    "relative": ("xlnet",),
 }
-_CLASS = re.compile(rf"({'|'.join(_STEMS)})(Model|LMHeadModel|DoubleHeadsModel|For[A-Z]\w*)")
-_BARE = {"openai-gpt": "OpenAIGPTModel", "gpt2": "GPT2Model"}
-# Where a relative has other words than the family whose stem it changes.
-_OTHER_CLASSES = {"ErnieLMHeadModel": "ErnieForCausalLM"}
-_OTHER_PREFIXES = {"ernie": "ernie."}
-
-# The class for each set of heads, of those the family has.
-_CLASSES: dict[str, dict[frozenset[str], str]] = {
-    "bert": {
-        frozenset(): "BertModel",
-        frozenset({"masked_lm"}): "BertForMaskedLM",
-        frozenset({"next_sentence"}): "BertForNextSentencePrediction",
-        frozenset({"masked_lm", "next_sentence"}): "BertForPreTraining",
-        frozenset({"causal_lm"}): "BertLMHeadModel",
-    },
-    "roberta": {
-        frozenset(): "RobertaModel",
-        frozenset({"masked_lm"}): "RobertaForMaskedLM",
-        frozenset({"causal_lm"}): "RobertaForCausalLM",
-    },
-    "roberta-prelayernorm": {
-        frozenset(): "RobertaPreLayerNormModel",
-        frozenset({"masked_lm"}): "RobertaPreLayerNormForMaskedLM",
-        frozenset({"causal_lm"}): "RobertaPreLayerNormForCausalLM",
-    },
-    "albert": {
-        frozenset(): "AlbertModel",
-        frozenset({"masked_lm"}): "AlbertForMaskedLM",
-        frozenset({"masked_lm", "sentence_order"}): "AlbertForPreTraining",
-    },
-    "distilbert": {
-        frozenset(): "DistilBertModel",
-        frozenset({"masked_lm"}): "DistilBertForMaskedLM",
-    },
-    "xlnet": {frozenset(): "XLNetModel", frozenset({"permutation_lm"}): "XLNetLMHeadModel"},
-    # GPT's head has no weights but a table, where it is not tied.
-    **{
-        family: dict.fromkeys((frozenset[str](), frozenset({"causal_lm"})), name)
-        for family, name in (("openai-gpt", "OpenAIGPTLMHeadModel"), ("gpt2", "GPT2LMHeadModel"))
-    },
-}
+_ONNX = "or export to ONNX, which takes any encoder"
 
 
-class Exported(NamedTuple):
-    """A model as transformers has it."""
-
-    config: Config
-    tensors: dict[str, Tensor]
-    length: int  # the most tokens a text may have
-    left: list[str]  # tensors of ours that no class of the family has
-    family: str  # whose function it has; its model_type may be a relative's
-    task: TaskHead | None = None
-
-
-class Imported(NamedTuple):
-    """A model as clozelab has it."""
-
-    encoder: Encoder
-    weights: dict[str, Tensor]
-    family: str
-    model_type: str  # the family's, or a relative's
-    heads: tuple[str, ...]
-    left: list[str]  # tensors of theirs that have no place here
-    task: TaskHead | None = None  # the head of a task, its weights under heads.<kind>
-    bare: bool = False  # it came as an encoder alone
-    notes: tuple[str, ...] = ()
-
-
-def export(
+def family_for(
     encoder: Any,
-    weights: Mapping[str, Tensor],
-    *,
+    heads: frozenset[str],
     vocabulary: Vocabulary,
-    length: int,
-    family: str | None = None,
-    model_type: str | None = None,
-    task: TaskHead | None = None,
-    bare: bool = False,
-) -> Exported:
-    """A whole model's weights for transformers, in the family that fits unless one is named.
-
-    `model_type` may be that of a relative, which is the family under another name.
-
-    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining; a
-    pooler of no head goes along where the family has one. A GPT's head has no weights: `bare` says
-    that there is none.
-    """
-    heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
-    family = family or fitting(encoder, heads, vocabulary, task=task)
-    transforms = "heads.causal_lm.dense.weight" in weights
-    admit(encoder, family, transforms=transforms, task=task)
-    if family not in GPTS and not transforms:
-        heads -= {"causal_lm"}  # a table alone, which only a GPT's class has
-    kind = model_type if model_type and _ALIKE.get(model_type) == family else family
-    words = weights.get("encoder.embeddings.words.weight")
-    size = vocabulary.size if words is None else max(len(words), vocabulary.size)
-    tied = True
-    if task is None:
-        saved = max((each for each in _CLASSES[family] if each <= heads), key=len)
-        alone = bare if family in GPTS else not saved
-        class_name: str | None = (
-            _BARE[family] if alone and family in GPTS else _CLASSES[family][saved]
-        )
-        tied = not any(f"heads.{head}.table" in weights for head in saved)
-        expected = shapes(encoder, size, tuple(saved), family=family, tied=tied)
-        about: Config = {}
-        if saved - {*PAIRS} and "idle_bias" in weights and NAMES[family].bias:
-            expected["idle_bias"] = torch.Size((size,))
-    else:
-        saved, class_name, alone = frozenset(), architecture(family, task), False
-        about = head_written(task, family)
-        whole, weights = filled(task, weights, family, width=encoder.width)
-        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
-    expected |= _loose_pooler(weights, expected, family, encoder.width)
-    _check(weights, expected, "the model")
-    ours = {name: weights[name] for name in expected}
-    left = sorted(set(weights) - set(expected))
-    if task is not None:
-        _refuse_rest(task, left)
-    if family != "xlnet":
-        encoder, ours = fitted(encoder, ours, family, vocabulary)
-        length = min(length, encoder.positions)
-    config = {
-        "model_type": kind,
-        "architectures": [_called(class_name, family, kind)],
-        "vocab_size": size,
-        **written(encoder, family, predicts=bool(saved)),
-        **marks(family, vocabulary),
-        **about,
-        "tie_word_embeddings": tied,
-        "dtype": str(ours["encoder.embeddings.words.weight"].dtype).removeprefix("torch."),
-    }
-    tensors = _outward(ours, family, kind, heads=encoder.heads, alone=alone, tied=tied)
-    return Exported(config, tensors, length, left, family, task)
-
-
-def _called(name: str | None, family: str, kind: str) -> str | None:
-    """A class of the family as its relative calls it."""
-    stems = {each: stem for stem, each in _STEMS.items()}
-    if name is None or kind == family:
-        return name
-    other = name.replace(stems[family], stems[kind], 1)
-    return _OTHER_CLASSES.get(other, other)
-
-
-def _outward(
-    ours: Mapping[str, Tensor], family: str, kind: str, *, heads: int, alone: bool, tied: bool
-) -> dict[str, Tensor]:
-    """Our tensors as the family or its relative has them; an encoder alone has no prefix."""
-    names = NAMES[family]
-    tensors: dict[str, Tensor] = {}
-    for name, tensor in ours.items():
-        tensors |= names.outward(name, tensor, heads=heads)
-    added = f"{names.decoder}.bias"
-    if names.bias in tensors and (not tied or added in tensors):
-        # The decoder's bias is what is added; the head's lies idle, and may be another.
-        bias = tensors[names.bias]
-        tensors[names.bias], tensors[added] = tensors.get(added, bias), bias
-    prefix = "" if alone else _OTHER_PREFIXES.get(kind, names.prefix)
-    return {
-        prefix + name.removeprefix(names.prefix) if name.startswith(names.prefix) else name: tensor
-        for name, tensor in tensors.items()
-    }
-
-
-def _refuse_rest(task: TaskHead, left: list[str]) -> None:
-    """A head that is more than its class has is another function."""
-    rest = [name for name in left if name.startswith((f"heads.{task.kind}.", "features."))]
-    if rest:
-        raise UserError(
-            f"task {task.kind}: {_listed(rest)} in no class of transformers; use the run as it is"
-            " (`clozelab predict`)"
-        )
-
-
-def _loose_pooler(
-    weights: Mapping[str, Tensor], expected: Mapping[str, torch.Size], family: str, width: int
-) -> dict[str, torch.Size]:
-    """The pooler that no head has, where there is one and the family has a place for it."""
-    names, pooler = NAMES[family], pooler_shapes(width)
-    taken = {each for name in expected for each in names.theirs(name)}
-    place = {each for name in pooler for each in names.theirs(name)}
-    return pooler if place and not place & taken and pooler.keys() <= weights.keys() else {}
-
-
-def bring(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
-    """A model of transformers as one of ours; heads are kept where we have them, and are whole."""
-    kind = _model_type(config, tensors)
-    family = _ALIKE.get(kind, kind)
-    size = typed.whole(config, "vocab_size", typed.whole(config, "n_token"))
-    if size is None:
-        raise UserError("config.json: no vocab_size; every config has one, so add it")
-    encoder, names = understood(config, family), NAMES[family]
-    if family != "albert" and encoder.layers > len(tensors):  # which may share them all
-        raise UserError(f"{kind} weights: {len(tensors):,} tensors, and {encoder.layers:,} layers")
-    task = head_understood(config, tensors, family=family, encoder=encoder)
-    own = head_shapes(task, encoder.width) if task is not None else {}
-    pooler = pooler_shapes(encoder.width)
-    idle = {"idle_bias": torch.Size((size,))} if names.bias else {}
-    possible = shapes(encoder, size, _possible(encoder, family), family=family, tied=False)
-    theirs = {name: names.theirs(name) for name in (*possible, *own, *pooler, *idle)}
-    found, tied = cleaned(
-        tensors,
-        names,
-        {each for group in theirs.values() for each in group},
-        tied=typed.flag(config, "tie_word_embeddings", True),
-    )
-    if tied:
-        theirs = {name: group for name, group in theirs.items() if not name.endswith(".table")}
-    if family == "albert":
-        without_identity(encoder, found)
-    heads = present(_possible(encoder, family), theirs, found)
-    if any(each not in found for name in own for each in theirs[name]):
-        task, own = None, {}
-    expected = {**shapes(encoder, size, heads, family=family, tied=tied), **own}
-    if {*heads} - {*PAIRS} and all(theirs[name][0] in found for name in idle):
-        expected |= idle
-    taken = {each for name in expected for each in theirs[name]}
-    if not taken & {*theirs["pooler.weight"]} and all(
-        theirs[name] and theirs[name][0] in found for name in pooler
-    ):
-        expected |= pooler
-    missing = [each for name in expected for each in theirs[name] if each not in found]
-    if missing:
-        raise UserError(f"{kind} weights: {_listed(missing)} missing; import a whole checkpoint")
-    weights = {
-        name: _full(names.inward(name, [found[each] for each in theirs[name]]), theirs[name])
-        for name in expected
-    }
-    _check(
-        weights,
-        expected,
-        f"{kind} weights",
-        called={name: " + ".join(theirs[name]) for name in expected},
-    )
-    left = sorted(set(found) - {each for name in expected for each in theirs[name]})
-    bare = not heads and task is None
-    if family in GPTS and tied:
-        bare = _comes_bare(config, tensors, names.prefix)
-    notes = _stale(config, task)
-    return Imported(encoder, weights, family, kind, heads, left, task, bare, notes)
-
-
-_BY_PREFIX = {NAMES[family].prefix: family for family in NAMES} | {"ernie.": "ernie"}
-del _BY_PREFIX["transformer."]  # which three families have
-
-
-def _model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """As the config says, or its class, or what the tensors' names begin with."""
-    kind = typed.word(config, "model_type")
-    if kind is None:
-        classes = map(_CLASS.fullmatch, typed.words(config, "architectures"))
-        prefixes = {f"{name.partition('.')[0]}." for name in tensors}
-        known = [_STEMS[match[1]] for match in classes if match]
-        known = known or [_BY_PREFIX[prefix] for prefix in prefixes if prefix in _BY_PREFIX]
-        if len({*known}) != 1:
-            raise UserError(
-                "config.json: has no model_type, and no class in architectures that says it; add"
-                f' "model_type", one of {", ".join(sorted([*NAMES, *_ALIKE]))}'
-            )
-        return known[0]
-    if kind not in NAMES and kind not in _ALIKE:
-        raise UserError(
-            f"config.json: model_type {kind!r} is unknown here; there are"
-            f" {', '.join(sorted([*NAMES, *_ALIKE]))}"
-        )
-    return kind
-
-
-def _comes_bare(config: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str) -> bool:
-    """Whether a GPT came as an encoder alone: by its class, else by its tensors' names."""
-    for name in typed.words(config, "architectures")[:1]:
-        if _CLASS.fullmatch(name):
-            return name in _BARE.values()
-    return not any(name.startswith(prefix) for name in tensors)
-
-
-def _stale(config: Mapping[str, Any], task: TaskHead | None) -> tuple[str, ...]:
-    """What to say of labels that the config names otherwise than the head has them."""
-    table = typed.table(config, "id2label")
-    if task is None or not task.labels or not table or {*task.labels} == {*table.values()}:
-        return ()
-    return (
-        f"config.json: id2label does not name {len(task.labels)} labels, a name each, which the"
-        f" head has; they are called {task.labels[0]} to {task.labels[-1]}",
-    )
-
-
-def _possible(encoder: Any, family: str) -> tuple[str, ...]:
-    """The heads with weights that this encoder may have in that family."""
-    if family in ROBERTAS and encoder.activation != "gelu":
-        return ()  # its head is made with gelu all the same, which ours would not be
-    if family in GPTS or (family in ("bert", *ROBERTAS) and encoder.causal):
-        return ("causal_lm",)
-    return tuple(sorted({head for heads in _CLASSES[family] for head in heads} - {"causal_lm"}))
-
-
-def _check(
-    weights: Mapping[str, Tensor],
-    expected: Mapping[str, torch.Size],
-    place: str,
     *,
-    called: Mapping[str, str] | None = None,
+    task: TaskHead | None = None,
+) -> str:
+    """The family that has this encoder and, of those, most of its heads.
+
+    For an encoder that no family can hold it is BERT's: `check_family` refuses that.
+    """
+    families = _families(encoder)
+    if len(families) < 2:
+        return families[0] if families else "bert"
+    if encoder.causal and not encoder.embedding_norm:
+        return "gpt2" if encoder.norm == "pre" else "openai-gpt"
+    narrow = encoder.embedding != encoder.width
+    if encoder.sharing != "none" or narrow or "sentence_order" in heads:
+        return "albert"
+    if encoder.norm == "pre":
+        return "roberta-prelayernorm"
+    counted = encoder.position_offset == vocabulary.roles.get("pad", -1) + 1
+    if encoder.position_offset and counted and encoder.activation == "gelu":
+        return "roberta"
+    plain = encoder.types == 0 and encoder.position_offset == 0 and not encoder.causal
+    plain = plain and encoder.epsilon == 1e-12 and "next_sentence" not in heads
+    if task is not None and task.kind in SUMMARISED:
+        plain = (
+            plain and task.summary.activation == default_summary("distilbert", task.kind).activation
+        )
+    return "distilbert" if plain else "bert"
+
+
+def _families(encoder: object) -> tuple[str, ...]:
+    return _FAMILIES.get(slots.use("encoder", encoder), ())
+
+
+def summary(family: str, kind: str) -> Summary:
+    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
+
+    Where there is no such class, or the kind sums up nothing, it is BERT's.
+    """
+    return (
+        Summary() if architecture(family, TaskHead(kind)) is None else default_summary(family, kind)
+    )
+
+
+def check_family(
+    encoder: Encoder, family: str, *, transforms: bool = False, task: TaskHead | None = None
 ) -> None:
-    """Refuse weights that are missing or of another shape, by the names the user knows."""
-    missing = [name for name in expected if name not in weights]
-    if missing:
-        raise UserError(f"{place}: {_listed(missing)} missing; take a whole checkpoint")
-    wrong = [name for name, shape in expected.items() if weights[name].shape != shape]
-    if wrong:
-        named = [called[name] if called else name for name in wrong]
-        found, wanted = list(weights[wrong[0]].shape), list(expected[wrong[0]])
+    """Refuse a family that is none, or not for this encoder or its head.
+
+    `transforms` is whether a causal head has more than a table.
+    """
+    families = _families(encoder)
+    if not families:
+        name = slots.use("encoder", encoder)
+        raise UserError(f"encoder {name}: transformers has no such class; use `clozelab embed`")
+    if family not in NAMES:
+        raise UserError(f"family {family!r}: unknown; there are {', '.join(NAMES)}")
+    if family not in families:
+        raise UserError(f"family {family!r}: not for this encoder; leave it out")
+    if task is not None:
+        _check_head(encoder, family, task)
+    elif family in GPTS and transforms:
         raise UserError(
-            f"{place}: {_listed(named)} of another shape than the settings say (the first is"
-            f" {found} as we lay it, not {wanted}); fix the settings"
+            f'objectives.causal_lm.head = "transform": a {family} model of transformers has'
+            f' "plain"; train it so, {_ONNX}'
         )
 
 
-def _listed(names: list[str]) -> str:
-    """The first few of some names, and how many more."""
-    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{rest} {'is' if len(names) == 1 else 'are'}"
+def _check_head(encoder: Any, family: str, task: TaskHead) -> None:
+    """Say what the family's class for that task cannot have."""
+    theirs = f"a {family} class of transformers"
+    beam = task.kind == "answer" and task.head == "beam"
+    if architecture(family, task) is None:
+        wanted = ' with head = "beam"' if beam else ""
+        raise UserError(
+            f"task {task.kind}{wanted}: no {family} class of transformers has such a head; use the"
+            " run as it is (`clozelab predict`), or export what it was fine-tuned from"
+        )
+    if task.vectors != "last":
+        raise UserError(
+            f'task on "{task.vectors}" vectors: {theirs} has its head on the last layer; use the'
+            " run as it is (`clozelab predict`)"
+        )
+    if beam and encoder.epsilon != EPSILON:
+        raise UserError(
+            f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
+            f" transformers they are one; {_ONNX.removeprefix('or ')}"
+        )
+    names = task.labels
+    if task.kind in ("classify", "tag") and not (len(names) > 1 and len(set(names)) == len(names)):
+        raise UserError(
+            f"task {task.kind}: {len(names)} labels with {len(set(names))} names; a model is"
+            " exported with two or more, no name twice"
+        )
+    if task.kind in SUMMARISED:
+        _check_summary(encoder, family, task)
 
 
-def _full(tensor: Tensor, names: tuple[str, ...]) -> Tensor:
-    """Less than single precision becomes single: weights are trained in it."""
-    if not tensor.is_floating_point():
-        raise UserError(f"{names[0]}: holds {tensor.dtype}, which are no weights; import others")
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+def _check_summary(encoder: Encoder, family: str, task: TaskHead) -> None:
+    """The same, of the vector that stands for a block."""
+    theirs, has = f"a {family} class of transformers", default_summary(family, task.kind)
+    if summary_is_blind(encoder, family, task.kind):
+        raise UserError(
+            f"encoder.causal = True: {theirs} takes the first token's vector, which has seen"
+            f" nothing; {_ONNX.removeprefix('or ')}"
+        )
+    if task.pool != "mark":
+        raise UserError(
+            f"task.pool = {task.pool!r}: {theirs} takes one token's vector; fine-tune with"
+            f" 'mark', {_ONNX}"
+        )
+    if family != "xlnet" and task.summary.activation != has.activation:
+        raise UserError(
+            f"task.summary = {task.summary.activation!r}: {theirs} has {has.activation!r};"
+            f" fine-tune with that, {_ONNX}"
+        )
+    if task.summary.bias and not has.bias:
+        raise UserError(
+            f"task.bias = True: {theirs} has none; fine-tune with bias = false, {_ONNX}"
+        )
+
+
+def completed(
+    task: TaskHead, weights: Mapping[str, Tensor], family: str, *, width: int
+) -> tuple[TaskHead, dict[str, Tensor]]:
+    """The same head with what its class has besides: a bias or a judge of zeros."""
+    summary = task.summary._replace(bias=default_summary(family, task.kind).bias)
+    whole = task._replace(summary=summary, impossible=task.head == "beam")
+    added = head_shapes(whole, width).items() - head_shapes(task, width).items()
+    some = next(iter(weights.values()), torch.empty(0))
+    return whole, {**{name: some.new_zeros(shape) for name, shape in added}, **weights}
+
+
+def adapted(
+    encoder: Transformer, weights: dict[str, Tensor], family: str, vocabulary: Vocabulary
+) -> tuple[Transformer, dict[str, Tensor]]:
+    """The same function in the shape that the family has."""
+    inside = "encoder.embeddings"
+    words = weights[f"{inside}.words.weight"]
+    if family == "roberta":
+        padding = vocabulary.role("pad")
+        if encoder.position_offset != padding + 1:
+            raise UserError(
+                f"encoder.position_offset = {encoder.position_offset}: roberta counts positions"
+                f" from the padding id, here {padding} + 1; leave the family out"
+            )
+    elif family == "roberta-prelayernorm":
+        encoder, weights = _counted(encoder, weights, vocabulary.role("pad") + 1)
+    elif encoder.position_offset:
+        rows = weights[f"{inside}.positions.weight"][encoder.position_offset :]
+        weights = {**weights, f"{inside}.positions.weight": rows}
+        encoder = replace(encoder, position_offset=0)
+    if encoder.types == 0 and family in ("bert", *ROBERTAS, "albert"):
+        weights = {**weights, f"{inside}.types.weight": words.new_zeros(1, encoder.embedding)}
+        encoder = replace(encoder, types=1)
+    if family == "albert" and encoder.embedding == encoder.width:
+        weights = {
+            **weights,
+            f"{inside}.projection.weight": torch.eye(encoder.width).to(words),
+            f"{inside}.projection.bias": words.new_zeros(encoder.width),
+        }
+    return encoder, weights
+
+
+def _counted(
+    encoder: Transformer, weights: dict[str, Tensor], offset: int
+) -> tuple[Transformer, dict[str, Tensor]]:
+    """The same positions, counted from another row: those before the first are never read."""
+    table = "encoder.embeddings.positions.weight"
+    rows = weights[table][encoder.position_offset :]
+    if encoder.position_offset != offset:
+        weights = {**weights, table: torch.cat([rows.new_zeros(offset, rows.shape[1]), rows])}
+    return replace(encoder, position_offset=offset), weights
+
+
+def special_ids(family: str, vocabulary: Vocabulary) -> dict[str, int | None]:
+    """The ids that a config names."""
+    roles = vocabulary.roles
+    marks = {"pad_token_id": roles.get("pad")}
+    if family in (*ROBERTAS, "albert"):
+        marks |= {"bos_token_id": roles.get("cls"), "eos_token_id": roles.get("sep")}
+    elif family in ("xlnet", *GPTS):
+        marks |= {"bos_token_id": None, "eos_token_id": roles.get("eod", roles.get("sep"))}
+    return marks

@@ -39,7 +39,7 @@ class TaskHead(NamedTuple):
     vectors: str = "last"  # what the head stands on; only the last layer's go anywhere
     # What a config has no word for, as how texts are laid or when there is no answer: it lies in
     # the config under a key of ours, which transformers keeps as it is.
-    told: Mapping[str, Any] = MappingProxyType({})
+    extra: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def outputs(self) -> int:
@@ -122,7 +122,7 @@ _SUMMARIES = {
 }
 
 
-def usual(family: str, kind: str) -> Summary:
+def default_summary(family: str, kind: str) -> Summary:
     """The summary of a family's class for that kind; BERT's where it has no other."""
     if kind not in SUMMARISED or (family in ROBERTAS and kind == "choose"):
         return Summary()

@@ -17,8 +17,8 @@ from torch import Tensor
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_tensors
-from clozelab.models.interop.families import Exported
-from clozelab.models.interop.tokenizer import described, dressed
+from clozelab.models.interop.conversion import Exported
+from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
 
 _TEXTS = (
     "config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
@@ -41,9 +41,9 @@ def write(
 ) -> None:
     """A directory that transformers opens; it appears whole or not at all."""
     family = model.family
-    ready = dressed(tokenizer, family, vocabulary, tuned=model.task is not None)
+    ready = with_special_tokens(tokenizer, family, vocabulary, tuned=model.task is not None)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
-    settings = described(ready, vocabulary, family=family, types=types, length=model.length)
+    settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}
     with new_folder(folder) as place:
         _write_json(place / "config.json", model.config)

@@ -25,7 +25,7 @@ _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
 _ROLES = ("unk", "pad", "cls", "sep", "mask")
 
 
-def dressed(
+def with_special_tokens(
     tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool = False
 ) -> Tokenizer:
     """A copy that puts the family's marks around a text and takes the mask as a whole word.
@@ -62,7 +62,7 @@ def _marked(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned:
     return processors.Sequence(steps) if steps else None
 
 
-def described(
+def tokenizer_config(
     tokenizer: Tokenizer, vocabulary: Vocabulary, *, family: str, types: int, length: int
 ) -> dict[str, Any]:
     """The contents of tokenizer_config.json."""

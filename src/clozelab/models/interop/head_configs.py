@@ -15,8 +15,8 @@ from clozelab.models.interop.heads import (
     Activation,
     Summary,
     TaskHead,
+    default_summary,
     head_names,
-    usual,
 )
 from clozelab.models.interop.names import GPTS
 
@@ -36,13 +36,13 @@ _ENDINGS = {
     "ForTokenClassification": "tag",
     "ForQuestionAnswering": "answer",
 }
-TOLD = "clozelab"  # the key of what a config has no word for
+EXTRA_KEY = "clozelab"  # the key of what a config has no word for
 EPSILON = 1e-12  # of the norm inside a beam's head; theirs has that of the encoder
 
 
-def head_written(task: TaskHead, family: str) -> dict[str, Any]:
+def head_to_config(task: TaskHead, family: str) -> dict[str, Any]:
     """What the config says of the head."""
-    config = labelled(task)
+    config = label_config(task)
     if family in _DROPOUTS:
         config[_dropout_key(family, task.kind)] = task.dropout
     if family == "xlnet" and task.kind in SUMMARISED:
@@ -57,7 +57,7 @@ def head_written(task: TaskHead, family: str) -> dict[str, Any]:
     return config
 
 
-def labelled(task: TaskHead) -> dict[str, Any]:
+def label_config(task: TaskHead) -> dict[str, Any]:
     """The names of the labels, what kind of numbers the logits are, and what else is told."""
     config: dict[str, Any] = {}
     names = {"classify": task.labels, "tag": task.labels, "regress": ("value",)}.get(task.kind)
@@ -66,12 +66,12 @@ def labelled(task: TaskHead) -> dict[str, Any]:
         config["label2id"] = {name: number for number, name in enumerate(names)}
     if task.kind in _PROBLEMS:
         config["problem_type"] = _PROBLEMS[task.kind]
-    if task.told:
-        config[TOLD] = dict(task.told)
+    if task.extra:
+        config[EXTRA_KEY] = dict(task.extra)
     return config
 
 
-def head_understood(
+def head_from_config(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, family: str, encoder: Encoder
 ) -> TaskHead | None:
     """The head that a file holds; None where it holds none, or one that is not available here."""
@@ -87,10 +87,10 @@ def head_understood(
         kind = "regress" if len(scores) == 1 else "classify"
         if typed.word(config, "problem_type") not in (None, _PROBLEMS[kind]):
             return None
-    summary: Summary | None = usual(family, kind)
+    summary: Summary | None = default_summary(family, kind)
     if family == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
-    if summary is None or unseeing(encoder, family, kind):
+    if summary is None or summary_is_blind(encoder, family, kind):
         return None
     key = _dropout_key(family, kind)
     return TaskHead(
@@ -101,7 +101,7 @@ def head_understood(
         beams=typed.whole(config, "start_n_top", 5) or 5,
         impossible=beam and _judges(tensors),
         dropout=typed.number(config, key, encoder.dropout) or 0.0,
-        told=dict(typed.table(config, TOLD)),
+        extra=dict(typed.table(config, EXTRA_KEY)),
     )
 
 
@@ -111,7 +111,7 @@ def _judges(tensors: Mapping[str, Tensor]) -> bool:
     return score is None or bool(score.any())
 
 
-def unseeing(encoder: Encoder, family: str, kind: str) -> bool:
+def summary_is_blind(encoder: Encoder, family: str, kind: str) -> bool:
     """Whether the class takes the first token's vector of an encoder that reads left to right."""
     return encoder.causal and kind in SUMMARISED and family not in GPTS
 
