@@ -130,31 +130,8 @@ def modules(parts: Iterable[tuple[str, str]]) -> list[str]:
     return sorted(homes)
 
 
-@cache
-def load_given() -> None:
-    """Import what installed packages name, and what the process that started this one had."""
-    for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
-        load(module)
-    for point in entry_points(group=GROUP):
-        try:
-            point.load()
-        except Exception as error:
-            _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
-
-
-def _registered(slot: str, name: str, part: Any, *, module: str) -> Any:
-    _check(slot, name, part)
-    _refuse_taken(slot, name, module)
-    _outside[slot][name] = part, module
-    if slot in _tables:
-        _tables[slot][name] = part
-    if module != "__main__":
-        _pass_on(module)
-    return part
-
-
-def _check(slot: str, name: str, part: Any) -> None:
-    """What every part of clozelab is, every part from outside is."""
+def check(slot: str, name: str, part: Any) -> None:
+    """Refuse what is no part: what those of clozelab are, those from outside are."""
     if slot not in DUTIES:
         raise UserError(f"register: slot {slot} is unknown; {remedy(slot, DUTIES)}")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
@@ -178,6 +155,36 @@ def _check(slot: str, name: str, part: Any) -> None:
                     f"{place}: does not say what it {fact}; write {fact}: ClassVar[frozenset[str]]"
                     " = frozenset() in it"
                 )
+
+
+def slot_of(part: type) -> str | None:
+    """The slot that a part is registered in."""
+    outside = {slot: [one for one, _ in table.values()] for slot, table in _outside.items()}
+    inside = {slot: [*table.values()] for slot, table in _tables.items()}
+    return next((slot for slot in DUTIES if part in [*outside[slot], *inside.get(slot, [])]), None)
+
+
+@cache
+def load_given() -> None:
+    """Import what installed packages name, and what the process that started this one had."""
+    for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
+        load(module)
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:
+            _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
+
+
+def _registered(slot: str, name: str, part: Any, *, module: str) -> Any:
+    check(slot, name, part)
+    _refuse_taken(slot, name, module)
+    _outside[slot][name] = part, module
+    if slot in _tables:
+        _tables[slot][name] = part
+    if module != "__main__":
+        _pass_on(module)
+    return part
 
 
 def _refuse_taken(slot: str, name: str, module: str) -> None:

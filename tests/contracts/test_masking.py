@@ -7,7 +7,7 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hiding import STRAY, flags, groups, hide, lay, per_block, pick, ragged, with_units
+from hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +22,7 @@ from clozelab.masking.rarity import Rarity
 from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
 from clozelab.masking.whole_word import WholeWord
+from clozelab.testing import check_alone, check_hidden
 
 
 @dataclass(frozen=True)
@@ -152,16 +153,10 @@ def test_every_part_has_an_example_of_its_own_type() -> None:
 @pytest.mark.parametrize("example", ALL)
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
-def test_spans_are_sorted_disjoint_and_each_inside_one_block(
+def test_spans_are_sorted_disjoint_inside_one_block_and_the_same_again(
     example: Example, blocks: Blocks, draw: int
 ) -> None:
-    spans = hide(example.part, blocks, draw).spans
-    assert spans.shape == (len(spans), 2)
-    assert spans.dtype == np.int64
-    assert (spans[:, 0] < spans[:, 1]).all()
-    assert (spans[1:, 0] >= spans[:-1, 1]).all()
-    assert ((spans >= 0) & (spans <= len(blocks.ids))).all()
-    assert np.array_equal(blocks.rows[spans[:, 0]], blocks.rows[spans[:, 1] - 1])
+    check_hidden(example.part, blocks, draw)
 
 
 @pytest.mark.parametrize("example", ALL)
@@ -190,25 +185,7 @@ def test_a_block_keeps_its_choice_alone_in_any_order_and_among_any_mates(
 ) -> None:
     order = data.draw(st.permutations(range(len(blocks))))
     rows = list(order[: data.draw(st.integers(1, len(blocks)))])
-    some = pick(blocks, rows)
-    together, apart = hide(example.part, blocks, draw), hide(example.part, some, draw)
-    for place, row in enumerate(rows):
-        there = _spans(blocks, together.spans, row)
-        assert np.array_equal(there, _spans(some, apart.spans, place))
-        if together.order is not None and apart.order is not None:
-            mine = together.order[blocks.starts[row] : blocks.starts[row + 1]]
-            theirs = apart.order[some.starts[place] : some.starts[place + 1]]
-            assert np.array_equal(mine, theirs)
-
-
-@pytest.mark.parametrize("example", ALL)
-def test_hiding_twice_gives_the_same_and_alters_nothing(example: Example) -> None:
-    blocks = _pinned()
-    before = [blocks.ids.copy(), blocks.marks.copy(), blocks.fixed.copy(), blocks.starts.copy()]
-    once, again = hide(example.part, blocks, 7), hide(example.part, blocks, 7)
-    assert np.array_equal(once.spans, again.spans)
-    after = [blocks.ids, blocks.marks, blocks.fixed, blocks.starts]
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    check_alone(example.part, blocks, draw, rows=rows)
 
 
 @pytest.mark.parametrize("example", [e for e in ALL if "nothing" not in str(e.id)])

@@ -1,0 +1,421 @@
+"""Contract checks: what every part of clozelab promises, a part from outside promises too.
+
+    from clozelab.testing import check_part
+
+    def test_my_part():
+        check_part(EveryNth)          # with its defaults
+        check_part(EveryNth(n=3))     # or as it is set
+
+Each check raises AssertionError with a sentence. clozelab's own contract tests call the same checks
+on many more inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clozelab import registry
+from clozelab.config.tables import build, plain
+from clozelab.contracts import (
+    Blocks,
+    Corrupted,
+    Documents,
+    Encoded,
+    Hidden,
+    Input,
+    Ints,
+    Mark,
+    Spelled,
+    Spelling,
+    Targets,
+    Vocabulary,
+)
+from clozelab.errors import UserError
+from clozelab.keys import fold
+from clozelab.packed import offsets
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
+_SIZE = 1000  # of the vocabulary
+_SHAPES: tuple[list[int], ...] = (
+    [5, 0, 9, 3, 21, 4],
+    [1, 1, 2],
+    [40, 2, 1, 1, 60, 7],
+    [],
+    [3, 8, 12, 30, 2],
+)
+
+
+def check_part(part: Any, *, slot: str | None = None) -> None:
+    """Hold a part to what the parts of its slot promise; `slot` where it is not registered."""
+    kind = part if isinstance(part, type) else type(part)
+    slot = slot or registry.slot_of(kind)
+    _hold(slot in registry.DUTIES, f"{kind.__name__} is in no slot; register it, or give slot=")
+    assert slot is not None
+    registry.check(slot, "part", kind)
+    if isinstance(part, type):
+        part = part()
+    if slot != "measure":
+        check_settings(part)
+    if slot in _CHECKS:
+        _CHECKS[slot](part)
+
+
+def check_settings(part: Any) -> None:
+    """A part's fields go into a recipe and come back equal."""
+    again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
+    _hold(again == part, "its fields do not come back equal from TOML")
+
+
+def check_masking(part: Any) -> None:
+    """A masking strategy: see `Hidden`."""
+    blocks = example_blocks()
+    for key in range(20):
+        check_hidden(part, blocks, key)
+        check_alone(part, blocks, key, rows=[3, 0, 2])
+    nothing = part.hide(take(blocks, []), 1, vocabulary=vocabulary())
+    _hold(len(nothing.spans) == 0, "no blocks hide something")
+
+
+def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
+    """Spans are sorted, disjoint, inside a block, of no special; hiding alters nothing."""
+    before = [array.copy() for array in (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)]
+    hidden: Hidden = part.hide(blocks, key, vocabulary=vocabulary())
+    spans = hidden.spans
+    _hold(spans.shape == (len(spans), 2) and spans.dtype == np.int64, "spans are [·, 2], int64")
+    _hold(bool((spans[:, 0] < spans[:, 1]).all()), "a span is empty")
+    _hold(bool((spans[1:, 0] >= spans[:-1, 1]).all()), "spans are not sorted, or overlap")
+    _hold(bool(((spans >= 0) & (spans <= len(blocks.ids))).all()), "a span is outside the blocks")
+    inside = np.array_equal(blocks.rows[spans[:, 0]], blocks.rows[spans[:, 1] - 1])
+    _hold(inside, "a span reaches over two blocks")
+    if not getattr(part, "specials", False):
+        _hold(not blocks.fixed[hidden.positions].any(), "a special is hidden")
+    again = part.hide(blocks, key, vocabulary=vocabulary())
+    _hold(np.array_equal(spans, again.spans), "the same key gives another choice")
+    after = (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)
+    same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+    _hold(same, "hiding alters the blocks")
+    return hidden
+
+
+def check_alone(part: Any, blocks: Blocks, key: int, *, rows: list[int]) -> None:
+    """A block's choice does not depend on its batch-mates, nor on their order."""
+    if getattr(part, "scope", "block") == "batch":
+        return  # the published code of DistilBERT, which says so
+    some = take(blocks, rows)
+    together = part.hide(blocks, key, vocabulary=vocabulary())
+    apart = part.hide(some, key, vocabulary=vocabulary())
+    for place, row in enumerate(rows):
+        same = np.array_equal(_spans(blocks, together.spans, row), _spans(some, apart.spans, place))
+        _hold(same, "a block's choice depends on its batch-mates")
+        if together.order is not None:
+            mine = together.order[blocks.starts[row] : blocks.starts[row + 1]]
+            theirs = apart.order[some.starts[place] : some.starts[place + 1]]
+            _hold(np.array_equal(mine, theirs), "a block's order depends on its batch-mates")
+
+
+def check_format(part: Any) -> None:
+    """A format of blocks: see `Blocks`."""
+    documents = example_documents()
+    for key in range(5):
+        plan = part.plan(documents, key)
+        check_blocks(part, plan.blocks(np.arange(len(plan))))
+        check_gathering(plan, [len(plan) - 1, 0, len(plan) // 2])
+        again = part.plan(documents, key)
+        same = len(again) == len(plan) and _same(
+            again.blocks(np.arange(len(plan))), plan.blocks(np.arange(len(plan)))
+        )
+        _hold(same, "the same key gives another plan")
+    _hold(len(plan.blocks(np.zeros(0, np.int64))) == 0, "no numbers give blocks")
+    try:
+        part.plan(example_documents(shapes=([0, 0], [])), 1)
+    except UserError:
+        return
+    _hold(False, "a corpus without text is not refused with a UserError")
+
+
+def check_blocks(part: Any, blocks: Blocks) -> None:
+    """Arrays of the contract's shapes and types, blocks no longer than the format says."""
+    _hold(len(blocks) > 0, "there are no blocks")
+    sizes = {len(blocks.ids), len(blocks.marks), len(blocks.segments), len(blocks.fixed)}
+    _hold(sizes == {int(blocks.starts[-1])} and blocks.starts[0] == 0, "arrays differ in length")
+    types = {"ids": "int32", "starts": "int64", "marks": "uint8", "segments": "uint8"}
+    types |= {"fixed": "bool", "numbers": "int64"}
+    types |= {"labels": "int64"} if blocks.labels is not None else {}
+    for name, wanted in types.items():
+        kind = str(getattr(blocks, name).dtype)
+        _hold(kind == wanted, f"{name} is {kind} instead of {wanted}")
+    _hold(bool((blocks.marks[blocks.fixed] == Mark.ALL).all()), "a special begins every unit")
+    if "words" in part.provides:
+        _hold(blocks.words is not None, "it provides words, and its blocks have none")
+    else:
+        _hold(int(blocks.lengths.max()) <= part.length, "a block is longer than length")
+    _hold(int(blocks.lengths.min()) > 0, "a block is empty")
+    pairs = bool({"next", "order"} & part.provides)
+    _hold((blocks.labels is not None) == pairs, "labels are there where a pair is provided")
+
+
+def check_gathering(plan: Any, numbers: list[int]) -> None:
+    """A block is the same however it is asked for."""
+    together = plan.blocks(np.array(numbers))
+    _hold(np.array_equal(together.numbers, numbers), "numbers are not those asked for")
+    for place, number in enumerate(numbers):
+        alone = plan.blocks(np.array([number]))
+        first, last = together.starts[place], together.starts[place + 1]
+        same = np.array_equal(alone.ids, together.ids[first:last])
+        _hold(same, "a block depends on those that it is gathered with")
+
+
+def check_objective(part: Any) -> None:
+    """An objective: targets in their blocks, sums that add, parameters as counted."""
+    if "order_of_prediction" in part.needs or getattr(part, "teacher", None):
+        return  # these read what only their own encoder, or a teacher, gives
+    import torch
+
+    blocks = _complete(example_blocks())
+    hidden = _every_fifth(blocks)
+    corrupted = Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8))
+    targets: Targets = part.targets(blocks, hidden, corrupted)
+    sizes = np.diff(blocks.words.starts) if "words" in part.needs else blocks.lengths  # type: ignore[union-attr]
+    _hold(len(targets.starts) == len(blocks) + 1, "starts has one entry more than there are blocks")
+    for name, values in targets.columns.items():
+        _hold(len(values) == targets.starts[-1], f"column {name} is not as long as starts say")
+        if name in Targets.PLACES:
+            inside = (values >= 0) & (values < np.repeat(sizes, np.diff(targets.starts)))
+            _hold(bool(inside.all()), f"column {name} points outside its block")
+    shape = _Shape()
+    torch.manual_seed(0)
+    head = part.build(shape, _SIZE).double()
+    built = sum(p.numel() for p in head.parameters())
+    _hold(built == sum(part.parameters(shape, _SIZE).values()), "parameters() miscounts the head")
+    table = torch.randn(_SIZE, shape.embedding, dtype=torch.float64)
+    width = shape.width * (2 if "words" in part.needs else 1)
+    states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
+    columns = _columns(targets, sizes)
+
+    def sums(where: slice) -> dict[str, float]:
+        chosen = {name: values[where] for name, values in columns.items()}
+        torch.manual_seed(1)
+        return {name: one.item() for name, one in head(Encoded(states, table), chosen).items()}
+
+    count = int(targets.starts[-1])
+    whole, none = sums(slice(0, count)), sums(slice(0, 0))
+    _hold({"loss", "count"} <= whole.keys(), "the head's sums have a loss and a count")
+    _hold(whole["count"] > 0, "nothing is counted")
+    _hold(all(value == 0 for value in none.values()), "no targets give something else than 0")
+    if getattr(part, "chained", False) or "words" in part.needs:
+        return  # one target reads another, or they are sampled together
+    first, second = sums(slice(0, count // 2)), sums(slice(count // 2, count))
+    for name, value in whole.items():
+        adds = abs(first[name] + second[name] - value) <= 1e-9 * max(1.0, abs(value))
+        _hold(adds, f"{name} of two halves does not add up to {name} of the whole: it is no sum")
+
+
+def check_encoder(part: Any) -> None:
+    """An encoder: parameters as counted, no position changed by a batch-mate."""
+    import torch
+
+    torch.manual_seed(0)
+    module = part.build(_SIZE).double().eval()
+    built = sum(p.numel() for p in module.parameters())
+    _hold(built == sum(part.parameters(_SIZE).values()), "parameters() miscounts the module")
+    if part.reads == "words" or "two_streams" in part.provides:
+        return  # their inputs are made by their own blocks
+    with torch.no_grad():
+        pair = module(_input([7, 5])).states
+        alone = module(_input([7])).states
+    width = part.vector_width
+    _hold(tuple(pair.shape) == (12, width), "states are [tokens, vector_width]")
+    same = torch.allclose(pair[:7], alone, rtol=0, atol=1e-9)
+    _hold(same, "a block's states depend on its batch-mates")
+
+
+def check_optimiser(part: Any) -> None:
+    """An optimiser: groups that carry their peak rate, and steps that go down."""
+    import torch
+
+    torch.manual_seed(0)
+    layer = torch.nn.ModuleDict({"attention": torch.nn.Linear(8, 8)})
+    optimisers = part.build(layer.named_parameters())
+    _hold(bool(optimisers), "build gives no optimisers")
+    owned = [id(p) for one in optimisers for group in one.param_groups for p in group["params"]]
+    mine = sorted(id(p) for p in layer.parameters())
+    _hold(sorted(owned) == mine, "each parameter belongs to one group, and all that train to some")
+    for group in (group for one in optimisers for group in one.param_groups):
+        _hold({"lr", "peak"} <= group.keys(), "a group has its lr and its peak")
+    inputs = torch.randn(32, 8)
+    losses = []
+    for _ in range(10):
+        loss = layer["attention"](inputs).square().mean()
+        for one in optimisers:
+            one.zero_grad()
+        loss.backward()
+        for one in optimisers:
+            one.step()
+        losses.append(loss.item())
+    _hold(losses[-1] < losses[0], "ten steps do not lower a quadratic loss")
+
+
+def check_schedule(part: Any) -> None:
+    """A schedule: factors from 0 to 1, steps that take something."""
+    for step in {0, part.warmup, part.steps // 2, part.steps - 1}:
+        _hold(0 <= part.factor(step) <= 1, f"factor({step}) is not between 0 and 1")
+        _hold(part.sequences_at(step) >= 1, f"sequences_at({step}) is less than 1")
+        _hold(part.phase(step).last >= part.phase(step).first, f"phase({step}) has no steps")
+
+
+def check_tokenizer(part: Any) -> None:
+    """A tokenizer: it trains to its size, and reads what it was trained on."""
+    text = "the quick brown fox jumps over the lazy dog and the quick cat sees the lazy fox"
+    small = replace(part, vocabulary=min(part.vocabulary, 300 + len(part.specials)))
+    tokenizer = small.train(iter([text] * 20))
+    size = tokenizer.get_vocab_size()
+    _hold(0 < size <= small.vocabulary, f"it has {size} ids instead of {small.vocabulary}")
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    _hold(bool(ids), "it reads nothing in the text it was trained on")
+
+
+_CHECKS = {
+    "masking": check_masking,
+    "blocks": check_format,
+    "objectives": check_objective,
+    "encoder": check_encoder,
+    "optimiser": check_optimiser,
+    "schedule": check_schedule,
+    "tokenizer": check_tokenizer,
+}
+
+
+def vocabulary() -> Vocabulary:
+    """A vocabulary with every role, whose counts fall."""
+    counts = np.arange(_SIZE)[::-1].astype(np.int64) + 1
+    special = np.arange(len(_SPECIAL), dtype=np.int32)
+    return Vocabulary(_SIZE, _SPECIAL, special, counts)
+
+
+def example_documents(*, shapes: tuple[list[int], ...] = _SHAPES, seed: int = 0) -> Documents:
+    """Documents of sentences of so many tokens, each several times."""
+    rng = np.random.default_rng(seed)
+    many = [*shapes] * 8
+    lengths = np.array([n for sentences in many for n in sentences], dtype=np.int64)
+    starts, total = offsets(lengths), int(lengths.sum())
+    word = rng.random(total) >= 0.2
+    marks = (word * Mark.WORD + word * (rng.random(total) >= 0.3) * Mark.PHRASE).astype(np.uint8)
+    marks[starts[:-1][lengths > 0]] = Mark.ALL
+    ids = rng.integers(len(_SPECIAL), _SIZE, total).astype(np.uint16)
+    begins = np.flatnonzero(marks & Mark.WORD)
+    known = np.unique(fold(ids, begins))[::2] if total else np.zeros(0, np.uint64)
+    letters = np.arange(_SIZE, dtype=np.int64) % 7 + 1
+    spelling = Spelling(
+        letters=(np.arange(letters.sum()) % 256).astype(np.uint8),
+        starts=offsets(letters),
+        words=known,
+        numbers=np.arange(3, 3 + len(known), dtype=np.int32),
+    )
+    bounds = offsets([len(sentences) for sentences in many])
+    return Documents(ids, marks, starts, bounds, vocabulary(), spelling)
+
+
+def example_blocks(*, seed: int = 0) -> Blocks:
+    """Blocks `[CLS] … [SEP]` of words of several pieces: long, short, and one of specials only."""
+    rng = np.random.default_rng(seed)
+    ids: list[int] = []
+    marks: list[int] = []
+    starts = [0]
+    for words in (60, 12, 1, 35, 0, 5):
+        ids.append(_SPECIAL["cls"])
+        marks.append(Mark.ALL)
+        for size in rng.integers(1, 5, words):
+            ids += rng.integers(len(_SPECIAL), _SIZE, size).tolist()
+            marks += [Mark.ALL] + [0] * (int(size) - 1)
+        ids.append(_SPECIAL["sep"])
+        marks.append(Mark.ALL)
+        starts.append(len(ids))
+    packed = np.array(ids, dtype=np.int32)
+    return Blocks(
+        ids=packed,
+        starts=np.array(starts, dtype=np.int64),
+        marks=np.array(marks, dtype=np.uint8),
+        segments=np.zeros(len(ids), dtype=np.uint8),
+        fixed=packed < len(_SPECIAL),
+        numbers=np.array([40, 7, 3, 99, 12, 0]),
+    )
+
+
+def take(blocks: Blocks, rows: list[int]) -> Blocks:
+    """Some of the blocks, in that order."""
+    pieces = [np.arange(blocks.starts[row], blocks.starts[row + 1]) for row in rows]
+    at = np.concatenate(pieces) if rows else np.zeros(0, np.int64)
+    return Blocks(
+        ids=blocks.ids[at],
+        starts=offsets(blocks.lengths[rows]) if rows else np.zeros(1, np.int64),
+        marks=blocks.marks[at],
+        segments=blocks.segments[at],
+        fixed=blocks.fixed[at],
+        numbers=blocks.numbers[np.array(rows, dtype=np.int64)],
+        reverse=None if blocks.reverse is None else blocks.reverse[np.array(rows, dtype=np.int64)],
+    )
+
+
+class _Shape:
+    """An encoder as heads see it."""
+
+    width = embedding = 8
+    activation = "gelu"
+    epsilon = 1e-12
+
+
+def _complete(blocks: Blocks) -> Blocks:
+    """The blocks with pair labels and whole words added."""
+    begins = ((blocks.marks & Mark.WORD) != 0) | blocks.fixed
+    sizes = np.bincount(blocks.rows[begins], minlength=len(blocks))
+    numbers = (np.arange(int(sizes.sum())) % 40).astype(np.int32)
+    words = Spelled(offsets(sizes), numbers, np.zeros((len(numbers), 5), np.uint16))
+    return replace(blocks, labels=np.arange(len(blocks)) % 2, words=words)
+
+
+def _every_fifth(blocks: Blocks) -> Hidden:
+    chosen = np.flatnonzero((blocks.places % 5 == 3) & ~blocks.fixed)
+    return Hidden(np.stack([chosen, chosen + 1], axis=1))
+
+
+def _columns(targets: Targets, sizes: Ints) -> dict[str, Tensor]:
+    """Targets as a micro-batch has them: positions count over all blocks."""
+    import torch
+
+    base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
+    return {
+        name: torch.from_numpy((values + base if name in Targets.PLACES else values).astype("i8"))
+        for name, values in targets.columns.items()
+    }
+
+
+def _input(lengths: list[int]) -> Input:
+    import torch
+
+    places = torch.cat([torch.arange(length) for length in lengths])
+    starts = torch.tensor([0, *np.cumsum(lengths)], dtype=torch.int32)
+    ids = (places * 7 + 11) % _SIZE
+    return Input(ids, places, torch.zeros_like(ids), starts, max(lengths))
+
+
+def _spans(blocks: Blocks, spans: Ints, row: int) -> Ints:
+    """The spans inside one block, counted from its beginning."""
+    first, last = blocks.starts[row], blocks.starts[row + 1]
+    inside: Ints = spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first
+    return inside
+
+
+def _same(a: Blocks, b: Blocks) -> bool:
+    pairs = ((a.ids, b.ids), (a.starts, b.starts), (a.marks, b.marks), (a.segments, b.segments))
+    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+
+def _hold(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise AssertionError(sentence)
