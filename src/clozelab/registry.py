@@ -168,7 +168,10 @@ def slot_of(part: type) -> str | None:
 def load_given() -> None:
     """Import what installed packages name, and what the process that started this one had."""
     for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
-        load(module)
+        try:
+            load(module)
+        except UserError as error:
+            _failures.append(str(error))
     for point in entry_points(group=GROUP):
         try:
             point.load()

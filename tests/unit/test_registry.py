@@ -29,9 +29,9 @@ import clozelab
 from clozelab.contracts import Blocks, Hidden, Vocabulary
 
 
-@clozelab.register("masking", "every_nth")
+@clozelab.register("masking", "each_nth")
 @dataclass(frozen=True)
-class EveryNth:
+class EachNth:
     """Hide every n-th token."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
@@ -48,7 +48,7 @@ RECIPE = f'''
 extends = "roberta"
 imports = ["{NAME}"]
 [masking]
-use = "every_nth"
+use = "each_nth"
 n = 5
 '''
 
@@ -86,11 +86,11 @@ class Half(Schedule):
 def test_a_recipe_names_a_part_of_an_imported_module_and_its_record_names_the_module() -> None:
     registry.load(NAME)
     recipe = parse(RECIPE, "mine.toml")
-    assert slots.use("masking", recipe.masking) == "every_nth"
+    assert slots.use("masking", recipe.masking) == "each_nth"
     text = to_toml(recipe)
     assert f'imports = ["{NAME}"]' in text
     assert parse(text, "recorded.toml") == recipe
-    assert read("bert", overrides=["masking.use=every_nth", "masking.n=3"]).masking.n == 3  # type: ignore[attr-defined]
+    assert read("bert", overrides=["masking.use=each_nth", "masking.n=3"]).masking.n == 3  # type: ignore[attr-defined]
     assert "imports" not in to_toml(read("bert"))
 
 
@@ -108,7 +108,7 @@ def test_a_process_that_is_started_has_the_parts_of_the_one_that_starts_it() -> 
     given = os.environ[registry.IMPORTS]
     sys.modules.pop(NAME)
     registry._outside["masking"].clear()
-    slots.SLOTS["masking"].pop("every_nth")
+    slots.SLOTS["masking"].pop("each_nth")
     registry.load_given.cache_clear()
     assert given == NAME
     assert parse(RECIPE, "recorded.toml").masking.n == 5  # type: ignore[attr-defined]
@@ -127,8 +127,17 @@ def test_an_installed_package_is_asked_for_what_clozelab_has_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [_Point()])
-    assert read("bert", overrides=["masking.use=every_nth"]).masking.n == 7  # type: ignore[attr-defined]
+    assert read("bert", overrides=["masking.use=each_nth"]).masking.n == 7  # type: ignore[attr-defined]
     assert parse(RECIPE, "recorded.toml").masking.n == 5  # type: ignore[attr-defined]
+
+
+def test_a_module_that_the_starting_process_had_may_be_missing_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(registry.IMPORTS, "not_there")
+    assert read("bert")
+    with pytest.raises(UserError, match=r"did you mean .*not_there: ModuleNotFoundError"):
+        read("bert", overrides=["masking.use=tokn"])
 
 
 def test_an_installed_package_that_is_broken_is_named_where_a_part_is_missing(
@@ -139,7 +148,7 @@ def test_an_installed_package_that_is_broken_is_named_where_a_part_is_missing(
     monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
     assert read("bert")
     with pytest.raises(UserError, match="entry point tests: ImportError: no such thing"):
-        read("bert", overrides=["masking.use=every_nth"])
+        read("bert", overrides=["masking.use=each_nth"])
 
 
 def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +157,7 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
     assert f"--import {NAME}" in capsys.readouterr().err
     assert main(["--import", NAME, "show", "mine.toml"]) == 0
     assert main(["show", "mine.toml", f"--import={NAME}"]) == 0
-    assert "every_nth" in capsys.readouterr().out
+    assert "each_nth" in capsys.readouterr().out
     for words, told in (
         (["show", "bert", "--import"], "names no module"),
         (["show", "bert", "--import", "mine.py"], "is a file"),
@@ -211,7 +220,7 @@ def test_what_is_no_part_is_refused_in_a_sentence(
 def test_a_name_belongs_to_the_module_that_took_it_first() -> None:
     registry.load(NAME)
     with pytest.raises(UserError, match=f"registered by {NAME} already"):
-        clozelab.register("masking", "every_nth", _Idle)
+        clozelab.register("masking", "each_nth", _Idle)
     clozelab.register("masking", "idle", _Idle)
     clozelab.register("masking", "idle", _Idle)  # as a notebook does whose cell is run again
 
