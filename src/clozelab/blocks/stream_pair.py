@@ -88,13 +88,13 @@ class StreamRows:
         low = np.where(reverse, end - begin - room, base + begin)
         sentences = self.stream.sentences
         first = np.searchsorted(sentences, low, side="right")
-        many = np.searchsorted(sentences, low + room, side="left") - first
-        pick = first + randint(mix(draw(self.stream.key, "cut"), numbers), np.maximum(many, 1))
+        choices = np.searchsorted(sentences, low + room, side="left") - first
+        pick = first + randint(mix(draw(self.stream.key, "cut"), numbers), np.maximum(choices, 1))
         chosen = sentences[np.minimum(pick, len(sentences) - 1)]
         cut = np.where(reverse, end - chosen, chosen - base) - begin
         # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
-        cut = np.where(many > 0, cut, room // 2)
-        random = coin_flips(mix(draw(self.stream.key, "coin"), numbers)) | (many <= 0)
+        cut = np.where(choices > 0, cut, room // 2)
+        random = coin_flips(mix(draw(self.stream.key, "coin"), numbers)) | (choices <= 0)
         anywhere = randint(
             mix(draw(self.stream.key, "start"), numbers), self.width - room + cut + 1
         )

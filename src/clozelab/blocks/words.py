@@ -74,10 +74,10 @@ def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[Visi
     sentence = np.searchsorted(documents.sentences, visits.starts, side="right") - 1
     counts = np.diff(word_counts(documents))[sentence]
     starts, sizes, document, words = [], [], [], []
-    kept = 0
+    done = 0
     long = np.flatnonzero(counts > room)
     for entry in long.tolist():
-        before = slice(kept, entry)
+        before = slice(done, entry)
         first, size = int(visits.starts[entry]), int(visits.sizes[entry])
         marks = documents.marks[first : first + size]
         begins = np.flatnonzero((marks & Mark.WORD) != 0)[::room]
@@ -87,8 +87,8 @@ def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[Visi
         document += [visits.documents[before], np.full(len(begins), visits.documents[entry])]
         rest = counts[entry] - room * np.arange(len(begins))
         words += [counts[before], np.minimum(rest, room)]
-        kept = entry + 1
-    tail = slice(kept, len(visits))
+        done = entry + 1
+    tail = slice(done, len(visits))
     joined = [
         np.concatenate([*parts, last[tail]])
         for parts, last in (
@@ -117,10 +117,10 @@ def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
     word = np.repeat(np.repeat(np.arange(len(first)), size), letters)
     before = np.cumsum(letters) - letters
     column = 1 + np.arange(len(word)) - before[first][word]
-    kept = column < length - 1
+    fits = column < length - 1
     characters = np.full((len(first), length), _PAD, dtype=np.uint16)
     spelled = spelling.letters[ranges(spelling.starts[blocks.ids], letters)]
-    characters[word[kept], column[kept]] = spelled[kept]
+    characters[word[fits], column[fits]] = spelled[fits]
     lengths = np.minimum(np.add.reduceat(letters, first), length - 2)
     lengths[special] = 1
     characters[special, 1] = np.where(opening[special], _OPEN, _CLOSE)

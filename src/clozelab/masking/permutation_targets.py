@@ -112,9 +112,9 @@ class _Halves:
         # Marks are in reading order; in a turned row the word's first token is the one after
         # the token that begins the word when read backwards.
         shifted = np.where(turned[half], column + 1, column)
-        kept = shifted < self.sizes[half]
+        inside = shifted < self.sizes[half]
         self.begins: Bools = np.zeros((len(self.sizes), width), dtype=bool)
-        self.begins[half[kept], shifted[kept]] = begins[kept]
+        self.begins[half[inside], shifted[inside]] = begins[inside]
         self.begins[turned & (self.sizes > 0), 0] = True
         self.inside: Bools = np.arange(width) < self.sizes[:, None]
         self.keys: Keys = mix(np.repeat(mix(key, blocks.numbers), 2), np.tile([0, 1], len(blocks)))

@@ -54,8 +54,10 @@ class Distillation:
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """Where the student is compared with its teacher; the labels only mark real tokens."""
-        found = chosen(blocks, hidden, corrupted) if self.over == "targets" else everything(blocks)
-        return Targets(found.starts, {name: found.columns[name] for name in ("at", "labels")})
+        compared = (
+            chosen(blocks, hidden, corrupted) if self.over == "targets" else everything(blocks)
+        )
+        return Targets(compared.starts, {name: compared.columns[name] for name in ("at", "labels")})
 
     def build(
         self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None

@@ -86,8 +86,8 @@ class PretrainTrainer:
         """
         each = self.seconds_a_step(budget.amount) if budget.kind == "seconds" else None
         tokens = self.steps.tokens_a_step()
-        many = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
-        self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(many))
+        steps = budgets.steps(budget, tokens_a_step=tokens, seconds_a_step=each)
+        self.recipe = replace(self.recipe, schedule=self.recipe.schedule.fitted(steps))
         self.steps = self._steps()
 
     def refit(self, step: int, total: int) -> str:
@@ -98,7 +98,7 @@ class PretrainTrainer:
 
     def seconds_a_step(self, budget: float) -> float:
         """Time steps for a twentieth of the budget, then begin again as if they had not been."""
-        kept = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
+        weights = {name: full_tensor(value.detach()).clone() for name, value in self._parameters()}
         taken: list[Step] = []
         jobs = self.steps.jobs(0, self.steps.start())
         try:
@@ -109,7 +109,7 @@ class PretrainTrainer:
                 wanted = min(20.0, budget / 20) / max(taken[-1].seconds, 1e-3)
                 taken += islice(stepping, self.world.all_reduce_max(min(max(int(wanted), 2), 500)))
         finally:
-            set_weights(self.train_state.model, kept)
+            set_weights(self.train_state.model, weights)
             self.train_state.optimisers = self.recipe.optimiser.build(self._parameters())
             self.train_state.scaler = self._scaler()
             self.train_state.memory = None
@@ -196,10 +196,10 @@ class PretrainTrainer:
         length = self.length(number - 1)
         corpus = self.job.stores[0][0]
         if length not in self._held_out:
-            found = held_out(self.recipe, corpus, length=length, many=blocks)
-            self._held_out[length] = found
-            if isinstance(found, str):
-                yield Said(found)
+            held_out_blocks = held_out(self.recipe, corpus, length=length, many=blocks)
+            self._held_out[length] = held_out_blocks
+            if isinstance(held_out_blocks, str):
+                yield Said(held_out_blocks)
         judge = self._held_out[length]
         if isinstance(judge, HeldOut):
             yield Evaluated(number, self._judged(judge, length))
@@ -350,8 +350,8 @@ class PretrainTrainer:
 
     def _mean(self, seconds: float) -> float:
         """Over the processes, which must all compute with the same."""
-        told = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
-        return float(self.world.all_reduce_sum(told)) / self.world.size
+        mean = torch.tensor(seconds, dtype=torch.float64, device=self.world.device)
+        return float(self.world.all_reduce_sum(mean)) / self.world.size
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.named_parameters())

@@ -71,17 +71,17 @@ def resume(
                 run.remember({"keep": saving.keep})
             tidy(run.checkpoints, keep=saving.keep if run.result() is None else 0)
         world.barrier()
-        found, passed = newest(run.checkpoints)
+        checkpoint, passed = newest(run.checkpoints)
         for line in passed:
             yield Said(line)
         machine = machine.recalled(facts, world.device, recipe=job.recipe, processes=world.size)
         with room_for("the model", world.device):
             trainer = PretrainTrainer(job, machine, world)
         first, cursor, state = 0, trainer.steps.start(), dict[str, Any]()
-        if found is None:
+        if checkpoint is None:
             yield Said(f"{out}: no whole checkpoint; the run begins again")
         else:
-            state = found.state()
+            state = checkpoint.state()
             if not state:
                 raise UserError(
                     f"{out}: was imported and has no steps to go on from; begin a run of its own"
@@ -89,7 +89,7 @@ def resume(
                 )
             _check(out, state["data"], trainer.identity())
             with room_for("the checkpoint", world.device):
-                first, cursor = found.step, restore(found, trainer.train_state, world)
+                first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, world)
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())
         session = _session(trainer, run, saving, times=times, first=first)

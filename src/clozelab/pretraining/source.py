@@ -81,23 +81,23 @@ class BlockSource:
         plan = self.plan(epoch)
         with self._lock:
             if epoch not in self._orders:
-                many = np.arange(len(plan))
+                numbers = np.arange(len(plan))
                 if not self.in_order:
-                    drawn = mix(key(self.seed, f"order{self.suffix}", epoch), many)
-                    many = np.argsort(drawn, kind="stable")
-                _keep(self._orders, epoch, many)
+                    drawn = mix(key(self.seed, f"order{self.suffix}", epoch), numbers)
+                    numbers = np.argsort(drawn, kind="stable")
+                _keep(self._orders, epoch, numbers)
             return self._orders[epoch]
 
-    def take(self, place: tuple[int, int], many: int) -> tuple[Ints, Ints, tuple[int, int]]:
+    def take(self, place: tuple[int, int], count: int) -> tuple[Ints, Ints, tuple[int, int]]:
         """The next blocks from a place on: their epochs, their numbers, and the place after."""
         epochs, numbers = [], []
         epoch, index = place
-        while many:
-            found = self.order(epoch)[index : index + many]
-            epochs.append(np.full(len(found), epoch))
-            numbers.append(found)
-            many -= len(found)
-            index += len(found)
+        while count:
+            taken = self.order(epoch)[index : index + count]
+            epochs.append(np.full(len(taken), epoch))
+            numbers.append(taken)
+            count -= len(taken)
+            index += len(taken)
             if index == len(self.order(epoch)):
                 epoch, index = epoch + 1, 0
         return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
@@ -143,8 +143,8 @@ def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted)
     return PackedExamples(columns, blocks.starts, targets)
 
 
-def _keep(found: dict[int, Any], number: int, value: Any) -> None:
+def _keep(cache: dict[int, Any], number: int, value: Any) -> None:
     """Remember a value and forget all but the one before; copies come round, so by their age."""
-    for old in list(found)[:-1]:
-        del found[old]
-    found[number] = value
+    for old in list(cache)[:-1]:
+        del cache[old]
+    cache[number] = value

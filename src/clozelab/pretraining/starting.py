@@ -68,14 +68,14 @@ def continued(
     Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
     """
     job = fresh(recipe, data=data, seed=seed, budget=budget)
-    given = load(place)
-    encoder: Any = given.recipe.encoder
-    recipe = _tied_as(within(job.recipe, encoder), given.recipe, given.model.heads)
+    loaded = load(place)
+    encoder: Any = loaded.recipe.encoder
+    recipe = _tied_as(within(job.recipe, encoder), loaded.recipe, loaded.model.heads)
     if not shaped:
-        recipe = _as_short(recipe, given.recipe)
+        recipe = _as_short(recipe, loaded.recipe)
     corpus = job.stores[0][0]
-    old = given.recipe.tokenizer.vocabulary
-    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    old = loaded.recipe.tokenizer.vocabulary
+    weights = {name: value.detach() for name, value in loaded.model.named_parameters()}
     for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
         for name in ("weight", "bias"):
             if f"pooler.{name}" in weights:
@@ -84,8 +84,8 @@ def continued(
         if not getattr(part, "tied", True):
             table = f"heads.{slots.use('objectives', part)}.table"
             weights.setdefault(table, weights["encoder.embeddings.words.weight"])
-    if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
-        weights = _extended(weights, given, corpus.tokenizer, str(corpus.path))
+    if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        weights = _extended(weights, loaded, corpus.tokenizer, str(corpus.path))
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
     return replace(
@@ -93,7 +93,7 @@ def continued(
         recipe=replace(recipe, tokenizer=replace(kind, vocabulary=size)),
         start=weights,
         origin=place,
-        notes=job.notes + given.notes,
+        notes=job.notes + loaded.notes,
     )
 
 
@@ -147,7 +147,7 @@ def taught(
 def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:
     """A run as it was started; a recipe given with it must be its own."""
     run = Run.open(place)
-    kept = recipes.parse(run.recipe(), str(run.recipe_file))
+    recorded = recipes.parse(run.recipe(), str(run.recipe_file))
     facts = run.machine()
     if not {"seed", "data"} <= facts.keys():
         raise UserError(
@@ -156,37 +156,39 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         )
     stores = _where(place, data, facts["data"])
     # Runs of old recorded the tokenizer that was asked for.
-    kept = kept.reading(stores[0][0].tokenizer, vocabulary=kept.tokenizer.vocabulary)
+    recorded = recorded.reading(stores[0][0].tokenizer, vocabulary=recorded.tokenizer.vocabulary)
     seconds = facts.get("budget_seconds")
     budget = Budget("seconds", seconds) if seconds else None
     if recipe is not None:
-        given = fitted(recipe, stores[0][0])
+        asked = fitted(recipe, stores[0][0])
         if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
-            kind: Any = kept.tokenizer
-            given = replace(within(given, kept.encoder), tokenizer=kind)
+            kind: Any = recorded.tokenizer
+            asked = replace(within(asked, recorded.encoder), tokenizer=kind)
         if facts.get("from"):
-            given = _tied_as(given, kept, slots.SLOTS["objectives"])
+            asked = _tied_as(asked, recorded, slots.SLOTS["objectives"])
         # The run's own length was its budget's.
-        fit = replace(given.schedule.fitted(kept.schedule.steps), refits=kept.schedule.refits)
-        same = replace(given, schedule=fit)
-        changed = recipes.difference(kept, same)
+        fit = replace(
+            asked.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
+        )
+        same = replace(asked, schedule=fit)
+        changed = recipes.difference(recorded, same)
         if changed:
-            told = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
+            changes = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
             raise UserError(
-                f"{place}: was started with another recipe ({told}); resume it as it was, or begin"
+                f"{place}: was started with another recipe ({changes}); resume it as it was, or begin"
                 f" a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
         inputs: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
         if facts.get("teacher"):
-            job = taught(kept, facts["teacher"], sized=True, **inputs)
-            return replace(job, recipe=kept, budget=budget)
+            job = taught(recorded, facts["teacher"], sized=True, **inputs)
+            return replace(job, recipe=recorded, budget=budget)
         if facts.get("from"):
-            job = continued(kept, facts["from"], **inputs)
-            return replace(job, recipe=kept, budget=budget)
+            job = continued(recorded, facts["from"], **inputs)
+            return replace(job, recipe=recorded, budget=budget)
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
     return PretrainJob(
-        kept,
+        recorded,
         stores,
         seed=facts["seed"],
         budget=budget,
@@ -195,17 +197,17 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     )
 
 
-def _where(place: Path, given: Sequence[str], before: Sequence[str]) -> list[Store]:
+def _where(place: Path, data: Sequence[str], before: Sequence[str]) -> list[Store]:
     """The stores of a run, where they are by now."""
-    if not (given or before):
+    if not (data or before):
         raise UserError(
             f"{place}: was imported and has no steps to go on from; begin a run of its own with"
             f" --from {place}"
         )
     gone = [one for one in before if not Path(one.rpartition(":")[0]).is_dir()]
-    if gone and not given:
+    if gone and not data:
         raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
-    return open_stores(given or before)
+    return open_stores(data or before)
 
 
 def _told(value: Any) -> str:
@@ -275,23 +277,23 @@ def _layers(
 
 
 def _extended(
-    weights: dict[str, Tensor], given: Loaded, tokenizer: Tokenizer, place: str
+    weights: dict[str, Tensor], loaded: Loaded, tokenizer: Tokenizer, place: str
 ) -> dict[str, Tensor]:
     """The weights with rows for words that the tokenizer has beyond the model's own.
 
     A new word begins as the mean of the pieces that the model knew it by.
     """
-    old, new = given.tokenizer.get_vocab(), tokenizer.get_vocab()
-    first = given.vocabulary.size
+    old, new = loaded.tokenizer.get_vocab(), tokenizer.get_vocab()
+    first = loaded.vocabulary.size
     more = {word: number for word, number in new.items() if word not in old}
     if any(new.get(word) != number for word, number in old.items()) or (
         sorted(more.values()) != list(range(first, first + len(more)))
     ):
         raise UserError(
-            f"{place}: its tokenizer is not that of {given.place}; build the corpus with"
-            f" --tokenizer-from {given.place}, and --extend N to add words of its own"
+            f"{place}: its tokenizer is not that of {loaded.place}; build the corpus with"
+            f" --tokenizer-from {loaded.place}, and --extend N to add words of its own"
         )
-    known = pieces(given.tokenizer, sorted(more, key=more.__getitem__))
+    known = pieces(loaded.tokenizer, sorted(more, key=more.__getitem__))
     out = dict(weights)
     for name, value in weights.items():
         if _TABLED.fullmatch(name):

@@ -72,8 +72,8 @@ class Steps:
     def sources(self, phase: int, length: int) -> list[BlockSource]:
         """The stores at the length of a phase."""
         if phase not in self._phases:
-            given: Any = self.recipe.blocks
-            blocks = replace(given, length=length)
+            form: Any = self.recipe.blocks
+            blocks = replace(form, length=length)
             self._phases[phase] = [
                 BlockSource(
                     self.recipe, corpus, blocks=blocks, split="train", seed=self.seed, number=n
@@ -129,16 +129,16 @@ class Steps:
         """The micro-batches of a phase, by a sample of its blocks."""
         # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
         step = max(1, blocks // 16)
-        found = (phase, -(-blocks // step) * step)
-        if found not in self._shapes:
-            self._shapes[found] = batch_shape(
+        place = (phase, -(-blocks // step) * step)
+        if place not in self._shapes:
+            self._shapes[place] = batch_shape(
                 self.sample(sources),
                 tokens=self.tokens,
-                blocks=found[1],
+                blocks=place[1],
                 longest=sources[0].blocks.length,
                 constant=self.constant,
             )
-        return self._shapes[found]
+        return self._shapes[place]
 
     def _blank(self, shape: BatchShape, examples: PackedExamples) -> Batch:
         """A micro-batch of dummies; the same for every step of a batch shape."""
@@ -194,14 +194,14 @@ class Steps:
         fit = max(1, int(np.searchsorted(filled, wanted, side="right")))
         return _take(sources, places, stores[:fit])
 
-    def _mixed(self, sources: list[BlockSource], step: int, many: int) -> Ints:
+    def _mixed(self, sources: list[BlockSource], step: int, count: int) -> Ints:
         """Which store each of a step's blocks comes from."""
         if len(sources) == 1:
-            return np.zeros(many, dtype=np.int64)
+            return np.zeros(count, dtype=np.int64)
         weights = [weight for _, weight in self.stores]
         sizes = [source.size * w for source, w in zip(sources, weights, strict=True)]
         shares = np.cumsum([max(1, round(1e6 * size / sum(sizes))) for size in sizes])
-        return weighted(mix(key(self.seed, "mix", step), np.arange(many)), shares)
+        return weighted(mix(key(self.seed, "mix", step), np.arange(count)), shares)
 
 
 def _job(
@@ -241,12 +241,12 @@ def _groups(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
 
 def _gather(sources: list[BlockSource], picked: StepBlocks, *, progress: float) -> PackedExamples:
     """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
-    found = [
+    packs = [
         sources[store].examples(epoch, picked.numbers[at], progress=progress)
         for store, epoch, at in _groups(picked)
     ]
     # More processes than blocks: one without any has no examples.
-    return concatenate(found or [sources[0].examples(0, picked.numbers, progress=progress)])
+    return concatenate(packs or [sources[0].examples(0, picked.numbers, progress=progress)])
 
 
 def _lengths(sources: list[BlockSource], picked: StepBlocks) -> Ints:

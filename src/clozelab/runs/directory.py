@@ -157,14 +157,14 @@ class Run:
 
     def entries(self, kind: str | None = None) -> list[Entry]:
         """What was recorded, the last where a kind and step were recorded twice."""
-        found: dict[object, Entry] = {}
+        entries: dict[object, Entry] = {}
         for number, entry in enumerate(self._lines()):
             step: int | None = entry.get("step")
             if entry["kind"] == "resume" and step is not None:
-                found = {k: old for k, old in found.items() if (old.get("step") or 0) <= step}
+                entries = {k: old for k, old in entries.items() if (old.get("step") or 0) <= step}
             place = (number,) if step is None else (entry["kind"], step)
-            found[place] = entry
-        return [entry for entry in found.values() if kind in (None, entry["kind"])]
+            entries[place] = entry
+        return [entry for entry in entries.values() if kind in (None, entry["kind"])]
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write what came out, whole or not at all."""

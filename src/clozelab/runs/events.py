@@ -90,20 +90,20 @@ def drained(following: Generator[Any, None, T]) -> T:
         try:
             next(following)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:
     """An objective's sums over its targets: loss, accuracy, and accuracies by decision."""
-    found: dict[str, dict[str, float]] = {}
-    for name, one in sums.items():
-        told = {"loss": one["loss"] / max(one["count"], 1)}
+    all_means: dict[str, dict[str, float]] = {}
+    for name, values in sums.items():
+        mean = {"loss": values["loss"] / max(values["count"], 1)}
         for what in ("", "_mask", "_random", "_same"):
-            if f"correct{what}" in one:
-                told[f"accuracy{what}"] = one[f"correct{what}"] / max(one[f"count{what}"], 1)
+            if f"correct{what}" in values:
+                mean[f"accuracy{what}"] = values[f"correct{what}"] / max(values[f"count{what}"], 1)
         for what in ("soft", "cosine"):
-            if what in one:
-                told[what] = one[what] / max(one["count"], 1)
-        found[name] = told
-    return found
+            if what in values:
+                mean[what] = values[what] / max(values["count"], 1)
+        all_means[name] = mean
+    return all_means

@@ -41,8 +41,8 @@ def choose_tokenizer(
     if source is not None:
         if kind or vocabulary or recipe or cased is not None:
             raise UserError("--tokenizer-from brings its own settings: leave the others out")
-        given = load(source)
-        return given if extend is None else Extension(given.to_str(), extend)
+        trained = load(source)
+        return trained if extend is None else Extension(trained.to_str(), extend)
     if extend is not None:
         raise UserError("--extend adds words to a trained tokenizer: name it by --tokenizer-from")
     if recipe is not None:

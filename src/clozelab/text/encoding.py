@@ -86,12 +86,12 @@ class CachedTokenizer:
             sentence.lower() if self._lower and sentence.isascii() else sentence
             for sentence in sentences
         ]
-        found = [self._pattern.findall(sentence) for sentence in cut]
-        stretch = [piece for pieces in found for piece in pieces]
+        cuts = [self._pattern.findall(sentence) for sentence in cut]
+        stretch = [piece for pieces in cuts for piece in pieces]
         number = np.fromiter(map(self._known.__getitem__, stretch), np.int64, len(stretch))
         self._learn()
         ids, marks, sizes, source = self._tokens(number)
-        pieces = offsets([len(some) for some in found])
+        pieces = offsets([len(some) for some in cuts])
         starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for at in self._ideographic(sentences) if self._segment else []:

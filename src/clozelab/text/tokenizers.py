@@ -66,8 +66,8 @@ class Wordpiece:
         """Learn the pieces."""
         letters = Letters(bert_normalizer(self.cased), "first")
         room = self.vocabulary - len(self.specials)
-        found = learn(texts, letters, size=room, affix="##")
-        model = models.WordPiece(numbered(self.specials, found), unk_token=unknown(self.specials))
+        merges = learn(texts, letters, size=room, affix="##")
+        model = models.WordPiece(numbered(self.specials, merges), unk_token=unknown(self.specials))
         return finished(bert_like(model, self.cased), self.specials)
 
 
@@ -119,10 +119,10 @@ class CharBpe:
         """Learn the merges."""
         letters = Letters(bert_normalizer(self.cased), "last")
         room = self.vocabulary - len(self.specials)
-        found = learn(texts, letters, size=room, affix="</w>")
+        merges = learn(texts, letters, size=room, affix="</w>")
         model = models.BPE(
-            vocab=numbered(self.specials, found),
-            merges=found.merges,
+            vocab=numbered(self.specials, merges),
+            merges=merges.merges,
             unk_token=unknown(self.specials),
             end_of_word_suffix="</w>",
         )
@@ -258,7 +258,7 @@ def _table(component: Any) -> Any:
     return None if component is None else json.loads(component.__getstate__())
 
 
-def numbered(specials: tuple[str, ...], found: Merges) -> dict[str, int]:
+def numbered(specials: tuple[str, ...], merges: Merges) -> dict[str, int]:
     """The vocabulary: specials first, then what was learned."""
-    names = dict.fromkeys([*specials, *found.pieces])
+    names = dict.fromkeys([*specials, *merges.pieces])
     return {piece: number for number, piece in enumerate(names)}

@@ -51,7 +51,7 @@ class Runs:
 def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> Runs:
     """The table of a list of names, one a line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
-    found: dict[int, set[int]] = {}
+    runs: dict[int, set[int]] = {}
     for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
         tokenised = tokenizer.encode([lead + name for name in names])
         for number, name in enumerate(names):
@@ -63,8 +63,8 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
                 continue
             for keys in _windows(fold(ids, begins), len(begins)):
                 last = keys
-            found.setdefault(len(begins), set()).add(int(last[0]))
-    return Runs({n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(found.items())})
+            runs.setdefault(len(begins), set()).add(int(last[0]))
+    return Runs({n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(runs.items())})
 
 
 def _windows(words: Keys, longest: int) -> Iterator[Keys]:
@@ -163,9 +163,11 @@ class KeyCounts:
         np.add.at(counts, place, np.concatenate(self._counts))
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
-            kept = counts > floor  # and of those that tie at the floor as many as there is room for
-            kept[np.flatnonzero(counts == floor)[: self._limit - int(kept.sum())]] = True
-            keys, counts = keys[kept], counts[kept]
+            frequent = (
+                counts > floor
+            )  # and of those that tie at the floor as many as there is room for
+            frequent[np.flatnonzero(counts == floor)[: self._limit - int(frequent.sum())]] = True
+            keys, counts = keys[frequent], counts[frequent]
         self._keys, self._counts, self._waiting = [keys], [counts], 0
         return keys, counts
 

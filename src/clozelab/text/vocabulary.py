@@ -77,14 +77,14 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids that play a role, by its name."""
-    found = {}
+    roles = {}
     for role, spellings in ROLES.items():
         for name in spellings:
             number = tokenizer.token_to_id(name)
             if number is not None:
-                found[role] = number
+                roles[role] = number
                 break
-    return found
+    return roles
 
 
 def describe(tokenizer: Tokenizer) -> Vocabulary:

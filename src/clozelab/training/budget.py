@@ -50,16 +50,16 @@ def steps(budget: Budget, *, tokens_a_step: float, seconds_a_step: float | None)
     if budget.kind == "steps":
         return int(budget.amount)
     if budget.kind == "tokens":
-        each, told = tokens_a_step, f"{tokens_a_step:,.0f} tokens"
+        each, cost = tokens_a_step, f"{tokens_a_step:,.0f} tokens"
     elif seconds_a_step is None:
         raise ValueError("a budget of time needs the seconds a step takes")
     else:
-        each, told = seconds_a_step, f"{seconds_a_step:,.3g} seconds"
+        each, cost = seconds_a_step, f"{seconds_a_step:,.3g} seconds"
     # A hair more, so that 0.3 seconds have room for three steps of 0.1.
-    found = int(budget.amount / each * (1 + 1e-9))
-    if found < 1:
+    count = int(budget.amount / each * (1 + 1e-9))
+    if count < 1:
         raise UserError(
             f"--budget: {budget.amount:,.6g} {budget.kind} are too few, since one step takes"
-            f" {told}; give more, or take a smaller --size or fewer schedule.sequences"
+            f" {cost}; give more, or take a smaller --size or fewer schedule.sequences"
         )
-    return found
+    return count

@@ -106,9 +106,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in a folder; refused if it is damaged."""
     if not path.is_dir():
         raise UserError(f"{path}: there is no such checkpoint; name a folder checkpoints/step-…")
-    found = Checkpoint(path, int(_checksums(path)["step"]))
-    found.verify()
-    return found
+    checkpoint = Checkpoint(path, int(_checksums(path)["step"]))
+    checkpoint.verify()
+    return checkpoint
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
@@ -146,22 +146,22 @@ def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str
 
 def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:
     """Give `moments` back to fresh optimisers; what is no optimiser's is left alone."""
-    found: dict[tuple[str, str], dict[str, Tensor]] = {}
+    moments: dict[tuple[str, str], dict[str, Tensor]] = {}
     for name, value in tensors.items():
         number, _, rest = name.partition("/")
         owner, _, key = rest.rpartition("/")
         if number.isdigit():
-            found.setdefault((number, owner), {})[key] = value
+            moments.setdefault((number, owner), {})[key] = value
     for count, optimiser in enumerate(optimisers):
-        kept = {}
+        states = {}
         for place, parameter in enumerate(_members(optimiser)):
-            mine = found.pop((str(count), names[parameter]), {})
-            kept[place] = {key: _fitted(value, parameter, names) for key, value in mine.items()}
+            mine = moments.pop((str(count), names[parameter]), {})
+            states[place] = {key: _fitted(value, parameter, names) for key, value in mine.items()}
         state = optimiser.state_dict()
-        state["state"] = {place: one for place, one in kept.items() if one}
+        state["state"] = {place: one for place, one in states.items() if one}
         optimiser.load_state_dict(state)  # which puts each on its parameter's device
-    if found:
-        number, owner = min(found)
+    if moments:
+        number, owner = min(moments)
         raise UserError(
             f"the checkpoint has moments of {owner} for optimiser {number}, which does not train"
             " it here: resume with the recipe of the run that wrote it"
@@ -243,16 +243,16 @@ def _found(folder: Path) -> Iterator[tuple[int, Path]]:
 
 def _checksums(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
+        listing = json.loads((path / CHECKSUMS).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise _damaged(path, f"{CHECKSUMS} is missing") from None
     except ValueError:
         raise _damaged(path, f"{CHECKSUMS} cannot be read") from None
-    if not isinstance(found, dict) or found.get("seal") != _seal(
-        found.get("step"), found.get("files")
+    if not isinstance(listing, dict) or listing.get("seal") != _seal(
+        listing.get("step"), listing.get("files")
     ):
         raise _damaged(path, f"{CHECKSUMS} has changed")
-    return found
+    return listing
 
 
 def _seal(step: object, files: object) -> str:

@@ -67,15 +67,15 @@ class MuonOptimizer(GroupOptimizer):
         return sorts.values()
 
     def _orthogonal(
-        self, given: list[Tensor], first: Tensor, group: dict[str, Any]
+        self, momenta: list[Tensor], first: Tensor, group: dict[str, Any]
     ) -> Iterable[Tensor]:
         """The steps of some parameters that are alike."""
         parts = self.parts.get(first, 1)
-        stacked = torch.stack([full_tensor(one) for one in given])
-        matrices = stacked.view(len(given) * parts, -1, stacked.shape[-1])
+        stacked = torch.stack([full_tensor(momentum) for momentum in momenta])
+        matrices = stacked.view(len(momenta) * parts, -1, stacked.shape[-1])
         rows, columns = matrices.shape[1:]
-        made = orthogonal(matrices, group["iterations"]) * max(1.0, rows / columns) ** 0.5
-        steps: tuple[Tensor, ...] = made.to(first.dtype).view_as(stacked).unbind()
+        directions = orthogonal(matrices, group["iterations"]) * max(1.0, rows / columns) ** 0.5
+        steps: tuple[Tensor, ...] = directions.to(first.dtype).view_as(stacked).unbind()
         return steps
 
 

@@ -104,12 +104,12 @@ def uncorrected(
 
 def muon(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
     """Muon for the layers' matrices, Adam for everything else; each only where it has something."""
-    kept = list(parameters)
-    inner = [(name, p) for name, p in kept if _inner(name, p)]
-    others = [(name, p) for name, p in kept if not _inner(name, p)]
-    found: list[Optimizer] = []
+    named = list(parameters)
+    inner = [(name, p) for name, p in named if _inner(name, p)]
+    others = [(name, p) for name, p in named if not _inner(name, p)]
+    optimisers: list[Optimizer] = []
     if inner:
-        found.append(
+        optimisers.append(
             orthogonal.MuonOptimizer(
                 grouped(inner, settings, rate=settings.matrix_rate, scale=scale),
                 momentum=settings.momentum,
@@ -117,7 +117,7 @@ def muon(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> li
                 parts={p: 3 for name, p in inner if name.endswith("qkv.weight")},
             )
         )
-    return [*found, adamw(settings, others, scale=scale)] if others else found
+    return [*optimisers, adamw(settings, others, scale=scale)] if others else optimisers
 
 
 def grouped(
@@ -141,10 +141,10 @@ def grouped(
 @torch.no_grad()
 def clip(parameters: Iterable[nn.Parameter], most: float) -> Tensor:
     """Shrink the gradients to a global norm of at most `most` (0: leave them); returns the norm."""
-    kept = [p for p in parameters if p.grad is not None]
-    norm = full_tensor(get_total_norm([p.grad for p in kept if p.grad is not None]))
+    trained = [p for p in parameters if p.grad is not None]
+    norm = full_tensor(get_total_norm([p.grad for p in trained if p.grad is not None]))
     if most:
-        clip_grads_with_norm_(kept, most, norm)
+        clip_grads_with_norm_(trained, most, norm)
     return norm
 
 

@@ -22,8 +22,8 @@ def add_up(
     sums: tuple[Tensor, ...] = ()
     for stretch in zip(*(torch.split(x, size) for x in rows), strict=True):
         if torch.is_grad_enabled() and len(rows[0]) > size:
-            found = checkpoint(part, *stretch, use_reentrant=False, preserve_rng_state=False)
+            more = checkpoint(part, *stretch, use_reentrant=False, preserve_rng_state=False)
         else:
-            found = part(*stretch)
-        sums = tuple(a + b for a, b in zip(sums, found, strict=True)) if sums else found
+            more = part(*stretch)
+        sums = tuple(a + b for a, b in zip(sums, more, strict=True)) if sums else more
     return sums

@@ -66,9 +66,13 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
     if not sizes.any():
         raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
     if options["unique"]:
-        kept = _first_of_each(digests)
-        counts.add("documents left out as repeats", number=int((~kept).sum()))
-        plan, digests, sizes = replace(plan, kept=kept), digests[kept], sizes[kept]
+        first_seen = _first_of_each(digests)
+        counts.add("documents left out as repeats", number=int((~first_seen).sum()))
+        plan, digests, sizes = (
+            replace(plan, kept=first_seen),
+            digests[first_seen],
+            sizes[first_seen],
+        )
     parting = held_out(digests, sizes, plan.shards(folder), share=options["held_out"])
     yield "counting words", 0, total
     _write_words(plan, folder, ready, tokenizer, most=options["words"])
@@ -107,14 +111,14 @@ def _survey(plan: ShardPlan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
 
 def _first_of_each(digests: Keys) -> Bools:
     """Which documents are the first of their text, compared a part of the digests at a time."""
-    kept = np.zeros(len(digests), dtype=bool)
+    first_seen = np.zeros(len(digests), dtype=bool)
     parts = -(-len(digests) // _PARTITION)
     part_of = digests[:, 0] % np.uint64(parts)
     for part in range(parts):
         mine = np.flatnonzero(part_of == part)
         _, first = np.unique(digests[mine], axis=0, return_index=True)
-        kept[mine[first]] = True
-    return kept
+        first_seen[mine[first]] = True
+    return first_seen
 
 
 def _write_words(
@@ -154,8 +158,8 @@ def _spelled(plan: ShardPlan, folder: Path, tokenizer: Tokenizer, words: Keys) -
             tokens.setdefault(word, []).append(number)
         texts = tokenizer.decode_batch(list(tokens.values()))
         spelled |= zip(tokens, (text.strip() for text in texts), strict=True)
-        found = np.array(sorted(tokens), dtype=np.uint64)
-        missing = missing[~contains(found, missing)]
+        seen = np.array(sorted(tokens), dtype=np.uint64)
+        missing = missing[~contains(seen, missing)]
     return [spelled[word] for word in words.tolist()]
 
 
@@ -189,29 +193,29 @@ def _write_splits(
     """Copy the documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(Tokenizer.from_str(plan.settings.tokenizer)).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
-    counted = np.zeros(vocabulary, dtype=np.int64)
+    token_counts = np.zeros(vocabulary, dtype=np.int64)
     out = {}
     for split in SPLITS:
         totals = parting.totals(sizes, held=split == "held_out")
         out[split] = Writer(ready / split, kind, totals=totals)
-    found = {"phrase": 0, "entity": 0}
+    units = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards(folder)):
         mined = mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
-        found["phrase"] += len(mined)
-        found["phrase"] += int(shard.units[0])
-        found["entity"] += int(shard.units[1])
+        units["phrase"] += len(mined)
+        units["phrase"] += int(shard.units[0])
+        units["entity"] += int(shard.units[1])
         for split in SPLITS:
             pieces = parting.sentences(shard, first, held=split == "held_out")
             ids = out[split].add(shard, *pieces)
             if split == "train":
-                counted += np.bincount(ids, minlength=vocabulary)
+                token_counts += np.bincount(ids, minlength=vocabulary)
         first += len(shard.documents) - 1
         yield "writing", number + 1, len(plan.names)
     for writer in out.values():
         writer.close()
-    save_array(ready / "counts.npy", counted)
-    return found
+    save_array(ready / "counts.npy", token_counts)
+    return units
 
 
 def _manifest(

@@ -156,11 +156,11 @@ def tokenise(
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
     parts: list[Tokenised] = []
     for first, last in _groups(job):
-        given = job.spans.get(first, [])
+        marked = job.spans.get(first, [])
         placed = 0
         for batch, shift in _batches([sentence for some in cut[first:last] for sentence in some]):
-            tokenised = tokenizer.encode(batch, characters=bool(given))
-            spans = _inside(batch, given, shift)
+            tokenised = tokenizer.encode(batch, characters=bool(marked))
+            spans = _inside(batch, marked, shift)
             _mark_spans(tokenised, batch, spans, shift=shift, counts=counts)
             placed += len(spans)
             for *_, bit in spans:
@@ -174,7 +174,7 @@ def tokenise(
             )
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
-        lost = len(given) - placed
+        lost = len(marked) - placed
         place = job.documents[first].name
         counts.add("spans past the end of their document or part of it", place, lost)
     ids = np.concatenate([np.zeros(0, np.uint32), *(part.ids.astype(np.uint32) for part in parts)])
@@ -258,9 +258,9 @@ def _digest(text: str) -> tuple[int, int]:
 
 def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:
     """Write a shard whole or not at all."""
-    told = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
+    notes = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
     with files.replacing(file) as stream:
-        np.savez(stream, allow_pickle=False, **arrays, counts=told)
+        np.savez(stream, allow_pickle=False, **arrays, counts=notes)
 
 
 def load(file: Path) -> Shard:
