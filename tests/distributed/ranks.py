@@ -79,7 +79,7 @@ def go(trainer: PretrainTrainer, folder: Path, begin: Path | None = None) -> Los
 def measured(trainer: PretrainTrainer) -> Any:
     """What held-out text comes to."""
     corpus = trainer.job.stores[0][0]
-    found = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, many=7)
+    found = held_out(trainer.recipe, corpus, length=trainer.recipe.blocks.length, count=7)
     assert not isinstance(found, str), found
     model = trainer.train_state.model if trainer.machine.shard else bare(trainer.train_state.model)
     return found.measure(model, trainer.world, tokens=64)

@@ -211,7 +211,7 @@ def test_a_hub_name_is_imported_like_a_directory(
     assert "left aside, since nothing here needs it: classifier.dense" in told
     assert Run.open(tmp_path / "run").machine()["from"] == "someone/model"
     words = ["pretrain", "--resume", str(tmp_path / "run"), "--data", str(made / "byte_bpe")]
-    assert "begin a run of its own with --from" in refused(capsys, *words)
+    assert "start a run of its own with --from" in refused(capsys, *words)
 
 
 # Fill.

@@ -278,8 +278,8 @@ def test_evaluation_is_the_same_for_every_seed(name: str) -> None:
     kind = {"bert": "wordpiece", "xlnet": "unigram", "roberta": "byte_bpe"}[name]
     ((corpus, _),) = open_stores([store(kind)])
     recipe = fitted(shrunk(name), corpus)
-    found = HeldOut(recipe, corpus, blocks=recipe.blocks, many=16)
-    again = HeldOut(recipe, corpus, blocks=recipe.blocks, many=16)
+    found = HeldOut(recipe, corpus, blocks=recipe.blocks, count=16)
+    again = HeldOut(recipe, corpus, blocks=recipe.blocks, count=16)
     for mine, other in zip(found._feed(HERE, 64), again._feed(HERE, 64), strict=True):
         assert all(equal(a, b) for a, b in zip(mine.batches, other.batches, strict=True))
     train = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=0)

@@ -75,7 +75,7 @@ def _resume(arguments: argparse.Namespace) -> None:
     if changed or arguments.budget or arguments.seed is not None:
         raise UserError(
             f"{place}: a run is resumed as it was started; leave --set, --size, --seed and --budget"
-            f" out, or begin a run of its own with --from {place}"
+            f" out, or start a run of its own with --from {place}"
         )
     task = starting.resumed(place, recipe=given, data=arguments.data)
     saving = _save_options(arguments, Run.open(place).machine())

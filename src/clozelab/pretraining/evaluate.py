@@ -42,15 +42,15 @@ def evaluate(
     """
     if blocks < 1:
         raise UserError(f"--blocks {blocks}: at least 1")
-    given = load(place)
+    loaded = load(place)
     (store,) = open_stores([data])
     corpus = store[0]
-    if given.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+    if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
             f"{data}: its tokenizer is not the model's; build the corpus with --tokenizer-from"
             f" {place}"
         )
-    recipe, whole = given.recipe, pretrained(given)
+    recipe, whole = loaded.recipe, pretrained(loaded)
     if not whole.heads:
         raise UserError(
             f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
@@ -67,8 +67,8 @@ def evaluate(
     with join(device) as world:
         heads = {name: head for name, head in whole.heads.items() if name in asked}
         model = Model(whole.encoder, heads).to(world.device).eval()
-        found = HeldOut(recipe, corpus, blocks=form, many=blocks)
-        return found.measure(model, world, tokens=_TOKENS)
+        held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
+        return held_out.measure(model, world, tokens=_TOKENS)
 
 
 def _masked(recipe: Recipe, other: Recipe) -> Recipe:
@@ -80,9 +80,11 @@ def _masked(recipe: Recipe, other: Recipe) -> Recipe:
             f"--masks {other.name}: {recipe.name} and {other.name} do not predict alike; name"
             " another recipe"
         )
-    kept = tuple(part for part in recipe.objectives if not part.needs & lost)
+    objectives = tuple(part for part in recipe.objectives if not part.needs & lost)
     try:
-        return replace(recipe, masking=other.masking, corruption=other.corruption, objectives=kept)
+        return replace(
+            recipe, masking=other.masking, corruption=other.corruption, objectives=objectives
+        )
     except UserError as error:
         raise UserError(
             f"--masks {other.name}: not for a model of {recipe.name}, since {error}"

@@ -23,20 +23,20 @@ _SEED = 1_000_003  # of every evaluation, so that runs with different seeds can 
 class HeldOut:
     """Some held-out blocks of a store."""
 
-    def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, many: int) -> None:
-        given: Any = blocks
-        rows, documents = many, corpus.documents("held_out")
+    def __init__(self, recipe: Recipe, corpus: Corpus, *, blocks: Format, count: int) -> None:
+        form: Any = blocks
+        rows, documents = count, corpus.documents("held_out")
         # One document has no other to draw a partner from: harder pairs are better than none.
-        if "next" in given.provides and len(documents) == 1 and hasattr(given, "negatives"):
-            given = replace(given, negatives="same_document")
-        if "stream" in given.provides:  # as many rows as there is text for
+        if "next" in form.provides and len(documents) == 1 and hasattr(form, "negatives"):
+            form = replace(form, negatives="same_document")
+        if "stream" in form.provides:  # as many rows as there is text for
             text = len(documents.ids)
-            fit = max(1, text // (3 * given.length)) * (2 if given.reverse else 1)
-            rows = min(given.rows, fit)
-            given = replace(given, rows=rows)
-        self.length: int = given.length
-        self.source = BlockSource(recipe, corpus, blocks=given, split="held_out", seed=_SEED)
-        order = self.source.order(0)[: max(1, many // rows) * rows]
+            fit = max(1, text // (3 * form.length)) * (2 if form.reverse else 1)
+            rows = min(form.rows, fit)
+            form = replace(form, rows=rows)
+        self.length: int = form.length
+        self.source = BlockSource(recipe, corpus, blocks=form, split="held_out", seed=_SEED)
+        order = self.source.order(0)[: max(1, count // rows) * rows]
         # With a memory, a row's blocks follow one another; otherwise all go at once.
         self.groups = [order[at : at + rows] for at in range(0, len(order), rows)]
 
@@ -75,12 +75,12 @@ class HeldOut:
             )
 
 
-def held_out(recipe: Recipe, corpus: Corpus, *, length: int, many: int) -> HeldOut | str:
+def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> HeldOut | str:
     """The held-out blocks of that length, or a sentence on why there are none."""
     blocks: Any = recipe.blocks
     try:
         if not len(corpus.documents("held_out")):
             raise UserError("it has no held-out documents")
-        return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), many=many)
+        return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), count=count)
     except UserError as error:
         return f"{corpus.path}: no held-out loss, since {error}"

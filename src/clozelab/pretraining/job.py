@@ -120,15 +120,15 @@ class PretrainTrainer:
     def seconds_an_evaluation(self, blocks: int) -> float:
         """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
         length, corpus = self.length(0), self.job.stores[0][0]
-        judge = held_out(self.recipe, corpus, length=length, many=blocks)
-        if isinstance(judge, str):
+        sample = held_out(self.recipe, corpus, length=length, count=blocks)
+        if isinstance(sample, str):
             return 0.0
-        few, seconds = judge.first(_FEW), 0.0
+        few, seconds = sample.first(_FEW), 0.0
         for _ in range(2):  # the first time is slower
             began = machines.now(self.world.device)
             self._judged(few, length)
             seconds = machines.now(self.world.device) - began
-        return self._mean(seconds * judge.size / few.size)
+        return self._mean(seconds * sample.size / few.size)
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
@@ -196,22 +196,22 @@ class PretrainTrainer:
         length = self.length(number - 1)
         corpus = self.job.stores[0][0]
         if length not in self._held_out:
-            held_out_blocks = held_out(self.recipe, corpus, length=length, many=blocks)
-            self._held_out[length] = held_out_blocks
-            if isinstance(held_out_blocks, str):
-                yield Said(held_out_blocks)
-        judge = self._held_out[length]
-        if isinstance(judge, HeldOut):
-            yield Evaluated(number, self._judged(judge, length))
+            blocks_or_reason = held_out(self.recipe, corpus, length=length, count=blocks)
+            self._held_out[length] = blocks_or_reason
+            if isinstance(blocks_or_reason, str):
+                yield Said(blocks_or_reason)
+        sample = self._held_out[length]
+        if isinstance(sample, HeldOut):
+            yield Evaluated(number, self._judged(sample, length))
 
-    def _judged(self, judge: HeldOut, length: int) -> Measured:
+    def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The held-out sums; where memory runs out, over smaller micro-batches."""
         tokens = self.tokens
         while True:
             try:
                 plain = plainly(self.train_state.model, wrapped=bool(self.machine.shard))
                 with plain as model, raising_one():
-                    return judge.measure(model, self.world, tokens=tokens)
+                    return sample.measure(model, self.world, tokens=tokens)
             except torch.OutOfMemoryError:
                 pass  # what filled the memory is held by the error until it is forgotten
             if tokens // 2 < length or self.world.size > 1:

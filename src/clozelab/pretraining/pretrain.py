@@ -84,7 +84,7 @@ def resume(
             state = checkpoint.state()
             if not state:
                 raise UserError(
-                    f"{out}: was imported and has no steps to go on from; begin a run of its own"
+                    f"{out}: was imported and has no steps to go on from; start a run of its own"
                     f" with --from {out}"
                 )
             _check(out, state["data"], trainer.identity())

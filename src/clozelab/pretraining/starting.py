@@ -152,7 +152,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     if not {"seed", "data"} <= facts.keys():
         raise UserError(
             f"{place}/machine.toml: does not tell the run's seed and data any more; put it back, or"
-            f" begin a run of its own with --from {place}"
+            f" start a run of its own with --from {place}"
         )
     stores = _where(place, data, facts["data"])
     # Runs of old recorded the tokenizer that was asked for.
@@ -173,10 +173,10 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         same = replace(asked, schedule=fit)
         changed = recipes.difference(recorded, same)
         if changed:
-            changes = "; ".join(f"{k} {_told(a)} → {_told(b)}" for k, a, b in changed[:5])
+            changes = "; ".join(f"{k} {_word(a)} → {_word(b)}" for k, a, b in changed[:5])
             raise UserError(
-                f"{place}: was started with another recipe ({changes}); resume it as it was, or begin"
-                f" a run of its own with --from {place}"
+                f"{place}: was started with another recipe ({changes}); resume it as it was, or"
+                f" start a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
         inputs: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
@@ -201,7 +201,7 @@ def _where(place: Path, data: Sequence[str], before: Sequence[str]) -> list[Stor
     """The stores of a run, where they are by now."""
     if not (data or before):
         raise UserError(
-            f"{place}: was imported and has no steps to go on from; begin a run of its own with"
+            f"{place}: was imported and has no steps to go on from; start a run of its own with"
             f" --from {place}"
         )
     gone = [one for one in before if not Path(one.rpartition(":")[0]).is_dir()]
@@ -210,7 +210,7 @@ def _where(place: Path, data: Sequence[str], before: Sequence[str]) -> list[Stor
     return open_stores(data or before)
 
 
-def _told(value: Any) -> str:
+def _word(value: Any) -> str:
     return "–" if value is None else written(value)
 
 

@@ -87,16 +87,16 @@ def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
     spaced, whole = (_splits(tokenizer) == kind for kind in ("ByteLevel", "Metaspace"))
     counts: Counter[str] = Counter()
     for run, count in runs.items():
-        given = f" {run}" if spaced else run
+        text = f" {run}" if spaced else run
         if tokenizer.normalizer is not None:
-            given = tokenizer.normalizer.normalize_str(given)
+            text = tokenizer.normalizer.normalize_str(text)
         assert tokenizer.pre_tokenizer is not None
-        for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(given):
+        for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(text):
             if whole:  # cut at spaces only: the letters it begins with, signs apart
-                found = _LETTERS.match(word.removeprefix("▁"))
-                if found:
-                    counts[f"▁{found[0]}"] += count
-            elif _LETTERS.fullmatch(given[first:stop].lstrip()) and (not spaced or not first):
+                match = _LETTERS.match(word.removeprefix("▁"))
+                if match:
+                    counts[f"▁{match[0]}"] += count
+            elif _LETTERS.fullmatch(text[first:stop].lstrip()) and (not spaced or not first):
                 counts[word] += count
     return counts
 
@@ -143,8 +143,8 @@ class _Ways:
 
     def match(self, settings: dict[str, Any], word: str, free: range) -> int:
         """WordPiece: the longest match, so a word of the vocabulary is found first."""
-        found = self.model.tokenize(word)
-        if len(found) == 1 and found[0].id != self.unknown:
+        tokens = self.model.tokenize(word)
+        if len(tokens) == 1 and tokens[0].id != self.unknown:
             return 0
         settings["model"]["vocab"][word] = free[0]
         return 1
@@ -162,27 +162,27 @@ class _Ways:
 
         What a merge makes needs an id as well: a word of three pieces takes two.
         """
-        found = self.model.tokenize(word)
-        if any(token.id == self.unknown for token in found):
+        tokens = self.model.tokenize(word)
+        if any(token.id == self.unknown for token in tokens):
             return 0
         table, merges = settings["model"]["vocab"], settings["model"]["merges"]
-        end, steps = found[-1].value, []
-        for token in reversed(found[:-1]):
+        end, steps = tokens[-1].value, []
+        for token in reversed(tokens[:-1]):
             steps.append((token.value, end))
             end = token.value + end
-        names = [one + two for one, two in steps if one + two not in table]
+        names = [left + right for left, right in steps if left + right not in table]
         if len(names) > len(free):
             return 0
         table.update(zip(names, free, strict=False))
-        merges.extend([one, two] for one, two in steps if (one, two) not in self.merges)
+        merges.extend([left, right] for left, right in steps if (left, right) not in self.merges)
         self.merges.update(steps)
         return len(names)
 
     def score(self, settings: dict[str, Any], word: str, free: range) -> int:
         """Unigram: a piece that scores just above the best way to spell the word."""
-        found = self.model.tokenize(word)
-        if len(found) == 1 or any(token.id == self.unknown for token in found):
+        tokens = self.model.tokenize(word)
+        if len(tokens) == 1 or any(token.id == self.unknown for token in tokens):
             return 0
         scores = settings["model"]["vocab"]
-        scores.append([word, sum(scores[token.id][1] for token in found) + _ABOVE])
+        scores.append([word, sum(scores[token.id][1] for token in tokens) + _ABOVE])
         return 1

@@ -163,9 +163,8 @@ class KeyCounts:
         np.add.at(counts, place, np.concatenate(self._counts))
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
-            frequent = (
-                counts > floor
-            )  # and of those that tie at the floor as many as there is room for
+            frequent = counts > floor
+            # Of those that tie at the floor, as many as there is room for.
             frequent[np.flatnonzero(counts == floor)[: self._limit - int(frequent.sum())]] = True
             keys, counts = keys[frequent], counts[frequent]
         self._keys, self._counts, self._waiting = [keys], [counts], 0

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, initialise
-from clozelab.objectives.heads.vocabulary import predicted
+from clozelab.objectives.heads.vocabulary import classification_sums
 from clozelab.objectives.widths import Widths
 
 
@@ -22,7 +22,7 @@ class PairHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss over the pairs, how many there are, and how many were right."""
-        return predicted(self.logits(encoded.states, targets["at"]), targets["labels"])
+        return classification_sums(self.logits(encoded.states, targets["at"]), targets["labels"])
 
     def logits(self, states: Tensor, at: Tensor) -> Tensor:
         """[B, 2] from the states at the [CLS] tokens."""

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import initialise
-from clozelab.objectives.heads.vocabulary import own_table, scored, told
+from clozelab.objectives.heads.vocabulary import logits_from_table, loss_from_table, own_table
 from clozelab.objectives.widths import Widths
 
 
@@ -26,8 +26,8 @@ class QueryHead(nn.Module):
         """The loss at the targets, how many there are, and how many were right."""
         assert encoded.queries is not None, "this head needs an encoder with a query stream"
         labels, table = targets["labels"], encoded.table if self.table is None else self.table
-        return told(encoded.queries, table, self.bias, labels, fused=self.fused)
+        return loss_from_table(encoded.queries, table, self.bias, labels, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(states, table if self.table is None else self.table, self.bias)
+        return logits_from_table(states, table if self.table is None else self.table, self.bias)

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.heads.vocabulary import told
+from clozelab.objectives.heads.vocabulary import loss_from_table
 from clozelab.objectives.widths import Tied
 
 
@@ -39,7 +39,7 @@ class SpanBoundaryHead(nn.Module):
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
         x = self.guesses(encoded, targets)
-        return told(x, encoded.table, self.bias, targets["labels"], fused=self.fused)
+        return loss_from_table(x, encoded.table, self.bias, targets["labels"], fused=self.fused)
 
     def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, E], where the table is."""

@@ -140,21 +140,21 @@ def start_from(
     _check(teacher_state, student_state, teacher, student)
     # Differs from DistilBERT's code: it drops the types, and with them what every token had.
     folds = fold and teacher.types and not student.types
-    made = {}
+    state = {}
     for name, old in student_state.items():
         source = _source(name, choice, teacher, student)
         if source is None or source not in teacher_state:
-            made[name] = old
+            state[name] = old
         elif name == "encoder.embeddings.positions.weight":
             rows = teacher_state[source]
             shift = teacher_state["encoder.embeddings.types.weight"][0] if folds else 0
-            made[name] = (rows + shift)[: len(old)].to(old)
+            state[name] = (rows + shift)[: len(old)].to(old)
         elif name == "encoder.embeddings.types.weight":
             rows = teacher_state[source][: len(old)].to(old)
-            made[name] = torch.cat([rows, old[len(rows) :]])
+            state[name] = torch.cat([rows, old[len(rows) :]])
         else:
-            made[name] = teacher_state[source].to(old, copy=True)
-    return made
+            state[name] = teacher_state[source].to(old, copy=True)
+    return state
 
 
 def _source(name: str, choice: tuple[int, ...], teacher: Layered, student: Layered) -> str | None:

@@ -33,11 +33,13 @@ class VocabularyHead(nn.Module):
         x = self._turned(encoded.states.index_select(0, targets["at"]))
         decisions = targets.get("decisions")
         table = encoded.table if self.table is None else self.table
-        return told(x, table, self.bias, targets["labels"], decisions, fused=self.fused)
+        return loss_from_table(x, table, self.bias, targets["labels"], decisions, fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(self._turned(states), table if self.table is None else self.table, self.bias)
+        return logits_from_table(
+            self._turned(states), table if self.table is None else self.table, self.bias
+        )
 
     def _turned(self, states: Tensor) -> Tensor:
         """[K, W] → [K, E], where the table is."""
@@ -59,11 +61,11 @@ class PlainHead(nn.Module):
         """As `VocabularyHead`."""
         states = encoded.states.index_select(0, targets["at"])
         table = encoded.table if self.table is None else self.table
-        return told(states, table, None, targets["labels"], fused=self.fused)
+        return loss_from_table(states, table, None, targets["labels"], fused=self.fused)
 
     def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
         """[K, W] → [K, V]."""
-        return scored(states, table if self.table is None else self.table)
+        return logits_from_table(states, table if self.table is None else self.table)
 
 
 def own_table(encoder: Widths, vocabulary: int, *, tied: bool) -> nn.Parameter | None:
@@ -71,13 +73,13 @@ def own_table(encoder: Widths, vocabulary: int, *, tied: bool) -> nn.Parameter |
     return None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding))
 
 
-def scored(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
+def logits_from_table(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
     """[K, E] → [K, V], the product with the table in the precision of x."""
     scores, size = _rounded(x, table, bias)
     return scores[:, :size]
 
 
-def told(
+def loss_from_table(
     x: Tensor,
     table: Tensor | None,
     bias: Tensor | None,
@@ -86,9 +88,9 @@ def told(
     *,
     fused: bool,
 ) -> Sums:
-    """`predicted` of what is `scored`, in fewer passes if it is fused."""
+    """`classification_sums` of `logits_from_table`, in fewer passes if it is fused."""
     if not fused:
-        return predicted(scored(x, table, bias), labels, decisions)
+        return classification_sums(logits_from_table(x, table, bias), labels, decisions)
     from clozelab.kernels.entropy import entropy
 
     scores, size = _rounded(x, table, bias)
@@ -96,7 +98,7 @@ def told(
     return _counted(losses.sum(), best, labels, decisions)
 
 
-def predicted(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
+def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
     """Cross-entropy and hits over the labels that count, split by what the encoder saw there."""
     loss = functional.cross_entropy(
         logits.float() if logits.dtype != torch.float64 else logits,

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums, Targets
 from clozelab.objectives.heads.chunks import add_up
-from clozelab.objectives.heads.vocabulary import predicted
+from clozelab.objectives.heads.vocabulary import classification_sums
 from clozelab.objectives.widths import Widths
 
 
@@ -48,7 +48,7 @@ class WordHead(nn.Module):
         return functional.linear(states, weight, bias)
 
     def _whole(self, states: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        found = predicted(self.logits(states), labels)
+        found = classification_sums(self.logits(states), labels)
         return found["loss"], found["count"], found["correct"]
 
     def _sampled(self, states: Tensor, labels: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ _KNOWN = _OPEN | _NUMBERED | _EITHER
 
 def ends(line: str) -> list[int]:
     """Where the sentences of a line without trailing white space end, the last end left out."""
-    found: list[int] = []
+    stops: list[int] = []
     start = 0
     for match in _STOP.finditer(line):
         marks, after = match.groups()
@@ -66,9 +66,9 @@ def ends(line: str) -> list[int]:
                 continue
         elif after in _SPEAKER and marks[-1] in ".…":  # "Well... I think"
             continue
-        found.append(end)
+        stops.append(end)
         start = end
-    return found
+    return stops
 
 
 def _breaks(line: str, stop: int, *, start: int, after: str) -> bool:

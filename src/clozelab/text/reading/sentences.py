@@ -159,17 +159,17 @@ class _Mixed:
         stops = [*_eastern_ends(line), len(line)]
         if not _WESTERN_STOP.search(line):
             return stops[:-1]
-        found: list[int] = []
+        ends: list[int] = []
         start = 0
         for stop in stops:
-            found += (start + end for end in self.western(line[start:stop]))
-            found.append(stop)
+            ends += (start + end for end in self.western(line[start:stop]))
+            ends.append(stop)
             start = stop
-        return found[:-1]
+        return ends[:-1]
 
 
 def _eastern_ends(line: str) -> list[int]:
-    found: list[int] = []
+    ends: list[int] = []
     quotes = start = 0
     for match in _EASTERN_END.finditer(line):
         end = match.end()
@@ -179,21 +179,21 @@ def _eastern_ends(line: str) -> list[int]:
         if quotes % 2 and line.startswith('"', end):
             end += 1
         if end < len(line):
-            found.append(end)
-    return found
+            ends.append(end)
+    return ends
 
 
 def _nupunkt_ends(line: str) -> list[int]:
     """Ends that need no second look by rule, and nupunkt for the stops that are left."""
-    found: list[int] = []
+    ends: list[int] = []
     start = 0
     likely = (match.end() for match in _LIKELY.finditer(line))
     for end in [*(end for end in likely if not plain.abbreviated(line, end)), len(line)]:
         if _WESTERN_STOP.search(line, start, end):
-            found += (start + stop for stop in _nupunkt_windows(line[start:end]))
-        found.append(end)
+            ends += (start + stop for stop in _nupunkt_windows(line[start:end]))
+        ends.append(end)
         start = end
-    return found[:-1]
+    return ends[:-1]
 
 
 def _nupunkt_windows(line: str) -> list[int]:
@@ -201,14 +201,14 @@ def _nupunkt_windows(line: str) -> list[int]:
         return _nupunkt_stops(line)
     if max(map(len, line.split())) > _UNBROKEN:
         return plain.ends(line)
-    found: list[int] = []
+    ends: list[int] = []
     start = 0
     while len(line) - start > _WINDOW:
         words = line[start : start + _WINDOW].rsplit(None, 1)[0]
         # The last sentence of a window may go on in the next, unless it is the whole window.
-        found += (start + end for end in _nupunkt_stops(words) or [len(words)])
-        start = found[-1]
-    return found + [start + end for end in _nupunkt_stops(line[start:])]
+        ends += (start + end for end in _nupunkt_stops(words) or [len(words)])
+        start = ends[-1]
+    return ends + [start + end for end in _nupunkt_stops(line[start:])]
 
 
 def _nupunkt_stops(line: str) -> list[int]:

@@ -94,13 +94,13 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
 
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
     """Name, size and time of change (ns) of every file, in order: what a store was made from."""
-    found = []
+    rows = []
     for item in _expand(inputs, reading.split, counts=Counts()):
         status = item.path.stat() if item.path else None
-        found.append(
+        rows.append(
             (item.name, status.st_size, status.st_mtime_ns) if status else (item.name, 0, 0)
         )
-    return found
+    return rows
 
 
 def _read(
@@ -111,7 +111,7 @@ def _read(
     counts: Counts,
     progress: BytesRead,
 ) -> Generator[RawDocument, None, None]:
-    found = False
+    any_text = False
     for item in items:
         if item.path is not None:
             stream = read_file(item.path, reading, counts=counts, progress=progress)
@@ -123,9 +123,9 @@ def _read(
             stream = _hub(item.name, reading, counts=counts)
         with closing(stream):  # a reader that stops early closes the file at once
             for document in stream:
-                found = True
+                any_text = True
                 yield document
-    if not found:
+    if not any_text:
         skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
         raise UserError(
             f"there is no text in {', '.join(inputs)}{f' ({skipped})' if skipped else ''}:"
@@ -255,7 +255,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
     Of text are tables, JSON lines, .txt and what has no ending, but for what holds NUL bytes; other
     endings go `aside`: who means them names them.
     """
-    found: list[Path] = []
+    paths: list[Path] = []
     for entry in _entries(folder):
         path = folder / entry.name
         if entry.name.startswith("."):
@@ -266,7 +266,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
             if files.kind_of(path):
                 counts.add("folders that clozelab made skipped", shown(path))
             else:
-                found += _files(path, aside, counts=counts)
+                paths += _files(path, aside, counts=counts)
         elif not entry.is_file():
             counts.add("links to folders and special files skipped", shown(path))
         elif not _is_known(path):
@@ -274,8 +274,8 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
         elif _is_binary(path):
             counts.add("binary files skipped", shown(path))
         else:
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def _is_known(path: Path) -> bool:

@@ -172,28 +172,28 @@ def _spooled(inputs: Sequence[str], folder: Path) -> list[str]:
         return list(inputs)
     if sys.stdin is None:
         raise UserError("-: there is no standard input; name files or folders instead")
-    kept = folder / "standard-input.txt"
-    with kept.open("wb") as file:
+    spool = folder / "standard-input.txt"
+    with spool.open("wb") as file:
         head = sys.stdin.buffer.read(1 << 16)
         file.write(head)
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
     if head.lstrip()[:1] == b"{":
-        kept = kept.replace(kept.with_suffix(".jsonl"))
-    return [str(kept) if name == "-" else name for name in inputs]
+        spool = spool.replace(spool.with_suffix(".jsonl"))
+    return [str(spool) if name == "-" else name for name in inputs]
 
 
 def _trained(
-    training: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
+    spec: TokenizerSpec, inputs: list[str], folder: Path, reading: Reading
 ) -> Generator[BuildProgress, None, Tokenizer]:
     """Train a tokenizer on a fair sample of the text, or find the one trained before."""
-    told = [repr(training), repr(reading), repr(listing(inputs, reading))]
-    name = blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
-    kept = folder / f"tokenizer-{name}.json"
-    if kept.exists():
+    inputs_read = [repr(spec), repr(reading), repr(listing(inputs, reading))]
+    name = blake2b("\0".join(inputs_read).encode(), digest_size=8).hexdigest()
+    saved = folder / f"tokenizer-{name}.json"
+    if saved.exists():
         with suppress(UserError):  # it was damaged since, and is trained again
-            return load(kept)
+            return load(saved)
     total, most = total_bytes(inputs, reading), text_bytes(inputs, reading)
-    limit = _SAMPLE.get(type(training).__name__.lower(), _MOST_SAMPLE)
+    limit = _SAMPLE.get(type(spec).__name__.lower(), _MOST_SAMPLE)
     share = 1.0 if not most else min(1.0, limit / most)
     read = BytesRead()
     stop, ended = threading.Event(), threading.Event()
@@ -203,7 +203,7 @@ def _trained(
 
     def learn() -> None:
         try:
-            result.append(training.train(texts))
+            result.append(spec.train(texts))
         except BaseException as error:  # handed to the main thread, which raises it
             result.append(error)
         ended.set()
@@ -220,8 +220,8 @@ def _trained(
     trained = result[0]
     if isinstance(trained, BaseException):
         raise trained
-    files.write_text(kept, trained.to_str(pretty=True))
-    return load(kept)
+    files.write_text(saved, trained.to_str(pretty=True))
+    return load(saved)
 
 
 def _sample(

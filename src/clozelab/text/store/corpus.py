@@ -143,13 +143,13 @@ class Corpus:
 
     def needs(self, units: str) -> None:
         """Refuse where the store was built without a kind of unit."""
-        found = self.manifest["segmenter"] if units == "segment" else self.manifest["units"][units]
+        known = self.manifest["segmenter"] if units == "segment" else self.manifest["units"][units]
         remedy = {
             "phrase": "with --phrases",
             "entity": "with --entities FILE or --spans FILE",
             "segment": "where rjieba is installed, without --no-segmentation",
         }
-        if not found:
+        if not known:
             raise UserError(
                 f"{self.path}: no {units} units in this corpus; build it again {remedy[units]}"
             )

@@ -68,11 +68,8 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
     if options["unique"]:
         first_seen = _first_of_each(digests)
         counts.add("documents left out as repeats", number=int((~first_seen).sum()))
-        plan, digests, sizes = (
-            replace(plan, kept=first_seen),
-            digests[first_seen],
-            sizes[first_seen],
-        )
+        plan = replace(plan, kept=first_seen)
+        digests, sizes = digests[first_seen], sizes[first_seen]
     parting = held_out(digests, sizes, plan.shards(folder), share=options["held_out"])
     yield "counting words", 0, total
     _write_words(plan, folder, ready, tokenizer, most=options["words"])
