@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,12 +179,13 @@ class Corrupted:
 class Targets:
     """What one objective predicts in some blocks, packed.
 
-    Columns named in `PLACES` hold positions inside the target's own block; `labels` (and whatever
-    else ends in "labels") hold what is to be predicted, IGNORED where there is nothing.
+    Columns named in `PLACES` hold positions inside the target's own block, `queries` those that the
+    encoder's query stream predicts; `labels` (and whatever else ends in "labels") hold what is to
+    be predicted, IGNORED where there is nothing.
     """
 
     IGNORED: ClassVar[int] = -100
-    PLACES: ClassVar[tuple[str, ...]] = ("at", "left", "right")
+    PLACES: ClassVar[tuple[str, ...]] = ("at", "left", "right", "queries")
 
     starts: Ints  # [B + 1] first target of each block
     columns: Mapping[str, NDArray[Any]]  # [K] each
@@ -325,6 +326,25 @@ class EncoderPart:
         return 6.0 * sum(self.parameters(0).values())
 
 
+class ObjectivePart:
+    """An objective of a recipe: what the rest of clozelab needs to know of it, the part states.
+
+    A part inherits from this and states what is different. It is a frozen dataclass with the fields
+    `weight` and `course`.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    # The language model over the vocabulary of tokens that it trains, if it trains one.
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = None
+    # Whether its head compares the student with a teacher's model, which is run beside it.
+    needs_teacher: ClassVar[bool] = False
+
+    def with_words(self, most: int) -> Self:
+        """The same objective for a store that knows so many words; few objectives count words."""
+        return self
+
+
 class Plan(Protocol):
     """Every block of one pass over the documents, by number, without holding their tokens."""
 
@@ -354,7 +374,10 @@ class Format(Protocol):
 
 
 class Masking(Protocol):
-    """A masking strategy: blocks → what is hidden, vectorised over the blocks."""
+    """A masking strategy: blocks → what is hidden, vectorised over the blocks.
+
+    A curriculum has a method `stage(progress)` as well: the strategy at that share of a run.
+    """
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]

@@ -489,7 +489,7 @@ def test_targets_are_a_rectangle_of_all_that_is_hidden(length: int) -> None:
     hidden = PermutationTargets().hide(blocks, 3, vocabulary=documents.vocabulary)
     targets = PermutationLm().targets(blocks, hidden, _untouched(blocks, hidden))
     _check_targets(blocks, hidden, targets)
-    slots = len(targets.columns["at"]) // len(blocks)
+    slots = len(targets.columns["queries"]) // len(blocks)
     most = max(np.bincount(blocks.rows[hidden.positions]))
     assert most <= slots < most + 8 and (slots % 8 == 0 or slots == length)
 
@@ -499,10 +499,10 @@ def test_blocks_without_targets_have_one_idle_slot_each() -> None:
     blocks = plan.blocks(np.arange(3))
     hidden = Hidden(np.zeros((0, 2), np.int64))
     targets = PermutationLm().targets(blocks, hidden, _untouched(blocks, hidden))
-    assert targets.columns["at"].tolist() == [0, 0, 0]
+    assert targets.columns["queries"].tolist() == [0, 0, 0]
     assert targets.columns["labels"].tolist() == [Targets.IGNORED] * 3
     none = PermutationLm().targets(plan.blocks(np.arange(0)), hidden, _untouched(blocks, hidden))
-    assert none.starts.tolist() == [0] and len(none.columns["at"]) == 0
+    assert none.starts.tolist() == [0] and len(none.columns["queries"]) == 0
 
 
 def test_a_block_has_no_more_slots_than_tokens() -> None:
@@ -518,7 +518,7 @@ def _untouched(blocks: Blocks, hidden: Hidden) -> Corrupted:
 
 
 def _check_targets(blocks: Blocks, hidden: Hidden, targets: Targets) -> None:
-    at, labels = targets.columns["at"], targets.columns["labels"]
+    at, labels = targets.columns["queries"], targets.columns["labels"]
     assert len(set(np.diff(targets.starts))) == 1 and targets.starts[-1] == len(at) == len(labels)
     rows = np.repeat(np.arange(len(blocks)), np.diff(targets.starts))
     there = labels != Targets.IGNORED

@@ -15,7 +15,6 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.sizes import DIAL
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.objectives import Distillation
 from clozelab.pretraining.fitting import fitted
 from clozelab.runs.events import drained
 from clozelab.runs.machine import Machine
@@ -106,7 +105,7 @@ def recipe_of(row: Row, order: Order, corpus: Corpus, *, device: str) -> Recipe:
     shaped = replace(
         given,
         blocks=blocks,
-        objectives=tuple(one for one in given.objectives if not isinstance(one, Distillation)),
+        objectives=tuple(part for part in given.objectives if not part.needs_teacher),
         schedule=schedule.fitted(_MOST),
     )
     made = fitted(shaped, corpus)

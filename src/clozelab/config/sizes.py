@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
-from clozelab.objectives import BidirectionalLm, Objective
 
 if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
@@ -75,7 +74,8 @@ def _turned(recipe: Recipe, dial: Dial) -> Recipe:
         recipe,
         encoder=_with(encoder, {"memory": tokens["memory"]}),
         blocks=_with(recipe.blocks, blocks),
-        objectives=tuple(_fewer_words(part, dial.width) for part in recipe.objectives),
+        # A softmax over whole words would dwarf a small encoder.
+        objectives=tuple(part.with_words(256 * dial.width) for part in recipe.objectives),
         optimiser=replace(recipe.optimiser, rate=dial.rate),
         schedule=replace(recipe.schedule, sequences=dial.sequences, phases=(), ramp=()),
     )
@@ -84,13 +84,6 @@ def _turned(recipe: Recipe, dial: Dial) -> Recipe:
 def _scaled(recipe: Recipe, name: str, length: int) -> int:
     found = getattr(recipe.blocks, name, getattr(recipe.encoder, name, 0))
     return int(found * length // recipe.blocks.length)
-
-
-def _fewer_words(part: Objective, width: int) -> Objective:
-    """A softmax over whole words would dwarf a small encoder: at most 256 × width stay."""
-    if isinstance(part, BidirectionalLm):
-        return replace(part, words=min(part.words, 256 * width))
-    return part
 
 
 def _with(part: Any, values: dict[str, Any]) -> Any:

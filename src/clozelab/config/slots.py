@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from clozelab import blocks, encoder, masking, objectives, registry, training
 from clozelab.errors import UserError
 from clozelab.nearest import listed
-from clozelab.objectives import CausalLm, Distillation, MaskedLm
 from clozelab.text.tokenizers import TOKENIZERS
 
 if TYPE_CHECKING:
@@ -139,16 +138,17 @@ def _causal(recipe: Recipe) -> str | None:
     """A causal encoder and the causal objective come together."""
     causal = recipe.encoder.causal
     for part in recipe.objectives:
-        if isinstance(part, CausalLm):
+        name = use("objectives", part)
+        if part.language_model == "causal":
             if not causal:
-                return "objective causal_lm would see its targets; set encoder.causal = true"
-            if part.head == "plain" and recipe.encoder.embedding != recipe.encoder.width:
+                return f"objective {name} would see its targets; set encoder.causal = true"
+            plain = getattr(part, "head", None) == "plain"
+            if plain and recipe.encoder.embedding != recipe.encoder.width:
                 return (
-                    f"objective causal_lm has a plain head, which needs encoder.embedding ="
+                    f"objective {name} has a plain head, which needs encoder.embedding ="
                     f' {recipe.encoder.width}, the width; or set its head = "transform"'
                 )
         elif causal:
-            name = use("objectives", part)
             return f"objective {name} reads both sides; set encoder.causal = false or use causal_lm"
     return None
 
@@ -209,10 +209,11 @@ def _memory(recipe: Recipe) -> str | None:
 def _layers(recipe: Recipe) -> str | None:
     """A student that lists the teacher layers it starts from lists one for each of its own."""
     for part in recipe.objectives:
-        given = len(part.layers) if isinstance(part, Distillation) else 0
-        if given and given != recipe.encoder.layers:
+        listed_layers = len(getattr(part, "layers", ()))
+        if listed_layers and listed_layers != recipe.encoder.layers:
+            name = use("objectives", part)
             return (
-                f"objective distillation lists {given} layers for encoder.layers ="
+                f"objective {name} lists {listed_layers} layers for encoder.layers ="
                 f' {recipe.encoder.layers}; list as many, or use start = "spread"'
             )
     return None
@@ -220,9 +221,11 @@ def _layers(recipe: Recipe) -> str | None:
 
 def _teacher(recipe: Recipe) -> str | None:
     """A teacher's distributions are those of its masked_lm, and so are its student's."""
-    kinds = {type(part) for part in recipe.objectives}
-    if Distillation in kinds and MaskedLm not in kinds:
-        return "objective distillation compares what masked_lm predicts; list masked_lm beside it"
+    masked = any(part.language_model == "masked" for part in recipe.objectives)
+    for part in recipe.objectives:
+        if part.needs_teacher and not masked:
+            name = use("objectives", part)
+            return f"objective {name} compares what masked_lm predicts; list masked_lm beside it"
     return None
 
 

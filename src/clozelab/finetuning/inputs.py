@@ -26,10 +26,9 @@ from clozelab.finetuning.tuning import Tuning
 from clozelab.models.interop.families import family_for, summary
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
+from clozelab.objectives import PAIRS
 from clozelab.objectives.targets import following
 from clozelab.training.packing import PackedExamples
-
-_POOLERS = ("next_sentence", "sentence_order")
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def _start(given: Loaded, kind: TaskKind, tuning: Tuning) -> dict[str, Tensor]:
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
     if last_states and getattr(kind, "summary", None) == "tanh":
-        owners = [f"heads.{owner}.pooler" for owner in _POOLERS]
+        owners = [f"heads.{owner}.pooler" for owner in PAIRS]
         owners += [] if getattr(kind, "drop_first", False) else ["pooler"]
         for owner in owners:
             for part in ("weight", "bias"):

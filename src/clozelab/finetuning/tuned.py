@@ -138,10 +138,8 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
 
 def _language_model(recipe: Recipe, tuning: Tuning) -> Any:
     """The objective that stays beside the task."""
-    from clozelab.objectives import CausalLm
-
     for part in recipe.objectives:
-        if isinstance(part, CausalLm):
+        if part.language_model == "causal":
             return part
     raise UserError(
         f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"

@@ -11,7 +11,6 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
-from clozelab.objectives import Distillation
 
 
 class Model(nn.Module):
@@ -21,6 +20,7 @@ class Model(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
+        self.taught = tuple(n for n, head in heads.items() if getattr(head, "needs_teacher", False))
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
         # Of an imported model: the head's bias where the decoder has another, which is added.
         self.idle_bias: nn.Parameter | None = None
@@ -33,27 +33,24 @@ class Model(nn.Module):
         sums = {
             name: head(encoded, batch.targets[name])
             for name, head in self.heads.items()
-            if name != "distillation"
+            if name not in self.taught
         }
         if self.teacher:
-            sums["distillation"] = self._taught(encoded, batch)
+            sums |= self._distilled(encoded, batch)
         return sums, encoded.memory
 
-    def _taught(self, encoded: Encoded, batch: Batch) -> Sums:
+    def _distilled(self, encoded: Encoded, batch: Batch) -> dict[str, Sums]:
+        """The sums of the objectives that compare the model with its teacher."""
         (teacher,) = self.teacher
         with torch.no_grad():
-            shown: Encoded = teacher.encoder(batch.input)
+            teacher_encoded: Encoded = teacher.encoder(batch.input)
         predict: Any = self.heads["masked_lm"]
         teach: Any = teacher.heads["masked_lm"]
-        head = self.heads["distillation"]
-        sums: Sums = head(
-            encoded,
-            shown,
-            batch.targets["distillation"],
-            predict=predict.logits,
-            teach=teach.logits,
-        )
-        return sums
+        logits = {"predict": predict.logits, "teach": teach.logits}
+        return {
+            name: self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
+            for name in self.taught
+        }
 
     def encode(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""
@@ -67,14 +64,13 @@ def build(recipe: Recipe, vocabulary: int, *, seed: int, teacher: Model | None =
         torch.manual_seed(root(seed, "weights") >> 1)
         encoder: Any = recipe.encoder
         heads: dict[str, nn.Module] = {}
-        for part in recipe.objectives:
-            if isinstance(part, Distillation):
+        parts: tuple[Any, ...] = recipe.objectives
+        for part in parts:
+            options: dict[str, Any] = {}
+            if part.needs_teacher:
                 shape: Any = teacher.encoder.shape if teacher else None
-                width = shape.width if shape else None
-                head: nn.Module = part.build(encoder, vocabulary, teacher_width=width)
-            else:
-                head = part.build(encoder, vocabulary)
-            heads[slots.use("objectives", part)] = head
+                options = {"teacher_width": shape.width if shape else None}
+            heads[slots.use("objectives", part)] = part.build(encoder, vocabulary, **options)
         model = Model(encoder.build(vocabulary), heads)
     if teacher is not None:
         model.teacher = (teacher.eval().requires_grad_(False),)

@@ -21,6 +21,7 @@ from clozelab.models.interop.heads import ROBERTAS, TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
+from clozelab.objectives import language_models
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
 from clozelab.training import checkpoint
 
@@ -92,8 +93,8 @@ def export_graph(place: str, out: Path) -> Exchanged:
     onnx.require(out)
     given = load(place)
     shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
-    # XLNet's head reads queries, and a graph has none.
-    names = ("masked_lm", "causal_lm") if task is None else (task.kind,)
+    # A head that reads queries is left out: a graph has none.
+    names = [task.kind] if task is not None else language_models(heads, "masked", "causal")
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = family_for(shape, frozenset(heads), given.vocabulary, task=task)
     family = "roberta" if _doubled(given) else family  # by what stands between two texts

@@ -17,6 +17,7 @@ from clozelab.contracts import Counts, Ids, Input, Ints
 from clozelab.errors import UserError
 from clozelab.models.load import Loaded
 from clozelab.models.texts import around, limit, packed
+from clozelab.objectives import PARTS, language_models
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.vocabulary import ROLES
 from clozelab.training.world import join
@@ -55,15 +56,16 @@ def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -
             f"{given.place}: encoder {name} reads whole words by their characters and has no"
             " blanks; use clozelab embed"
         )
-    head = next((name for name in _WAYS if name in given.model.heads), None)
-    if head is None:
+    heads = language_models(given.model.heads, *_WAYS)
+    if not heads:
         raise UserError(
             f"{given.place}: has no head that predicts tokens; pretrain it with one by --from"
         )
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
     around_blanks = _cut(given, text)
-    ids, at = _tokens(given, around_blanks, masked=head == "masked_lm")
+    kind = str(PARTS[heads[0]].language_model)
+    ids, at = _tokens(given, around_blanks, masked=kind == "masked")
     most = limit(given)
     if most is not None and len(ids) > most:
         raise UserError(
@@ -73,10 +75,10 @@ def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -
     with join(device) as world:
         given.model.to(world.device)
         with torch.inference_mode():
-            logits = _WAYS[head](given, ids, at, world.device).cpu()
+            logits = _WAYS[kind](given, given.model.heads[heads[0]], ids, at=at).cpu()
     blanks = _guesses(given, logits, top)
     parts = _put(given.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
-    return Filled(tuple(blanks), tuple(parts), head == "causal_lm")
+    return Filled(tuple(blanks), tuple(parts), kind == "causal")
 
 
 def _cut(given: Loaded, text: str) -> list[str]:
@@ -98,17 +100,18 @@ def _tokens(given: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints
     return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
 
 
-def _from_both(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+def _from_both(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
-    text = around(given, ids)
+    text, device = around(given, ids), _device(given)
     encoded = given.model.encode(packed([text], device))
     states = encoded.states[torch.from_numpy(at + text.own.start).to(device)]
-    return _logits(given, "masked_lm", states, encoded.table)
+    logits: Tensor = head.logits(states, encoded.table)
+    return logits
 
 
-def _from_queries(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+def _from_queries(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] by XLNet's query stream: a blank sees all that is none, and nothing sees a blank."""
-    text = around(given, ids)
+    text, device = around(given, ids), _device(given)
     size = len(text)
     blank = torch.zeros(size, dtype=torch.bool, device=device)
     blank[torch.from_numpy(at).to(device)] = True
@@ -124,37 +127,36 @@ def _from_queries(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Te
         )
     )
     assert encoded.queries is not None
-    return _logits(given, "permutation_lm", encoded.queries, encoded.table)
+    logits: Tensor = head.logits(encoded.queries, encoded.table)
+    return logits
 
 
-def _from_left(given: Loaded, ids: Ids, at: Ints, device: torch.device) -> Tensor:
+def _from_left(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
     roles = given.vocabulary.roles
     start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
     before = np.array([number for number in start if number is not None], dtype=ids.dtype)
-    ids, found = ids.copy(), []
-    for place in at.tolist():
-        left = np.concatenate([before, ids[:place]])[-(limit(given) or 0) :]
+    ids, rows = ids.copy(), []
+    for position in at.tolist():
+        left = np.concatenate([before, ids[:position]])[-(limit(given) or 0) :]
         if not len(left):
             raise UserError(
                 f"nothing stands before the first blank, and {given.place} reads from the left;"
                 " put a word before it"
             )
-        encoded = given.model.encode(packed([around(given, left)], device))
-        logits = _logits(given, "causal_lm", encoded.states[-1:], encoded.table)
-        ids[place] = int(logits[0, : given.vocabulary.size].argmax())
-        found.append(logits)
-    return torch.cat(found)
+        encoded = given.model.encode(packed([around(given, left)], _device(given)))
+        logits = head.logits(encoded.states[-1:], encoded.table)
+        ids[position] = int(logits[0, : given.vocabulary.size].argmax())
+        rows.append(logits)
+    return torch.cat(rows)
 
 
-# The heads that can fill a blank, the best first.
-_WAYS = {"masked_lm": _from_both, "permutation_lm": _from_queries, "causal_lm": _from_left}
+# The language models whose heads can fill a blank, the best first.
+_WAYS = {"masked": _from_both, "permutation": _from_queries, "causal": _from_left}
 
 
-def _logits(given: Loaded, name: str, states: Tensor, table: Tensor | None) -> Tensor:
-    head: Any = given.model.heads[name]
-    logits: Tensor = head.logits(states, table)
-    return logits
+def _device(given: Loaded) -> torch.device:
+    return next(given.model.parameters()).device
 
 
 def _guesses(given: Loaded, logits: Tensor, top: int) -> list[tuple[Guess, ...]]:

@@ -162,7 +162,9 @@ def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
 
         task = parse(found.text(TASK), str(found.path / TASK))
     # What compared a student with a teacher of another width is idle without one.
-    weights = {n: w for n, w in found.weights().items() if not n.startswith("heads.distillation.")}
+    parts = [slots.use("objectives", part) for part in recipe.objectives if part.needs_teacher]
+    idle = tuple(f"heads.{part}." for part in parts)
+    weights = {name: w for name, w in found.weights().items() if not name.startswith(idle)}
     model = _shell(recipe, task, origin, weights)
     set_weights(model, weights)
     place = str(found.path)

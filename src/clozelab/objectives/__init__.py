@@ -1,5 +1,7 @@
 """Vectors → sums and counts: the objectives a recipe may list, each with the head it trains."""
 
+from collections.abc import Iterable
+
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.distillation import Distillation
@@ -35,6 +37,13 @@ PARTS: dict[str, type[Objective]] = {
 # Those that classify a pair of texts.
 PAIRS = tuple(name for name, part in PARTS.items() if part.needs & {"next", "order"})
 
+
+def language_models(names: Iterable[str], *kinds: str) -> list[str]:
+    """The objectives among some names that train such language models, in the order of kinds."""
+    trained = {name: PARTS[name].language_model for name in names if name in PARTS}
+    return [name for kind in kinds for name in trained if trained[name] == kind]
+
+
 __all__ = [
     "PAIRS",
     "PARTS",
@@ -44,4 +53,5 @@ __all__ = [
     "MaskedLm",
     "NextSentence",
     "Objective",
+    "language_models",
 ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import around_words
 from clozelab.objectives.widths import Course, Widths, check_weight
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class BidirectionalLm:
+class BidirectionalLm(ObjectivePart):
     """Cross-entropy in both directions through one softmax over words, which is not tied.
 
     `words` is how many the softmax knows, `samples` how many of them stand for all in a step of
     training; an evaluation uses them all. Targets, and their places, count words.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
 
     weight: float = 1.0
@@ -34,6 +33,11 @@ class BidirectionalLm:
         check_weight(self.weight, self.course)
         if not 1 <= self.samples <= self.words:
             raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
+
+    def with_words(self, most: int) -> BidirectionalLm:
+        """The same with a softmax over at most so many words."""
+        words = min(self.words, most)
+        return replace(self, words=words, samples=min(self.samples, words))
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.objectives.targets import following
 from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CausalLm:
+class CausalLm(ObjectivePart):
     """Cross-entropy at every position through the embedding table.
 
     `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
     that a left-to-right ablation differs from BERT in nothing else.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "causal"
 
     weight: float = 1.0
     course: Course = ()

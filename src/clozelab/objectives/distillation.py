@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import chosen, everything
 from clozelab.objectives.widths import Course, Widths, check_weight
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Distillation:
+class Distillation(ObjectivePart):
     """`soft` × divergence at `temperature`, times its square, + `cosine` × distance of last states.
 
     `over` says at which tokens both are compared. `start` is where the student's
@@ -23,8 +23,8 @@ class Distillation:
     `layers`, or "random" weights. The loss on the hidden tokens is `masked_lm`'s, listed beside.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    needs_teacher: ClassVar[bool] = True
 
     weight: float = 1.0
     course: Course = ()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.objectives.targets import chosen
 from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class MaskedLm:
+class MaskedLm(ObjectivePart):
     """Cross-entropy at the chosen positions, through BERT's head and the embedding table."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
     weight: float = 1.0
     course: Course = ()

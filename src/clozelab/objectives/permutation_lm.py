@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.objectives.widths import LATER, Course, Widths, check_weight, table
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ _MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a devi
 
 
 @dataclass(frozen=True)
-class PermutationLm:
+class PermutationLm(ObjectivePart):
     """Cross-entropy of the query stream at the targets, through the embedding table and a bias."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "permutation"
 
     weight: float = 1.0
     course: Course = ()
@@ -51,7 +51,7 @@ class PermutationLm:
         labels = np.full((len(blocks), slots), Targets.IGNORED, dtype=np.int64)
         places[rows, slot] = blocks.places[at]
         labels[rows, slot] = blocks.ids[at]
-        columns = {"at": places.reshape(-1), "labels": labels.reshape(-1)}
+        columns = {"queries": places.reshape(-1), "labels": labels.reshape(-1)}
         return Targets(np.arange(len(blocks) + 1) * slots, columns)
 
     def build(self, encoder: Widths, vocabulary: int) -> QueryHead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.objectives.targets import pairs
 from clozelab.objectives.widths import Course, Widths, check_weight, pair
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class NextSentence:
+class NextSentence(ObjectivePart):
     """Does B follow A in the text (BERT §3.1, task 2)? Two classes: 0 next, 1 random.
 
     The classifier reads the pooled first token, and the objective owns the pooler.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"next", "token_vectors"})
 
     weight: float = 1.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import inside_spans
 from clozelab.objectives.widths import Course, Tied, Widths, check_weight
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SpanBoundary:
+class SpanBoundary(ObjectivePart):
     """Predict the token at each offset of a hidden span from both neighbours and the offset.
 
     `positions` offsets have embeddings of size `dimension`; `longest` is how many tokens of a
@@ -25,7 +25,6 @@ class SpanBoundary:
     the published code did; "any" lets specials be boundaries.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
     chained: ClassVar[bool] = False  # whether the head reads the token before as well
 

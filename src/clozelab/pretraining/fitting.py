@@ -8,7 +8,6 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.errors import UserError
-from clozelab.objectives import BidirectionalLm
 from clozelab.text.store import Corpus
 
 
@@ -17,12 +16,7 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
     if recipe.corruption.mask and "targets" in recipe.masking.provides:
         _role(corpus, "mask", recipe)
     words = 3 + len(corpus.spelling.words)
-    objectives = tuple(
-        replace(part, words=min(part.words, words), samples=min(part.samples, part.words, words))
-        if isinstance(part, BidirectionalLm)
-        else part
-        for part in recipe.objectives
-    )
+    objectives = tuple(part.with_words(words) for part in recipe.objectives)
     recorded = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
     return replace(recorded, objectives=objectives)
 

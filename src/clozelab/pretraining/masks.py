@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -14,7 +15,6 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Counts, Documents, Hidden, Ints, Plan
 from clozelab.errors import UserError
 from clozelab.keys import key
-from clozelab.masking.knowledge import Knowledge
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.sentences import splitter
@@ -93,10 +93,11 @@ def masked(
         hidden = recipe.masking.hide(blocks, draw, vocabulary=vocabulary)
         levels: list[str] = []
         joined = np.zeros_like(blocks.fixed)
-        if isinstance(recipe.masking, Knowledge):
-            names = list(recipe.masking.levels)
-            levels = [names[level] for level in recipe.masking.picked(blocks, draw)]
-            joined = ~recipe.masking.begins(blocks, draw)
+        masking: Any = recipe.masking
+        if hasattr(masking, "levels"):  # of which each block draws one
+            names = list(masking.levels)
+            levels = [names[level] for level in masking.picked(blocks, draw)]
+            joined = ~masking.begins(blocks, draw)
         corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
         if hidden.order is None:  # a permutation model sees its input as it is
             corrupted = recipe.corruption.corrupt(

@@ -17,7 +17,6 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Array, Blocks, Corrupted, Format, Hidden, Ints, Plan
 from clozelab.errors import UserError
 from clozelab.keys import key, mix
-from clozelab.masking.knowledge import Knowledge
 from clozelab.pretraining.masks import check_units
 from clozelab.text.store import Corpus
 from clozelab.training.packing import PackedExamples
@@ -106,8 +105,8 @@ class BlockSource:
         """Some blocks of an epoch with what is hidden in them."""
         recipe, copy = self.recipe, self.recipe.corruption.copy(epoch)
         blocks = self.plan(epoch).blocks(numbers)
-        masking = recipe.masking
-        if isinstance(masking, Knowledge):
+        masking: Any = recipe.masking
+        if hasattr(masking, "stage"):
             masking = masking.stage(progress)
         drawn = key(self.seed, f"mask{self.suffix}", copy)
         hidden = masking.hide(blocks, drawn, vocabulary=self.vocabulary)

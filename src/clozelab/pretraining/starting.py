@@ -19,7 +19,7 @@ from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.load import Loaded, load, pretrained, tied, within
-from clozelab.objectives import Distillation
+from clozelab.objectives import PAIRS, Distillation
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
 from clozelab.pretraining.job import PretrainJob
@@ -35,8 +35,6 @@ _TABLED = re.compile(
     r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.(bias|table)"
 )
 
-_POOLED = ("next_sentence", "sentence_order")
-
 
 def fresh(
     recipe: Recipe, *, data: Sequence[str], seed: int, budget: str | None = None
@@ -44,7 +42,7 @@ def fresh(
     """A run of a recipe from the beginning."""
     stores = open_stores(data)
     for part in recipe.objectives:
-        if isinstance(part, Distillation):
+        if part.needs_teacher:
             raise UserError(
                 f"{recipe.name}: needs a teacher; use clozelab distil TEACHER"
                 f" --recipe {recipe.name}"
@@ -76,7 +74,7 @@ def continued(
     corpus = job.stores[0][0]
     old = loaded.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in loaded.model.named_parameters()}
-    for owner in _POOLED:  # an imported pooler of no head begins that of a pair's head
+    for owner in PAIRS:  # an imported pooler of no head begins that of a pair's head
         for name in ("weight", "bias"):
             if f"pooler.{name}" in weights:
                 weights[f"heads.{owner}.pooler.{name}"] = weights[f"pooler.{name}"]
@@ -114,8 +112,8 @@ def taught(
     teacher = load(place)
     stores = open_stores(data)
     corpus = stores[0][0]
-    lessons = [part for part in recipe.objectives if isinstance(part, Distillation)]
-    if not lessons:
+    objectives: list[Any] = [part for part in recipe.objectives if part.needs_teacher]
+    if not objectives:
         raise UserError(f"{recipe.name}: has no objective distillation; use --recipe distilbert")
     if teacher.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
@@ -137,7 +135,7 @@ def taught(
         stores,
         seed=seed,
         budget=budgets.parse(budget) if budget else None,
-        start=_layers(lessons[0], recipe, teacher, seed=seed),
+        start=_layers(objectives[0], recipe, teacher, seed=seed),
         teacher=pretrained(teacher),
         origin=place,
         notes=said,

@@ -23,7 +23,6 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.keys import fold
 from clozelab.masking import Corruption
-from clozelab.objectives import NextSentence
 from clozelab.text.store import Corpus
 from clozelab.text.store.mixture import Store
 from clozelab.training import Schedule
@@ -116,7 +115,6 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
 Counted = NDArray[np.float64]  # how often each id occurs, times the weight of its store
 
 # ELMo's loss is not among them: it tells a word from samples, which no entropy compares with.
-_LANGUAGE = ("masked_lm", "causal_lm", "permutation_lm")
 
 # Two stretches are compared: a twentieth of the run each, but enough steps for their noise to go
 # under, and in a long run few enough for the warning to come in time.
@@ -189,14 +187,14 @@ class Plateau:
 
 def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if its objectives have one."""
-    names = [slots.use("objectives", part) for part in recipe.objectives]
-    name = next((name for name in names if name in _LANGUAGE), None)
+    part = next((part for part in recipe.objectives if part.language_model), None)
     entropy = unigram_entropy(_counts(stores))
-    if name is None or not entropy:
+    if part is None or not entropy:
         return None
-    level = copying_loss(entropy, recipe.corruption) if name == "masked_lm" else entropy
+    masked = part.language_model == "masked"
+    level = copying_loss(entropy, recipe.corruption) if masked else entropy
     return Plateau(
-        name,
+        slots.use("objectives", part),
         recipe.schedule,
         entropy=entropy,
         level=level,
@@ -254,7 +252,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             " or a longer warm-up"
         )
     for number, part in enumerate(recipe.objectives):
-        if isinstance(part, NextSentence) and part.weight > _LIGHT:
+        if "next" in part.needs and part.weight > _LIGHT:
             return (
                 f"next-sentence prediction at a weight of {part.weight:g} can keep a small encoder"
                 f" near it for all of {length}: try --set objectives.{number}.weight={_LIGHT:g}"

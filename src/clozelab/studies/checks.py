@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clozelab.config import slots
 from clozelab.config.tables import plain
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
@@ -94,7 +93,7 @@ def _check_recipes(study: StudySpec, place: str) -> None:
             recipe = study.recipe_of(variant)
         except UserError as error:
             raise UserError(f"{place}: variant {variant.name}: {error}") from None
-        taught = any(slots.use("objectives", one) == "distillation" for one in recipe.objectives)
+        taught = any(part.needs_teacher for part in recipe.objectives)
         if taught != (variant.teacher is not None):
             fix = "name its teacher" if taught else "leave teacher out, or use recipe distilbert"
             what = "learns from a teacher" if taught else "has no objective distillation"

@@ -14,7 +14,7 @@ from typing import Any
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
-from clozelab.objectives import PAIRS, MaskedLm
+from clozelab.objectives import PAIRS
 from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
@@ -60,13 +60,13 @@ def _base(request: StudyRequest) -> Recipe:
 def _masks_differ(request: StudyRequest) -> bool:
     """Whether the base masks tokens, and any variant's held-out masks differ from its."""
     base, recipes = _base(request), [request.recipe(one.name) for one in request.study.variants]
-    if not any(isinstance(part, MaskedLm) for part in base.objectives):
+    if not any(part.language_model == "masked" for part in base.objectives):
         return False
     # Copies and redrawn pairs differ by epoch, and held-out text has only one.
     masks = [
         (one.masking, replace(one.corruption, copies=0, redraw="masks"))
         for one in (base, *recipes)
-        if any(isinstance(part, MaskedLm) for part in one.objectives)
+        if any(part.language_model == "masked" for part in one.objectives)
     ]
     return any(other != masks[0] for other in masks)
 

@@ -143,8 +143,9 @@ class BatchShape:
         }
         dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
         more: dict[str, Any] = {}
-        if "order" in columns:
-            more["queries"] = targets["permutation_lm"]["at"].view(len(every), -1)
+        for found in targets.values():
+            if "queries" in found:
+                more["queries"] = found["queries"].view(len(every), -1)
         if examples.reverse is not None:
             turned = np.pad(examples.reverse[part], (0, len(every) - len(lengths)))
             more["reverse"] = torch.from_numpy(turned)

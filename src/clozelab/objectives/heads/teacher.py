@@ -26,6 +26,8 @@ class Teaching(nn.Module):
     States of another width than the teacher's (`teacher_width`) are compared after a projection.
     """
 
+    needs_teacher = True
+
     def __init__(
         self,
         width: int,
