@@ -97,7 +97,7 @@ def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
         _hold(not blocks.fixed[hidden.positions].any(), "a special is hidden")
     again = part.hide(blocks, key, vocabulary=vocabulary())
     _hold(np.array_equal(spans, again.spans), "the same key gives another choice")
-    after = (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)
+    after: list[Any] = [blocks.ids, blocks.marks, blocks.fixed, blocks.starts]
     same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
     _hold(same, "hiding alters the blocks")
     return hidden
@@ -173,7 +173,7 @@ def check_gathering(plan: Any, numbers: list[int]) -> None:
 
 def check_objective(part: Any) -> None:
     """An objective: targets in their blocks, sums that add, parameters as counted."""
-    if "order_of_prediction" in part.needs or getattr(part, "teacher", None):
+    if "order_of_prediction" in part.needs or part.needs_teacher:
         return  # these read what only their own encoder, or a teacher, gives
     import torch
 
