@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from clozelab.contracts import Array, Batch, Encoded, Input, Pieces, Row
 from clozelab.finetuning.examples import Answer as Gold
 from clozelab.finetuning.examples import Question
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.tokenized import TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 
@@ -65,7 +65,7 @@ def ask(passage: str, *answers: str, question: str = "who ?", id: str = "q") -> 
     return Question(id, question, passage, golds)
 
 
-def one_hot(laid: Laid) -> list[NDArray[np.float64]]:
+def one_hot(laid: TokenizedExamples) -> list[NDArray[np.float64]]:
     """Scores of a span head that knows: 10 at the right start and the right end, else 0."""
     out = []
     columns = laid.targets.columns
@@ -79,13 +79,15 @@ def one_hot(laid: Laid) -> list[NDArray[np.float64]]:
     return out
 
 
-def drawn(laid: Laid, seed: int) -> list[NDArray[np.float64]]:
+def drawn(laid: TokenizedExamples, seed: int) -> list[NDArray[np.float64]]:
     """Scores at random."""
     rng = np.random.default_rng(seed)
     return [rng.normal(size=(n, 2)) for n in np.diff(laid.starts)]
 
 
-def batch(laid: Laid, *, blocks: slice | None = None, spare: int = 0, longest: int = 0) -> Batch:
+def batch(
+    laid: TokenizedExamples, *, blocks: slice | None = None, spare: int = 0, longest: int = 0
+) -> Batch:
     """Some blocks as the packer lays them, with `spare` tokens, blocks and slots of dummies."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)

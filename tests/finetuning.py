@@ -20,7 +20,7 @@ from learning import HERE, MACHINE, of, task, went
 
 from clozelab import data
 from clozelab.finetuning.finetune import Happened, Plan, follow, planned
-from clozelab.finetuning.inputs import Lesson, lesson
+from clozelab.finetuning.inputs import FinetuneInputs, inputs_for
 from clozelab.finetuning.request import Data, Order
 from clozelab.finetuning.trial import Trial
 from clozelab.runs.machine import Machine
@@ -104,7 +104,7 @@ def events(kind: type, happened: Sequence[Happened]) -> list[Any]:
     return of(kind, [one.event for one in happened])
 
 
-def doubled(given: Lesson, machine: Machine = MACHINE) -> Trial:
+def doubled(given: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
     """A lesson set up in double precision, in which splits can be compared."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -120,9 +120,9 @@ def steps_of(work: Trial) -> list[Step]:
     return list(train(work.train_state, (job() for job in jobs), work.world))
 
 
-def lesson_of(given: Order, **settings: Any) -> Lesson:
+def inputs_of(given: Order, **settings: Any) -> FinetuneInputs:
     """Its lesson with some settings of the tuning changed."""
-    made = lesson(replace(given, protocol="ours"))
+    made = inputs_for(replace(given, protocol="ours"))
     tuning = replace(made.task.tuning, **settings)
     return replace(made, task=replace(made.task, tuning=tuning))
 

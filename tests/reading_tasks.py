@@ -14,7 +14,7 @@ from torch import nn
 
 from clozelab.contracts import Array, Batch, Encoded, Pieces, Row
 from clozelab.encoder import Transformer
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.tokenized import TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 
@@ -81,15 +81,15 @@ def number_of(piece: str) -> int:
     return 3 + crc32(piece.encode()) % (SIZE - 3)
 
 
-def share(laid: Laid, name: str) -> PackedExamples:
-    """Laid examples as what is packed."""
+def share(laid: TokenizedExamples, name: str) -> PackedExamples:
+    """TokenizedExamples examples as what is packed."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
     columns = {**laid.columns, "places": places}
     return PackedExamples(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
 
 
-def batch(laid: Laid, name: str, *, idle: int = 0) -> Batch:
+def batch(laid: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
     """All blocks in one batch; `idle` adds dummy blocks, empty ones and idle slots."""
     given = share(laid, name)
     longest = int(np.diff(laid.starts).max())
@@ -103,7 +103,7 @@ def batch(laid: Laid, name: str, *, idle: int = 0) -> Batch:
     return room.collate(given, slice(0, len(given)))
 
 
-def rows(laid: Laid, name: str, found: Any) -> list[Any]:
+def rows(laid: TokenizedExamples, name: str, found: Any) -> list[Any]:
     """What was found for each slot, group by group."""
     cuts = laid.targets.starts[laid.groups].tolist()
     values = found.detach().numpy()

@@ -26,7 +26,7 @@ from unittest.mock import patch
 import finetuning
 import numpy as np
 import torch
-from finetuning import STILL, lesson_of, order, sample
+from finetuning import STILL, inputs_of, order, sample
 from labelled import jsonl, write
 from learning import RECIPES, doubled, shrunk, steps_of, store, task
 from referring import stories
@@ -142,7 +142,7 @@ def tuning(name: str) -> dict[str, Any]:
     kind, source, settings = TUNINGS[name]
     few = 1 if kind == "coreference" else 4
     words = (f"sequences={few}", "rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
-    given = lesson_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
+    given = inputs_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
     work = finetuning.doubled(given)
     jobs = islice(work.jobs(0, work.start()), PREPARED)
     made = {f"step {number}": job().batches for number, job in enumerate(jobs)}

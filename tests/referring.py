@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clozelab.contracts import Array, Input, Pieces, Row
 from clozelab.finetuning.examples import Document, Mention
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.tokenized import TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 
@@ -103,7 +103,7 @@ class Letters:
         return Row(columns, slice(begin, begin + len(first["ids"])), slice(0, 0), 0)
 
 
-def batch(laid: Laid, group: int, *, idle: int = 0) -> tuple[Input, dict[str, Tensor]]:
+def batch(laid: TokenizedExamples, group: int, *, idle: int = 0) -> tuple[Input, dict[str, Tensor]]:
     """One group as a micro-batch, with so many dummy tokens and slots behind."""
     lengths = np.diff(laid.starts)
     places = np.arange(laid.starts[-1]) - np.repeat(laid.starts[:-1], lengths)

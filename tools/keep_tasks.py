@@ -17,7 +17,7 @@ from typing import Any
 
 from keep_results import keep
 
-from clozelab.finetuning.summary import spread
+from clozelab.finetuning.finetune import spread
 
 ARMS = ("pretrained", "random")
 MAIN = {"squad1": "f1", "stsb": "pearson", "mrpc": "accuracy"}

@@ -36,7 +36,7 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "objectives": ("targets", "build", "parameters"),
     "optimiser": ("build",),
     "schedule": ("factor", "phase", "sequences_at"),
-    "task": ("read", "example", "lay", "build", "parameters", "decode", "score", "suited"),
+    "task": ("read", "example", "tokenize", "build", "parameters", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
 _FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clozelab import data
 from clozelab.contracts import Batch, Targets
-from clozelab.finetuning.inputs import lesson
+from clozelab.finetuning.inputs import inputs_for
 from clozelab.finetuning.request import Data, Order
 from clozelab.finetuning.trial import Trial
 from clozelab.models.interop.conversion import to_transformers
@@ -96,7 +96,7 @@ def trial(folder: Path, task: str, *, steps: int) -> Trial:
         file.write_text("".join(lines[:61]), encoding="utf-8")
     found = Data(task, train=str(file), dev=str(file))
     order = Order(str(folder), found, settings=(*SETTINGS, f"steps={steps}"))
-    return Trial(lesson(order), MACHINE, HERE)
+    return Trial(inputs_for(order), MACHINE, HERE)
 
 
 @dataclass
@@ -171,12 +171,12 @@ def beside(given: Trial, folder: Path, steps: int) -> Peer:
     """The class of transformers with all the weights of a trial."""
     kind: Any = given.kind
     labels = getattr(kind, "labels", getattr(kind, "tags", ()))
-    shape: Any = given.lesson.recipe.encoder
+    shape: Any = given.inputs.recipe.encoder
     head = TaskHead(kind.name, labels, summary=summary(folder.name, kind.name), dropout=0.0)
     found = to_transformers(
         shape,
         {name: value.detach().clone() for name, value in given.model.named_parameters()},
-        vocabulary=describe(given.lesson.tokenizer),
+        vocabulary=describe(given.inputs.tokenizer),
         length=shape.positions,
         task=head,
     )

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from clozelab import data
 from clozelab.contracts import Batch
-from clozelab.finetuning.evaluator import Judge, batched, laid_out
+from clozelab.finetuning.config import FinetuneConfig
+from clozelab.finetuning.evaluator import Evaluator, batched, collated
 from clozelab.finetuning.examples import Sentences
-from clozelab.finetuning.files.own import own
+from clozelab.finetuning.files.splits import own
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.choose import Choose
 from clozelab.finetuning.kinds.classify import Classify
@@ -26,7 +27,6 @@ from clozelab.finetuning.kinds.coreference import Coreference
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
 from clozelab.finetuning.tuned import Tuned, build
-from clozelab.finetuning.tuning import Tuning
 from clozelab.models.reader import TaskReader
 from clozelab.training.packing import PackedExamples, batch_shape
 
@@ -67,17 +67,17 @@ def posed(kind: str, recipe: str) -> tuple[Any, Sequence[Any]]:
     return Answer(stride=4), some  # so that a passage has several windows
 
 
-def set_up(recipe: str, kind: str) -> tuple[Judge, Tuned, TaskReader]:
+def set_up(recipe: str, kind: str) -> tuple[Evaluator, Tuned, TaskReader]:
     part, examples = posed(kind, recipe)
     known = tokenizer(TOKENIZERS.get(recipe, "wordpiece"))
     shape = shrunk(recipe, f"tokenizer.vocabulary={known.get_vocab_size()}")
     reader = TaskReader(shape, known, 32)
-    tuning = Tuning(rate=1e-3, sequences=4, length=32, epochs=1.0)
+    tuning = FinetuneConfig(rate=1e-3, sequences=4, length=32, epochs=1.0)
     model = build(shape, part, tuning, seed=1).double().eval()
     with torch.no_grad():
         for parameter in model.heads.parameters():  # fresh heads say nearly the same of all
             parameter.normal_(0.0, 0.5, generator=torch.Generator().manual_seed(len(parameter)))
-    return Judge.of(part, examples, reader), model, reader
+    return Evaluator.of(part, examples, reader), model, reader
 
 
 @torch.no_grad()
@@ -99,11 +99,11 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     lengths = np.diff(share.starts)
     assert lengths.min() < lengths.max(), "ragged"
     singles = [share.select(np.array([number])) for number in range(len(share.units) - 1)]
-    alone = [rows(model, laid_out(one, slice(0, len(one))), one)[0] for one in singles]
+    alone = [rows(model, collated(one, slice(0, len(one))), one)[0] for one in singles]
     met = 0
     for numbers in batched(share, 96, alone=model.head.rows == "group"):
         some = share.select(numbers)
-        found = rows(model, laid_out(some, slice(0, len(some))), some)
+        found = rows(model, collated(some, slice(0, len(some))), some)
         for number, mine in zip(numbers.tolist(), found, strict=True):
             torch.testing.assert_close(mine, alone[number], rtol=0, atol=1e-10)
         met += len(found)
@@ -142,7 +142,7 @@ def test_predictions_for_many_are_those_for_each(recipe: str, kind: str) -> None
     together = judge.predictions(model, HERE.device, tokens=96)
     assert len(together) == len(judge.examples)
     for example, said in zip(judge.examples, together, strict=True):
-        (alone,) = Judge.of(judge.kind, [example], reader).predictions(
+        (alone,) = Evaluator.of(judge.kind, [example], reader).predictions(
             model, HERE.device, tokens=10_000
         )
         assert same(flat(alone), flat(said))

@@ -17,7 +17,7 @@ from finetuning import (
     doubled,
     equal,
     events,
-    lesson_of,
+    inputs_of,
     named,
     order,
     sample,
@@ -34,15 +34,24 @@ from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.examples import Answer as Gold
-from clozelab.finetuning.examples import Choice, Question, Sentences, Tagged
+from clozelab.finetuning.examples import (
+    Choice,
+    Class,
+    Clusters,
+    Number,
+    Picked,
+    Question,
+    Sentences,
+    Span,
+    Tagged,
+    Tags,
+)
 from clozelab.finetuning.files.gap import gap as read_gap
-from clozelab.finetuning.finetune import finetune, planned
-from clozelab.finetuning.inputs import lesson, opened
+from clozelab.finetuning.finetune import finetune, planned, summary
+from clozelab.finetuning.inputs import inputs_for, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.finetuning.predict import follow, predict, score
-from clozelab.finetuning.predictions import Class, Clusters, Number, Picked, Span, Tags
 from clozelab.finetuning.request import Data
-from clozelab.finetuning.summary import summary
 from clozelab.finetuning.trial import Trial
 from clozelab.models.load import load
 from clozelab.runs.directory import Run
@@ -146,7 +155,7 @@ def test_numbers_are_learned(tmp_path: Path, numbers: str) -> None:
 
 def test_coreference_is_learned_from_stories(told: str) -> None:
     settings = ("length=64", "sequences=1", "rate=2e-3", "epochs=32", "shape=constant", *STILL)
-    made = lesson(order("coreference", told, *settings))
+    made = inputs_for(order("coreference", told, *settings))
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
         made.task.kind,
@@ -297,13 +306,13 @@ def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
 ) -> None:
     given = order("pairs", sample("pairs", 32), *SHORT)
     taught = replace(given, teacher=str(pairs))
-    plain = Trial(lesson_of(given), MACHINE, HERE)
+    plain = Trial(inputs_of(given), MACHINE, HERE)
     losses = [step.sums["classify"]["loss"] for step in steps_of(plain)]
-    none = Trial(lesson_of(taught, alpha=1.0), MACHINE, HERE)
+    none = Trial(inputs_of(taught, alpha=1.0), MACHINE, HERE)
     found = steps_of(none)
     assert [step.sums["classify"]["loss"] for step in found] == losses
     assert equal(dict(plain.model.named_parameters()), dict(none.model.named_parameters()))
-    half = Trial(lesson_of(taught, alpha=0.5), MACHINE, HERE)
+    half = Trial(inputs_of(taught, alpha=0.5), MACHINE, HERE)
     first, *_ = (step.sums["classify"] for step in steps_of(half))
     assert first["soft"] > 0
     assert first["loss"] == pytest.approx(0.5 * losses[0] + 0.5 * first["soft"])
@@ -315,7 +324,7 @@ def test_a_teacher_of_no_weight_changes_nothing_and_another_is_half_of_the_loss(
 
 def test_a_student_nears_its_teacher(pairs: Path) -> None:
     given = order("pairs", sample("pairs", 32), *QUICK, teacher=str(pairs))
-    work = Trial(lesson_of(given, alpha=0.0), MACHINE, HERE)
+    work = Trial(inputs_of(given, alpha=0.0), MACHINE, HERE)
     found = [step.sums["classify"]["soft"] for step in steps_of(work)]
     assert sum(found[-4:]) < 0.3 * sum(found[:4])
 
@@ -324,7 +333,7 @@ def test_a_chain_goes_on_from_the_earlier_task_and_says_so(tmp_path: Path, glue:
     first, second = tmp_path / "mnli", tmp_path / "rte"
     tuned(named("mnli", glue), first)
     given = named("rte", glue, protocol="roberta", model=str(first))
-    made = lesson(given)
+    made = inputs_for(given)
     parent = weights(first / "seed-0")
     assert made.start.keys() == {name for name in parent if name.startswith("encoder.")}
     assert all(torch.equal(made.start[name], parent[name]) for name in made.start)
@@ -339,10 +348,10 @@ def test_a_protocol_that_goes_on_from_another_task_says_so(tmp_path: Path, glue:
     (said,) = [one.text for one in events(Said, happened) if "--after" in one.text]
     assert "--after mnli" in said
     assert "from_task" not in Run(tmp_path / "out" / "seed-0").machine()
-    assert not [one for one in lesson(named("rte", glue)).notes if "--after" in one]
+    assert not [one for one in inputs_for(named("rte", glue)).notes if "--after" in one]
     fresh = named("rte", glue, protocol="roberta", fresh=True)
-    assert not [one for one in lesson(fresh).notes if "--after" in one]
-    assert lesson(fresh).start == {} and lesson(fresh).origin is None
+    assert not [one for one in inputs_for(fresh).notes if "--after" in one]
+    assert inputs_for(fresh).start == {} and inputs_for(fresh).origin is None
 
 
 def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
@@ -357,7 +366,7 @@ def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
 def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
     given = order("pairs", sample("pairs", 16), "steps=3", "sequences=4", "length=64")
     given = replace(given, model=base("gpt"), protocol="gpt")
-    prepared = Trial(lesson(given), MACHINE, HERE).prepare(0)
+    prepared = Trial(inputs_for(given), MACHINE, HERE).prepare(0)
     assert prepared.weights == {"classify": 1, "causal_lm": 0.5}
     happened = tuned(given, tmp_path / "out")
     step = events(Step, happened)[0]
@@ -371,15 +380,15 @@ def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
 
 def test_a_model_without_a_causal_language_model_cannot_go_on_with_one() -> None:
     with pytest.raises(UserError, match=r"lm_weight = 0\.5.*--set lm_weight=0"):
-        Trial(lesson_of(order("pairs", sample("pairs", 16), *SHORT), lm_weight=0.5), MACHINE, HERE)
+        Trial(inputs_of(order("pairs", sample("pairs", 16), *SHORT), lm_weight=0.5), MACHINE, HERE)
 
 
 def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
-    given = lesson_of(order("pairs", sample("pairs", 16), *SHORT), layer_decay=0.5)
+    given = inputs_of(order("pairs", sample("pairs", 16), *SHORT), layer_decay=0.5)
     recipe = shrunk("albert", "encoder.layers=4", "encoder.sharing=attention")
     work = Trial(given, MACHINE, HERE)
     assert [work._scale(f"encoder.{half}.0.x") for half in ("attention", "ffn")] == [0.5, 0.5]
-    work.lesson = replace(given, recipe=recipe)
+    work.inputs = replace(given, recipe=recipe)
     assert work._scale("encoder.attention.0.query.weight") == 1
     assert [work._scale(f"encoder.ffn.{n}.inner.weight") for n in range(4)] == [
         1 / 8,
@@ -394,14 +403,14 @@ def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
 def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_by(
     told: str,
 ) -> None:
-    made = lesson(order("coreference", told, "length=8", "steps=1", "sequences=1"))
+    made = inputs_for(order("coreference", told, "length=8", "steps=1", "sequences=1"))
     kind = made.task.kind
     assert isinstance(kind, Coreference) and kind.segment == 8
     (judge,) = made.dev.values()
-    assert len(judge.laid.groups) - 1 == 6 < len(made.share.units) - 1
+    assert len(judge.tokenized.groups) - 1 == 6 < len(made.share.units) - 1
     units = made.share.units
     assert (units[1:] - units[:-1]).max() == kind.train_segments
-    assert judge.laid.groups[-1] == units[-1]  # blocks, all in all
+    assert judge.tokenized.groups[-1] == units[-1]  # blocks, all in all
 
 
 # What is scored
@@ -485,19 +494,22 @@ def test_the_best_epoch_is_kept_and_not_the_last(
     planted = iter([50.0, 90.0, 10.0, 90.0])
     monkeypatch.setattr(Classify, "score", lambda *_: {"accuracy": next(planted)})
     words = tuple(word for word in QUICK if not word.startswith("epochs"))
-    given = lesson(order("pairs", sample("pairs", 16), *words, "epochs=4"))
+    given = inputs_for(order("pairs", sample("pairs", 16), *words, "epochs=4"))
     work = Trial(given, MACHINE, HERE)
     run = Run.create(tmp_path / "run", recipe_toml="", machine={})
     seen: list[dict[str, torch.Tensor]] = []
     for event in Session(
-        work, run, SaveOptions(save_every=0, evaluate_every=work.draws.epoch), again=""
+        work, run, SaveOptions(save_every=0, evaluate_every=work.sampler.epoch), again=""
     ).go(0, work.start()):
         if isinstance(event, Scored):
             seen.append({n: p.detach().clone() for n, p in work.model.named_parameters()})
     kept = weights(tmp_path / "run")
     assert [equal(kept, one) for one in seen] == [False, True, False, False]
     result = run.result()
-    assert result is not None and result["dev"] == {"step": 2 * work.draws.epoch, "accuracy": 90.0}
+    assert result is not None and result["dev"] == {
+        "step": 2 * work.sampler.epoch,
+        "accuracy": 90.0,
+    }
 
 
 # Seeds and grids
@@ -574,12 +586,12 @@ def test_what_is_done_is_not_done_again_and_another_protocol_is_refused(tmp_path
 
 
 def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
-    given = lesson(order("pairs", sample("pairs", 16), *SHORT))
+    given = inputs_for(order("pairs", sample("pairs", 16), *SHORT))
     one, two = (Trial(replace(given, seed=seed), MACHINE, HERE) for seed in (0, 1))
-    orders = [work.draws._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
+    orders = [work.sampler._order(epoch).tolist() for work in (one, two) for epoch in (0, 1)]
     assert all(sorted(each) == list(range(16)) for each in orders)
     assert len({tuple(each) for each in orders}) == 4
-    assert orders[0] == Trial(given, MACHINE, HERE).draws._order(0).tolist()
+    assert orders[0] == Trial(given, MACHINE, HERE).sampler._order(0).tolist()
     labels = [step.counts["classify"] for step in map(one.prepare, range(2))]
     assert labels == [8, 8]
 
@@ -591,7 +603,7 @@ def test_an_order_of_examples_is_drawn_by_seed_and_epoch_alone() -> None:
 def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind(
     kind: str, name: str
 ) -> None:
-    given = lesson(order(kind, sample(name, 16), *SHORT[: -len(STILL)]))  # with dropout
+    given = inputs_for(order(kind, sample(name, 16), *SHORT[: -len(STILL)]))  # with dropout
     head = f"heads.{given.task.kind.name}."
 
     def drawn(seed: int) -> list[Any]:
@@ -601,7 +613,7 @@ def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind
         fixed = Trial(given, MACHINE, HERE)  # but for the dropout
         fixed.train_state.seed = work.train_state.seed
         (step,) = train(fixed.train_state, iter([fixed.prepare(0)]), HERE)
-        return [work.draws._order(0).tolist(), fresh, step.sums]
+        return [work.sampler._order(0).tolist(), fresh, step.sums]
 
     same, other = drawn(0), drawn(1)
     assert same == drawn(0)
@@ -613,7 +625,7 @@ def test_the_seed_reaches_the_order_the_fresh_head_and_the_dropout_of_every_kind
     [("pairs", "pairs"), ("choose", "choices"), ("answer", "spans"), ("tag", "tags")],
 )
 def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -> None:
-    given = lesson(order(kind, sample(name, 16), *SHORT))
+    given = inputs_for(order(kind, sample(name, 16), *SHORT))
     whole = doubled(given)
     parts = doubled(given, replace(MACHINE, micro_batch=1))
     assert len(whole.prepare(0).batches) == 1 < len(parts.prepare(0).batches)
@@ -660,7 +672,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
         kinds[task.kind.stride] = task.kind.longest
     assert kinds == {2: 7, 8: 7}
     words = ((*given.settings, f"task.stride={stride}") for stride in (2, 8))
-    blocks = [len(lesson(replace(given, settings=some)).share) for some in words]
+    blocks = [len(inputs_for(replace(given, settings=some)).share) for some in words]
     assert blocks[0] > blocks[1]
     with pytest.raises(UserError, match=r"grid.task.strid is no key .* did you mean stride"):
         planned(given, grid=["task.strid=2,8"])
@@ -670,8 +682,8 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
 
 def test_coreference_reads_a_document_twice_where_segments_overlap(told: str) -> None:
     settings = ("length=8", "steps=1", "sequences=1")
-    once = lesson(order("coreference", told, *settings))
-    twice = lesson(order("coreference", told, *settings, "task.overlap=true", "task.hidden=16"))
+    once = inputs_for(order("coreference", told, *settings))
+    twice = inputs_for(order("coreference", told, *settings, "task.overlap=true", "task.hidden=16"))
     assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16
     assert len(twice.share) > len(once.share)
     assert "heads.coreference.mix.weight" in dict(

@@ -22,7 +22,7 @@ from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.files import hub
 from clozelab.finetuning.finetune import follow, planned
-from clozelab.finetuning.inputs import forget, lesson
+from clozelab.finetuning.inputs import forget, inputs_for
 from clozelab.finetuning.request import Data, refuse_changed
 from clozelab.models.load import load
 from clozelab.runs.directory import Run, read_json
@@ -276,10 +276,10 @@ def test_a_wrong_setting_leaves_no_folder_behind(
 def test_a_file_that_changes_between_two_seeds_of_one_command_is_seen(tmp_path: Path) -> None:
     file = write(tmp_path / "train.tsv", HEADER + ROWS)
     (first, second) = planned(order("pairs", str(file), *SHORT), seeds=2).orders()
-    lesson(first)
+    inputs_for(first)
     write(file, HEADER + ROWS + "one more\tpair\tyes\n")
     with pytest.raises(UserError, match="has changed since the first of these runs began"):
-        lesson(second)
+        inputs_for(second)
     forget()
 
 

@@ -21,11 +21,12 @@ from clozelab import registry
 from clozelab.cli import main
 from clozelab.contracts import Counts, Encoded, Input, Reader, Sums, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning import protocols, taskfile
+from clozelab.finetuning import protocols
 from clozelab.finetuning.files.columns import Asked, Source, opened, sought, words
 from clozelab.finetuning.kinds import KINDS, TaskKind
-from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.predict import predict, score
+from clozelab.finetuning.task import parse
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.layers import Linear, initialise
 from clozelab.models.exchange import export
 from clozelab.models.load import load
@@ -116,7 +117,9 @@ class ManyTopics(TaskKind):
     def stand_in(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         return {"topics": ["a", "b"]}
 
-    def lay(self, examples: Sequence[Note], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Note], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         pieces = reader.pieces([note.text for note in examples])
         room = reader.length - reader.marks(1)
         whole = [pieces.text(number) for number in range(len(examples))]
@@ -136,7 +139,9 @@ class ManyTopics(TaskKind):
     def parameters(self, width: int) -> dict[str, int]:
         return {"classifier": (width + 1) * len(self.topics)}
 
-    def decode(self, laid: Laid, outputs: list[Any], examples: Sequence[Note]) -> list[Topics]:
+    def decode(
+        self, laid: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]
+    ) -> list[Topics]:
         found = []
         for rows in outputs:
             likely = dict(zip(self.topics, (1 / (1 + np.exp(-rows[0]))).tolist(), strict=True))
@@ -208,7 +213,7 @@ def test_its_task_file_names_the_module_that_it_comes_from(notes: Path, tmp_path
     text = (out / "seed-0" / "task.toml").read_text(encoding="utf-8")
     assert f'imports = ["{__name__}"]' in text
     with pytest.raises(UserError, match="come from module not_there, which is not loaded"):
-        taskfile.parse(text.replace(__name__, "not_there"), "task.toml")
+        parse(text.replace(__name__, "not_there"), "task.toml")
 
 
 def test_protocols_and_studies_know_it(tmp_path: Path) -> None:

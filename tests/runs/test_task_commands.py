@@ -21,10 +21,22 @@ from clozelab import cli
 from clozelab.cli.console import out
 from clozelab.cli.views.predictions import answered, shown
 from clozelab.files import sha256
-from clozelab.finetuning.examples import Choice, Document, Mention, Sentences, Tagged
+from clozelab.finetuning.examples import (
+    Candidate,
+    Choice,
+    Class,
+    Clusters,
+    Document,
+    Mention,
+    Number,
+    Picked,
+    Sentences,
+    Span,
+    Tagged,
+    Tags,
+)
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import KINDS
-from clozelab.finetuning.predictions import Candidate, Class, Clusters, Number, Picked, Span, Tags
 
 HEART = ("sequences=8", "rate=2e-3", "length=64", "epochs=50")
 NLI = ("contradiction", "entailment", "neutral")

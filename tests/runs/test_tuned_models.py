@@ -20,11 +20,10 @@ from clozelab import cli, data
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.finetuning import taskfile
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag, TaskKind
-from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.task import TunedTask, to_toml
 from clozelab.finetuning.tuned import build as build_tuned
-from clozelab.finetuning.tuning import Tuning
 from clozelab.models.build import build as build_model
 from clozelab.models.load import load
 from clozelab.runs.directory import TASK, Run, machine_facts
@@ -123,7 +122,7 @@ def file_of(folder: Path, kind: str) -> str:
 
 
 def save(folder: Path, recipe: recipes.Recipe, model: torch.nn.Module, tokenizer: Tokenizer,
-         task: Assignment | None = None, origin: str | None = None) -> None:  # fmt: skip
+         task: TunedTask | None = None, origin: str | None = None) -> None:  # fmt: skip
     """A run as training leaves it, every weight at random."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -135,7 +134,7 @@ def save(folder: Path, recipe: recipes.Recipe, model: torch.nn.Module, tokenizer
     facts: dict[str, Any] = {**machine_facts(), "data": ["books"], "from": origin, "seed": 0}
     run = Run.create(folder, recipe_toml=text, machine=facts)
     if task is not None:
-        texts[TASK] = taskfile.to_toml(task)
+        texts[TASK] = to_toml(task)
     weights = {name: value.detach() for name, value in model.named_parameters()}
     checkpoint.save(run.checkpoints, 7, weights=weights, tensors={}, state={}, texts=texts, keep=0)
 
@@ -155,8 +154,8 @@ def pretrained(folder: Path, name: str) -> None:
 
 def tuned(folder: Path, name: str, kind: TaskKind, **tuning: Any) -> Path:
     recipe, tokenizer = opened(name)
-    how = Tuning(rate=1e-3, sequences=8, length=48, epochs=1.0, **tuning)
-    task = Assignment("own" if kind.name == "tag" else kind.name, kind, how)
+    how = FinetuneConfig(rate=1e-3, sequences=8, length=48, epochs=1.0, **tuning)
+    task = TunedTask("own" if kind.name == "tag" else kind.name, kind, how)
     save(folder, recipe, build_tuned(recipe, kind, how, seed=0), tokenizer, task)
     return folder
 
@@ -594,10 +593,10 @@ def test_pairs_are_laid_as_the_class_they_go_to_has_them(tmp_path: Path) -> None
         ),
         "odd",
     )
-    how = Tuning(rate=1e-3, sequences=8, length=48, epochs=1.0)
+    how = FinetuneConfig(rate=1e-3, sequences=8, length=48, epochs=1.0)
     kind = Classify(LABELS, pair=True)
     model = build_tuned(changed, kind, how, seed=0)
-    save(tmp_path / "two", changed, model, odd, Assignment("own", kind, how))
+    save(tmp_path / "two", changed, model, odd, TunedTask("own", kind, how))
     done("export", str(tmp_path / "two"), str(tmp_path / "hf"))
     (mine,) = load(str(tmp_path / "two")).predict([("One text.", "Another one.")], device="cpu")
     (back,) = load(str(tmp_path / "hf")).predict([("One text.", "Another one.")], device="cpu")

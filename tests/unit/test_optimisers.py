@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from clozelab.encoder import Transformer
 from clozelab.errors import UserError
-from clozelab.finetuning.tuning import Tuning
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.training import PARTS, Optimiser, muon
 from clozelab.training.optimiser import Adamw, BertAdam, Lamb, Muon
 from clozelab.training.updates import clip
@@ -323,7 +323,7 @@ def test_a_rate_of_nought_moves_nothing(name: str) -> None:
 # --- rates by layer (E7) ---
 
 DEEP = Transformer(layers=3, heads=2, width=8, inner=16, embedding=4, dropout=0)
-TUNING = Tuning(rate=1e-3, sequences=1, length=8, steps=1, epsilon=1e-12, decay=0.01)
+TUNING = FinetuneConfig(rate=1e-3, sequences=1, length=8, steps=1, epsilon=1e-12, decay=0.01)
 
 
 def tuned(shape: Transformer = DEEP) -> nn.Module:
@@ -334,7 +334,9 @@ def tuned(shape: Transformer = DEEP) -> nn.Module:
     return found.double()
 
 
-def layered(tuning: Tuning, whole: nn.Module, *, shared: bool = False) -> torch.optim.Optimizer:
+def layered(
+    tuning: FinetuneConfig, whole: nn.Module, *, shared: bool = False
+) -> torch.optim.Optimizer:
     (found,) = tuning.optimiser_part().build(
         whole.named_parameters(),
         scale=lambda name: tuning.scale(name, DEEP.layers, shared=shared),
@@ -342,7 +344,7 @@ def layered(tuning: Tuning, whole: nn.Module, *, shared: bool = False) -> torch.
     return found
 
 
-def first_steps(tuning: Tuning, *, shared: bool = False) -> dict[str, float]:
+def first_steps(tuning: FinetuneConfig, *, shared: bool = False) -> dict[str, float]:
     """How far the first number of every parameter moves, whatever its gradient."""
     whole = tuned(replace(DEEP, sharing="all") if shared else DEEP)
     optimiser = layered(tuning, whole, shared=shared)

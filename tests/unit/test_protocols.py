@@ -15,6 +15,7 @@ import pytest
 from clozelab.config import recipe as recipes
 from clozelab.config.tables import build, plain
 from clozelab.errors import UserError
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import KINDS, Answer, Coreference, Tag, own_words
 from clozelab.finetuning.protocols import (
     cells,
@@ -27,18 +28,17 @@ from clozelab.finetuning.protocols import (
     read,
     tasks,
 )
-from clozelab.finetuning.tuning import Tuning
 from clozelab.training.optimiser import Adamw, BertAdam
 
 SYSTEMS = {
     *("bert", "roberta", "spanbert", "albert", "xlnet", "distilbert", "wwm", "ernie"),
     *("gpt", "elmo", "ours"),
 }
-SIMPLE = Tuning(rate=1e-4, sequences=32, length=128, epochs=3)
+SIMPLE = FinetuneConfig(rate=1e-4, sequences=32, length=128, epochs=3)
 MINE = "[default]\nrate = 1e-4\nsequences = 8\nlength = 64\nepochs = 2\n"
 
 
-def for_task(protocol: str | Path, task: str, *overrides: str) -> Tuning:
+def for_task(protocol: str | Path, task: str, *overrides: str) -> FinetuneConfig:
     return read(protocol, task, tasks().get(task, task), overrides=overrides)
 
 
@@ -70,7 +70,7 @@ def test_the_folder_holds_the_family_and_ours() -> None:
 def test_a_protocol_reads_for_every_task_and_every_kind_of_ones_own(name: str) -> None:
     for task, kind in tasks().items():
         tuning = read(name, task, kind)
-        assert build(Tuning, plain(tuning), place="task.toml", key="tuning") == tuning
+        assert build(FinetuneConfig, plain(tuning), place="task.toml", key="tuning") == tuning
         assert tuning.schedule(1_000_000).steps > 0
         assert tuning.length <= 512
     for task in own_words():
@@ -338,7 +338,7 @@ def test_settings_of_the_kind_are_laid_over_one_another_like_the_rest(mine: Any)
     found = for_task(path, "squad2", "task.longest=9", "task.stride=16", "rate=1.0")
     assert (found.rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
     assert len({found, for_task(path, "squad2")}) == 2  # they can be kept by
-    assert build(Tuning, plain(found), place="task.toml", key="tuning") == found
+    assert build(FinetuneConfig, plain(found), place="task.toml", key="tuning") == found
     kind = kind_with({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
     assert kind == Answer(impossible=True, best=7, longest=9, stride=16)
 
@@ -514,7 +514,7 @@ def test_settings_that_cannot_be_are_refused(field: str, value: Any) -> None:
 
 def test_one_of_two_ways_to_say_a_thing_is_given() -> None:
     with pytest.raises(UserError, match="epochs is missing"):
-        Tuning(rate=1e-4, sequences=1, length=8)
+        FinetuneConfig(rate=1e-4, sequences=1, length=8)
     with pytest.raises(UserError, match="epochs and steps are both given"):
         replace(SIMPLE, steps=3)
     with pytest.raises(UserError, match="warmup and warmup_steps are both given"):

@@ -17,7 +17,7 @@ from texts import ATOMS, KINDS, real, tokenizer
 from clozelab import data
 from clozelab.blocks.words import spell
 from clozelab.contracts import Blocks, Mark, Pieces, Spelling
-from clozelab.finetuning.files.own import own
+from clozelab.finetuning.files.splits import own
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.reader import TaskReader
 from clozelab.text.spelling import letters

@@ -12,15 +12,22 @@ from typing import ClassVar
 import pytest
 from labelled import jsonl, refusal, write
 
-from clozelab.finetuning.examples import Mention, Sentences
+from clozelab.finetuning.examples import (
+    Class,
+    Clusters,
+    Mention,
+    Number,
+    Picked,
+    Sentences,
+    Span,
+    Tags,
+)
 from clozelab.finetuning.files import hub as hubs
-from clozelab.finetuning.files.found import find
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.own import own
 from clozelab.finetuning.files.questions import NOT_FOUND, SKIPPED
+from clozelab.finetuning.files.splits import find, own
 from clozelab.finetuning.files.submission import write_submission
 from clozelab.finetuning.kinds import KINDS, Tag
-from clozelab.finetuning.predictions import Class, Clusters, Number, Picked, Span, Tags
 
 NLI = "index\tsentence1\tsentence2\tgold_label\n0\tx\ty\tneutral\n"
 

@@ -65,7 +65,7 @@ def test_laid_tokens_are_the_passages_and_each_is_most_central_once(
 ) -> None:
     reader = FakeReader(length=20, passage_first=first)
     examples = [ask(counting(size), id=str(i)) for i, size in enumerate(sizes)]
-    laid = Answer(stride=stride).lay(examples, reader)
+    laid = Answer(stride=stride).tokenize(examples, reader)
     rows = np.repeat(laid.owners, np.diff(laid.starts))
     kept = laid.kept
     for number, example in enumerate(examples):
@@ -85,7 +85,7 @@ def test_laid_tokens_are_the_passages_and_each_is_most_central_once(
 def test_the_answer_is_inside_a_window_or_the_mark_stands_for_it() -> None:
     reader = FakeReader(length=15)  # two of the question, three marks, ten of the passage
     passage = counting(18)
-    laid = Answer(stride=4).lay([ask(passage, "am an ao")], reader)
+    laid = Answer(stride=4).tokenize([ask(passage, "am an ao")], reader)
     columns = {name: values.tolist() for name, values in laid.targets.columns.items()}
     assert laid.targets.starts.tolist() == [0, 1, 2, 3]
     assert columns["at"] == [0, 0, 0]
@@ -96,7 +96,7 @@ def test_the_answer_is_inside_a_window_or_the_mark_stands_for_it() -> None:
 
 def test_with_beams_a_second_slot_says_where_the_passage_is() -> None:
     examples = [ask(counting(12), "ab"), ask(" ", id="blank")]
-    laid = Answer(head="beam", stride=8, longest=2).lay(
+    laid = Answer(head="beam", stride=8, longest=2).tokenize(
         examples, FakeReader(length=15, passage_first=True)
     )
     columns = {name: values.tolist() for name, values in laid.targets.columns.items()}
@@ -119,14 +119,14 @@ def test_however_short_blocks_are_an_answer_is_whole_in_a_window(
     begin, end = 3 * first, 3 * (first + size) - 1
     example = Question("q", "who ?", passage, (Gold(passage[begin:end], begin),))
     reader = FakeReader(length=max(room + 5, 7))
-    laid = Answer(longest=longest).lay([example], reader)
+    laid = Answer(longest=longest).tokenize([example], reader)
     assert 1 in laid.targets.columns["labels"] and not laid.counts.numbers
 
 
 def test_a_passage_is_tokenised_once_and_all_texts_in_two_calls() -> None:
     reader = FakeReader(length=64)
     examples = [ask(counting(5), "aa", id=str(i)) for i in range(9)] + [ask("other text", "text")]
-    laid = Answer().lay(examples, reader)
+    laid = Answer().tokenize(examples, reader)
     assert reader.asked == 2
     assert laid.owners.tolist() == list(range(10))
 
@@ -138,20 +138,20 @@ def test_a_long_question_is_cut_and_counted() -> None:
         ask(passage, "ab", question=counting(4), id="short"),
         ask(passage, "ab", question=long, id="again"),
     ]
-    laid = Answer(question_limit=4).lay(examples, FakeReader(length=24))
+    laid = Answer(question_limit=4).tokenize(examples, FakeReader(length=24))
     assert laid.counts.numbers == {"questions cut": 2}
     assert laid.counts.places == {"questions cut": "long"}
     firsts = [laid.columns["ids"][laid.starts[np.flatnonzero(laid.owners == i)[0]] :][:6]
               for i in range(3)]  # fmt: skip
     assert (firsts[0] == firsts[1]).all() and (firsts[0] == firsts[2]).all()
-    half = Answer().lay(examples[:1], FakeReader(length=13))
+    half = Answer().tokenize(examples[:1], FakeReader(length=13))
     assert half.counts.numbers == {"questions cut": 1}
     assert (np.diff(half.starts) <= 13).all() and half.kept["passage"][: half.starts[1]].sum() == 5
 
 
 def test_blocks_without_room_are_refused() -> None:
     with pytest.raises(UserError, match="length = 4"):
-        Answer().lay([ask("some text", "text")], FakeReader(length=4))
+        Answer().tokenize([ask("some text", "text")], FakeReader(length=4))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_what_is_not_known_is_not_trained_on() -> None:
         Question("first counts", "who", passage, (Gold("aa", 0), Gold(" ", 2))),
         Question("long", "who", passage, (Gold(passage, 0),)),
     ]
-    laid = Answer(impossible=True).lay(examples, FakeReader(length=24))
+    laid = Answer(impossible=True).tokenize(examples, FakeReader(length=24))
     labels = [set(laid.targets.columns["labels"][laid.owners == i].tolist()) for i in range(5)]
     assert labels == [{Targets.IGNORED}, {Targets.IGNORED}, {0}, {0, 1}, {0}]
     assert laid.counts.numbers == {
@@ -198,7 +198,7 @@ def test_what_is_not_known_is_not_trained_on() -> None:
 
 
 def test_nothing_to_lay_is_laid() -> None:
-    laid = Answer().lay([], FakeReader())
+    laid = Answer().tokenize([], FakeReader())
     assert laid.starts.tolist() == [0] and len(laid.owners) == 0
     assert Answer().decode(laid, [], []) == []
 

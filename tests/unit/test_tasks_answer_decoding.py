@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Answer as Gold
-from clozelab.finetuning.examples import Question
+from clozelab.finetuning.examples import Question, Span
 from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.laying import Laid
-from clozelab.finetuning.predictions import Span
+from clozelab.finetuning.tokenized import TokenizedExamples
 
 WORDS = st.text(alphabet="abcdefg北京é🦜.,", min_size=1, max_size=6)
 GAPS = st.sampled_from([" ", "  ", "\n", "\u00a0", " \t"])
@@ -25,7 +24,9 @@ PASSAGES = st.lists(st.tuples(WORDS, GAPS), max_size=40).map(
 )
 
 
-def rivals(laid: Laid, outputs: list[NDArray], passage: str, kind: Answer) -> dict[str, float]:
+def rivals(
+    laid: TokenizedExamples, outputs: list[NDArray], passage: str, kind: Answer
+) -> dict[str, float]:
     """Every text that may be the answer with its best score, by trying all pairs."""
     found: dict[str, float] = {}
     for window, scores in enumerate(outputs):
@@ -57,7 +58,7 @@ def test_decoding_equals_trying_all_pairs(
 ) -> None:
     kind = Answer(stride=stride, best=best, longest=longest, impossible=True, threshold=1e9)
     examples = [ask(passage)]
-    laid = kind.lay(examples, FakeReader(length=14, passage_first=first))
+    laid = kind.tokenize(examples, FakeReader(length=14, passage_first=first))
     outputs = drawn(laid, seed)
     (span,) = kind.decode(laid, outputs, examples)
     expected = rivals(laid, outputs, passage, kind)
@@ -94,7 +95,7 @@ def test_what_is_laid_is_what_is_read(
     begin, end = int(spans[token, 0]), int(spans[last, 1])
     example = Question("q", "who ?", passage, (Gold(passage[begin:end], begin),))
     kind = Answer(stride=stride, longest=4, best=best)
-    laid = kind.lay([example], reader)
+    laid = kind.tokenize([example], reader)
     assert not laid.counts.numbers  # strides of 7 in windows of 11 hold any 4 tokens whole
     # What begins where another window has more context is not read here, and not whole there.
     columns = laid.targets.columns
@@ -116,7 +117,7 @@ def test_where_there_is_always_an_answer_it_is_never_empty(
     passage: str, head: str, longest: int, seed: int
 ) -> None:
     kind = Answer(head=head, best=1, beams=1, longest=longest, stride=3)  # type: ignore[arg-type]
-    laid = kind.lay([ask(passage)], FakeReader(length=14))
+    laid = kind.tokenize([ask(passage)], FakeReader(length=14))
     outputs = drawn(laid, seed)
     if head == "beam":  # rows that point anywhere, the mark and no token among it
         rng = np.random.default_rng(seed)
@@ -129,7 +130,7 @@ def test_where_there_is_always_an_answer_it_is_never_empty(
 def test_for_want_of_a_legal_pair_the_best_token_is_the_answer() -> None:
     kind = Answer(best=1)
     examples = [ask("aa bb cc dd")]
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     scores = np.zeros((9, 2))
     scores[7, 0] = 5  # the best start lies after the best end, at 4
     scores[4, 1] = 4
@@ -143,7 +144,7 @@ def test_for_want_of_a_legal_pair_the_best_token_is_the_answer() -> None:
 def test_a_passage_without_a_token_has_no_answer(head: str, impossible: bool) -> None:
     kind = Answer(head=head, impossible=impossible, beams=2)  # type: ignore[arg-type]
     examples = [Question("blank", "who ?", " \n", ())]
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     row = np.zeros((2, 13))
     outputs = drawn(laid, 0) if head == "span" else [row]
     (span,) = kind.decode(laid, outputs, examples)
@@ -155,7 +156,7 @@ def test_blank_tokens_are_no_answers_and_blanks_around_are_left_out() -> None:
     reader = FakeReader(pattern=r"\s?\w+|\s")  # as byte-level tokenizers cut
     kind = Answer(longest=2)
     examples = [ask("one two \n", question="q")]
-    laid = kind.lay(examples, reader)
+    laid = kind.tokenize(examples, reader)
     assert laid.kept["passage"].sum() == 4
     scores = np.zeros((len(laid.columns["ids"]), 2))
     scores[5:7] = 9  # the blanks
@@ -168,7 +169,7 @@ def test_blank_tokens_are_no_answers_and_blanks_around_are_left_out() -> None:
 def test_a_repeated_text_is_one_candidate() -> None:
     examples = [ask("ab ab ab")]
     kind = Answer(longest=1)
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     scores = np.zeros((8, 2))
     scores[5] = 1
     (span,) = kind.decode(laid, [scores], examples)
@@ -177,7 +178,7 @@ def test_a_repeated_text_is_one_candidate() -> None:
 
 
 def spans_of(kind: Answer, examples: list[Question], seed: int = 0) -> list[Span]:
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     return kind.decode(laid, drawn(laid, seed), examples)
 
 
@@ -217,7 +218,7 @@ def test_exact_match_is_at_most_f1_and_both_kinds_of_questions_are_told_apart() 
 
 def test_the_tuned_threshold_is_the_best_of_all() -> None:
     kind, examples = Answer(impossible=True), some(40)
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     right = one_hot(laid)
     noisy = [a + 3 * b for a, b in zip(right, drawn(laid, 3), strict=True)]
     spans = kind.decode(laid, noisy, examples)
@@ -240,7 +241,9 @@ def test_perfect_predictions_score_a_hundred_in_both_languages() -> None:
     chinese = [ask("北京是首都", "北京"), ask("上海很大", "大")]
     for language, examples in (("english", english), ("chinese", chinese)):
         kind = Answer(language=language)  # type: ignore[arg-type]
-        laid = kind.lay(examples, FakeReader(pattern=r"\w" if language == "chinese" else r"\w+"))
+        laid = kind.tokenize(
+            examples, FakeReader(pattern=r"\w" if language == "chinese" else r"\w+")
+        )
         scores = kind.score(kind.decode(laid, one_hot(laid), examples), examples)
         assert scores["exact"] == scores["f1"] == 100
     with pytest.raises(UserError, match="label"):
@@ -250,7 +253,7 @@ def test_perfect_predictions_score_a_hundred_in_both_languages() -> None:
 def test_beams_are_read_as_the_head_lays_them() -> None:
     kind = Answer(head="beam", beams=2, impossible=True, threshold=0.5)
     examples = [ask("aa bb cc dd", "bb")]
-    laid = kind.lay(examples, FakeReader())
+    laid = kind.tokenize(examples, FakeReader())
     # [CLS] who ? [SEP] aa bb cc dd [SEP]: the passage is 4 to 7
     row = [-0.1, -2.0, 5, 0, -0.3, -0.2, -0.5, -0.6, 6, 8, 5, 7, 0.25]
     (span,) = kind.decode(laid, [np.array([row, [0.0] * 13])], examples)
@@ -262,7 +265,7 @@ def test_beams_are_read_as_the_head_lays_them() -> None:
 def test_of_several_windows_the_surest_of_an_answer_gives_the_null_score() -> None:
     kind = Answer(head="beam", beams=1, impossible=True, stride=4)
     examples = [ask(" ".join("abcdefghij"), "j")]
-    laid = kind.lay(examples, FakeReader(length=13))
+    laid = kind.tokenize(examples, FakeReader(length=13))
     assert len(laid.owners) == 2
     rows = [np.array([[-1.0, 4, -1.0, 4, 2.0]]), np.array([[-0.5, 9, -0.7, 9, -3.0]])]
     (span,) = kind.decode(laid, rows, examples)

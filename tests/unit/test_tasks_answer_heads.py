@@ -14,7 +14,7 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Targets
 from clozelab.finetuning.examples import Question
 from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.tokenized import TokenizedExamples
 
 torch.set_num_threads(1)
 WIDTH = 6
@@ -40,8 +40,8 @@ def examples() -> list[Question]:
     ]
 
 
-def laid_for(kind: Answer, *, first: bool = False, length: int = 18) -> Laid:
-    return Answer.lay(kind, examples(), FakeReader(length=length, passage_first=first))
+def laid_for(kind: Answer, *, first: bool = False, length: int = 18) -> TokenizedExamples:
+    return Answer.tokenize(kind, examples(), FakeReader(length=length, passage_first=first))
 
 
 def head_of(kind: Answer, seed: int = 0) -> nn.Module:
@@ -52,7 +52,7 @@ def head_of(kind: Answer, seed: int = 0) -> nn.Module:
     return head
 
 
-def sums(kind: Answer, laid: Laid, **how: object) -> dict[str, float]:
+def sums(kind: Answer, laid: TokenizedExamples, **how: object) -> dict[str, float]:
     made = batch(laid, **how)  # type: ignore[arg-type]
     encoded = encode(made.input, WIDTH)
     with torch.no_grad():
@@ -60,13 +60,13 @@ def sums(kind: Answer, laid: Laid, **how: object) -> dict[str, float]:
     return {name: float(value) for name, value in found.items()}
 
 
-def slots(laid: Laid, window: int) -> dict[str, list[int]]:
+def slots(laid: TokenizedExamples, window: int) -> dict[str, list[int]]:
     """A window's slots by column, each place counted in the block."""
     mine = slice(laid.targets.starts[window], laid.targets.starts[window + 1])
     return {name: values[mine].tolist() for name, values in laid.targets.columns.items()}
 
 
-def alone(laid: Laid, window: int) -> Tensor:
+def alone(laid: TokenizedExamples, window: int) -> Tensor:
     """The vectors of one block."""
     made = batch(laid, blocks=slice(window, window + 1))
     return encode(made.input, WIDTH).states
@@ -76,7 +76,7 @@ def cross(logits: Tensor, at: int) -> Tensor:
     return logits.logsumexp(0) - logits[at]
 
 
-def expected_span(head: nn.Module, laid: Laid) -> float:
+def expected_span(head: nn.Module, laid: TokenizedExamples) -> float:
     total = 0.0
     for window in range(len(laid.owners)):
         slot = slots(laid, window)
@@ -97,7 +97,7 @@ def class_logit(head: nn.Module, states: Tensor, chance: Tensor, mark: int) -> T
     return head.class_score(torch.tanh(head.class_dense(both)))[0]
 
 
-def expected_beam(head: nn.Module, laid: Laid, *, impossible: bool) -> float:
+def expected_beam(head: nn.Module, laid: TokenizedExamples, *, impossible: bool) -> float:
     total = 0.0
     for window in range(len(laid.owners)):
         slot = slots(laid, window)
@@ -227,7 +227,7 @@ def test_dropout_falls_in_training_alone() -> None:
         assert float(head(*call)["loss"]) != float(head(*call)["loss"])
 
 
-def rows_of(kind: Answer, laid: Laid, **how: int) -> list[np.ndarray]:
+def rows_of(kind: Answer, laid: TokenizedExamples, **how: int) -> list[np.ndarray]:
     """What the head says, a window each."""
     made = batch(laid, **how)  # type: ignore[arg-type]
     head = head_of(kind)
@@ -276,7 +276,12 @@ def test_beams_as_many_as_tokens_are_an_exhaustive_search(beams: int, first: boo
 
 
 def _texts(
-    head: nn.Module, laid: Laid, window: int, example: Question, kind: Answer, before: dict
+    head: nn.Module,
+    laid: TokenizedExamples,
+    window: int,
+    example: Question,
+    kind: Answer,
+    before: dict,
 ) -> dict[str, float]:
     """Every legal text of a window with log p(start) + log p(end | start)."""
     slot = slots(laid, window)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from reading_tasks import CLS, SEP, FakeReader, Small, batch, rows
 
 from clozelab.contracts import Targets
-from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.examples import Choice, Picked
 from clozelab.finetuning.kinds.choose import Choose
-from clozelab.finetuning.predictions import Picked
 
 torch.set_num_threads(1)
 READER = FakeReader()
@@ -36,13 +35,15 @@ def test_permuting_choices_permutes_scores_and_keeps_the_loss(
         Choice("x", first, tuple(seconds), right),
         Choice("y", first, tuple(seconds[n] for n in turned), turned.index(right)),
     ]
-    model, laid = Small(kind), kind.lay(examples, READER)
+    model, laid = Small(kind), kind.tokenize(examples, READER)
     given_ = batch(laid, kind.name, idle=2)
     (logits,) = model.logits(given_)
     torch.testing.assert_close(logits[1, : len(turned)], logits[0, turned], rtol=0, atol=1e-12)
     plain, permuted = kind.decode(laid, rows(laid, kind.name, model.predict(given_)), examples)
     assert [plain.probabilities[n] for n in turned] == pytest.approx(list(permuted.probabilities))
-    losses = [model(batch(kind.lay([one], READER), kind.name))["loss"].item() for one in examples]
+    losses = [
+        model(batch(kind.tokenize([one], READER), kind.name))["loss"].item() for one in examples
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
@@ -53,7 +54,7 @@ def test_a_group_has_a_slot_for_every_choice_there_could_be() -> None:
         Choice("y", "a", ("b", "c"), 1),
         Choice("z", "a", ("b",)),
     ]
-    laid = kind.lay(examples, READER)
+    laid = kind.tokenize(examples, READER)
     assert laid.groups.tolist() == [0, 4, 6, 7]
     assert laid.owners.tolist() == [0, 1, 2]
     assert np.diff(laid.targets.starts).tolist() == [1, 1, 1, 1, 1, 3, 4]
@@ -64,7 +65,7 @@ def test_a_group_has_a_slot_for_every_choice_there_could_be() -> None:
 
 def test_a_choice_that_is_not_there_has_no_share_and_no_gradient() -> None:
     kind = Choose(4)
-    laid = kind.lay([Choice("x", "a b", ("c d", "e"), 1)], READER)
+    laid = kind.tokenize([Choice("x", "a b", ("c d", "e"), 1)], READER)
     model, given_ = Small(kind), batch(laid, kind.name, idle=5)
     (logits,) = model.logits(given_)
     assert logits.shape == (2, 4) and torch.isfinite(logits).all()
@@ -84,13 +85,13 @@ def test_a_choice_that_is_not_there_has_no_share_and_no_gradient() -> None:
 def test_a_continuation_keeps_its_last_tokens_and_the_text_its_first() -> None:
     kind = Choose(2, limit=4)
     reader = FakeReader(length=12, piece=9)
-    laid = kind.lay([Choice("x", "a b c d e f g h", ("p q r s t u", "v"), 0)], reader)
+    laid = kind.tokenize([Choice("x", "a b c d e f g h", ("p q r s t u", "v"), 0)], reader)
     known = {reader.pieces([letter]).columns["ids"][0]: letter for letter in "abcdefghpqrstuv"}
     known |= {CLS: "[", SEP: "|"}
     spelled = "".join(known[number] for number in laid.columns["ids"])
     assert [spelled[:12], spelled[12:]] == ["[abcde|rstu|", "[abcdefgh|v|"]
     assert laid.counts.numbers == {"texts cut to fit": 1, "choices cut to fit": 1}
-    tight = Choose(2).lay([Choice("x", "a b", ("p q r s t u v a b c",), 0)], reader)
+    tight = Choose(2).tokenize([Choice("x", "a b", ("p q r s t u v a b c",), 0)], reader)
     assert "".join(known[number] for number in tight.columns["ids"]) == "[|qrstuvabc|"
 
 

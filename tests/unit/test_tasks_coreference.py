@@ -20,12 +20,11 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder import Transformer
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention, Pronoun
+from clozelab.finetuning.examples import Clusters, Document, Mention, Pronoun
 from clozelab.finetuning.heads.clusters import ClustersHead, _bucket
 from clozelab.finetuning.heads.mentions import Spans, averaged, gathered, placed, uncrossed
 from clozelab.finetuning.kinds.coreference import DISTANCES, Coreference, answered, linked
 from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD, shifted, spelled, stretches
-from clozelab.finetuning.predictions import Clusters
 
 torch.set_num_threads(1)
 WIDTH = 12
@@ -41,7 +40,7 @@ def made(
     task: Coreference = SMALL, document: Document = LONG, *, seed: int = 0, idle: int = 0
 ) -> tuple[ClustersHead, Encoded, Input, dict[str, Tensor]]:
     """A fresh head in float64, and one document in states drawn at random."""
-    laid = task.lay([document], Letters())
+    laid = task.tokenize([document], Letters())
     given, targets = batch(laid, 0, idle=idle)
     torch.manual_seed(seed)
     head = task.build(WIDTH).double()
@@ -92,7 +91,7 @@ def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
 def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None:
     reader = Letters(opening=opening)
     task = replace(SMALL, overlap=overlap)
-    laid = task.lay([stories()[0], LONG], reader)
+    laid = task.tokenize([stories()[0], LONG], reader)
     flat = [word for sentence in LONG.sentences for word in sentence]
     names = {number: piece for piece, number in reader.known.items()}
     given, targets = batch(laid, 1)
@@ -117,7 +116,7 @@ def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None
 
 
 def test_the_second_pass_gives_words_another_neighbourhood() -> None:
-    given, targets = batch(replace(SMALL, overlap=True).lay([LONG], Letters()), 0)
+    given, targets = batch(replace(SMALL, overlap=True).tokenize([LONG], Letters()), 0)
     words = placed(given, targets)
     ends = set((given.starts - 2).tolist()) | set((given.starts + 1).tolist())
     borders = [word in ends for word in words.places.tolist()]
@@ -129,7 +128,7 @@ def test_the_second_pass_gives_words_another_neighbourhood() -> None:
 
 def test_words_without_tokens_have_no_row_and_overlong_ones_are_cut() -> None:
     document = Document("d", (("a", "~", "b" * 200), ("~", "c")), ((Mention(1, 2), Mention(4, 4)),))
-    laid = SMALL.lay([document], Letters())
+    laid = SMALL.tokenize([document], Letters())
     _, targets = batch(laid, 0)
     real = targets["kind"] == WORD
     assert targets["word"][real].tolist() == [0, 2, 4]
@@ -140,7 +139,9 @@ def test_words_without_tokens_have_no_row_and_overlong_ones_are_cut() -> None:
 
 def test_long_documents_are_several_for_training_and_one_for_prediction() -> None:
     task = replace(SMALL, train_segments=2)
-    whole, parts = (task.lay([LONG, stories()[1]], Letters(), training=t) for t in (False, True))
+    whole, parts = (
+        task.tokenize([LONG, stories()[1]], Letters(), training=t) for t in (False, True)
+    )
     assert whole.owners.tolist() == [0, 1]
     assert (np.diff(parts.groups) <= 2).all() and len(parts.owners) > 3
     assert parts.owners.tolist() == sorted(parts.owners.tolist())
@@ -319,7 +320,7 @@ def test_gold_clusters_as_scores_lose_nothing_and_decode_to_themselves() -> None
         sums = head.loss(logits, targets)
         assert float(sums["loss"]) < 1e-9 and float(sums["correct"]) == 1
         head.logits = lambda *_, logits=logits: logits  # type: ignore[method-assign]
-        laid = task.lay([document], Letters())
+        laid = task.tokenize([document], Letters())
         empty = Encoded(torch.zeros(0, WIDTH), None)
         (found,) = task.decode(laid, [head.predict(empty, given, targets).numpy()], [document])
         several = [cluster for cluster in document.clusters or () if len(cluster) > 1]
@@ -405,7 +406,7 @@ def test_short_stories_are_learnt() -> None:
     reader = Letters(size=99, length=64)
     documents = stories()
     task = Coreference(segment=40, hidden=32, feature=8, widest=4, ratio=0.7, dropout=0.2)
-    laid = task.lay(documents, reader, training=True)
+    laid = task.tokenize(documents, reader, training=True)
     batches = [batch(laid, group) for group in range(len(documents))]
     torch.manual_seed(0)
     sizes = {"layers": 1, "heads": 2, "width": 48, "inner": 96, "embedding": 48}
@@ -468,7 +469,7 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(UserError, match="segment = 2: leaves no room"):
-        Coreference(segment=2).lay([LONG], Letters())
+        Coreference(segment=2).tokenize([LONG], Letters())
     with pytest.raises(UserError, match="no example has a label"):
         SMALL.score([Clusters(())], [LONG._replace(clusters=None)])
     with pytest.raises(UserError, match="cannot be distilled"):

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
-from clozelab.finetuning.heads.features import Chosen, Mix
-from clozelab.finetuning.heads.recurrent import Recurrent
-from clozelab.finetuning.heads.soft import softened
+from clozelab.finetuning.heads.features import Chosen, Mix, Recurrent
+from clozelab.finetuning.heads.losses import softened
 
 torch.set_num_threads(1)
 WIDTH = 6

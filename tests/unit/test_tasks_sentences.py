@@ -15,12 +15,11 @@ from reading_tasks import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, ro
 
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Choice, Sentences, Tagged
+from clozelab.finetuning.examples import Choice, Class, Number, Sentences, Tagged
 from clozelab.finetuning.kinds.choose import Choose
 from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
-from clozelab.finetuning.predictions import Class, Number
 from clozelab.training.packing import BatchShape
 
 torch.set_num_threads(1)
@@ -101,11 +100,11 @@ def test_dummies_and_batch_mates_change_no_logits(
 ) -> None:
     examples = data.draw(examples_of(kind))
     model = Small(kind)
-    laid = kind.lay(examples, READER)
+    laid = kind.tokenize(examples, READER)
     together = rows(laid, kind.name, model.predict(batch(laid, kind.name, idle=idle)))
     alone = []
     for example in examples:
-        one = kind.lay([example], READER)
+        one = kind.tokenize([example], READER)
         alone += rows(one, kind.name, model.predict(batch(one, kind.name)))
     assert len(alone) == len(together) == len(laid.groups) - 1
     for mine, other in zip(alone, together, strict=True):
@@ -120,8 +119,8 @@ def test_sums_add_over_examples_and_dummies_count_nothing(
 ) -> None:
     examples = data.draw(examples_of(kind))
     model = Small(kind)
-    whole = model(batch(kind.lay(examples, READER), kind.name, idle=idle))
-    parts = [model(batch(kind.lay([example], READER), kind.name)) for example in examples]
+    whole = model(batch(kind.tokenize(examples, READER), kind.name, idle=idle))
+    parts = [model(batch(kind.tokenize([example], READER), kind.name)) for example in examples]
     assert all(value.shape == () for value in whole.values())
     for name, value in whole.items():
         total = sum(sums[name].item() for sums in parts)
@@ -135,9 +134,9 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
     kind: Any, data: st.DataObject, tokens: int
 ) -> None:
     examples = data.draw(examples_of(kind))
-    model, laid = Small(kind), kind.lay(examples, READER)
+    model, laid = Small(kind), kind.tokenize(examples, READER)
     whole = model(batch(laid, kind.name))
-    most = max(len(kind.lay([example], READER).starts) for example in examples)
+    most = max(len(kind.tokenize([example], READER).starts) for example in examples)
     room = BatchShape(tokens, most + 10, {kind.name: 45}, READER.length, constant=True)
     parts = [model(found) for found in room.batches(share(laid, kind.name))]
     for name, value in whole.items():
@@ -147,7 +146,7 @@ def test_micro_batches_of_constant_size_give_the_sums_of_one(
 
 @each
 def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> None:
-    laid = kind.lay(told(kind), READER)
+    laid = kind.tokenize(told(kind), READER)
     for constant in (True, False):
         room = BatchShape(64, 4, {kind.name: 5}, READER.length, constant)
         model = Small(kind)
@@ -163,7 +162,7 @@ def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> No
 @given(data=st.data())
 def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> None:
     examples = data.draw(examples_of(kind))
-    laid = kind.lay(examples, READER)
+    laid = kind.tokenize(examples, READER)
     lengths = np.diff(laid.starts)
     assert lengths.max() <= READER.length
     assert len(laid.targets.starts) == len(laid.starts)
@@ -186,7 +185,7 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
         one._replace(tags=None) if isinstance(one, Tagged) else one._replace(label=None)
         for one in examples
     ]
-    laid, blank = kind.lay(examples, READER), kind.lay(bare, READER)
+    laid, blank = kind.tokenize(examples, READER), kind.tokenize(bare, READER)
     assert (blank.targets.columns["labels"] == Targets.IGNORED).all()
     model = Small(kind)
     sums = model(batch(blank, kind.name))
@@ -214,7 +213,7 @@ def test_the_formula_counts_what_is_built(kind: Any, width: int) -> None:
 @each
 def test_every_parameter_gets_gradient(kind: Any) -> None:
     model = Small(kind)
-    sums = model(batch(kind.lay(told(kind), READER), kind.name, idle=2))
+    sums = model(batch(kind.tokenize(told(kind), READER), kind.name, idle=2))
     sums["loss"].backward()
     for name, parameter in model.head.named_parameters():
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
@@ -230,7 +229,7 @@ def test_a_fresh_head_knows_nothing(kind: Any) -> None:
     if isinstance(kind, Choose):
         examples = [one for one in examples if len(one.seconds) == kind.choices]
     head = kind.build(256).double().eval()
-    given = batch(kind.lay(examples, READER), kind.name)
+    given = batch(kind.tokenize(examples, READER), kind.name)
     states = torch.randn(len(given.input.ids), 256, dtype=torch.float64)
     sums = head(Encoded(states, None), given.input, given.targets[kind.name])
     mean = (sums["loss"] / sums["count"]).item()
@@ -244,7 +243,7 @@ def test_a_fresh_head_knows_nothing(kind: Any) -> None:
 @each
 def test_a_head_compiles_whole(kind: Any) -> None:
     model = Small(kind)
-    given = batch(kind.lay(told(kind, 4), READER), kind.name, idle=3)
+    given = batch(kind.tokenize(told(kind, 4), READER), kind.name, idle=3)
     encoded, targets = model.encoded(given), given.targets[kind.name]
     torch.compiler.reset()
     plain = model.head(encoded, given.input, targets)
@@ -255,7 +254,7 @@ def test_a_head_compiles_whole(kind: Any) -> None:
 
 @each
 def test_half_precision_states_give_single_precision_sums(kind: Any) -> None:
-    given = batch(kind.lay(told(kind), READER), kind.name)
+    given = batch(kind.tokenize(told(kind), READER), kind.name)
     model = Small(kind)
     exact = model(given)["loss"].item()
     states = model.encoded(given).states.bfloat16()
@@ -266,7 +265,7 @@ def test_half_precision_states_give_single_precision_sums(kind: Any) -> None:
 
 @each
 def test_dropout_is_of_training_alone_and_at_the_rate_told(kind: Any) -> None:
-    given = batch(kind.lay(told(kind), READER), kind.name)
+    given = batch(kind.tokenize(told(kind), READER), kind.name)
     for rate in (0.0, 0.5):
         model = Small(replace(kind, dropout=rate))
         model.head.train()
@@ -276,7 +275,7 @@ def test_dropout_is_of_training_alone_and_at_the_rate_told(kind: Any) -> None:
 
 
 def test_the_summary_is_the_activation_of_that_name() -> None:
-    given = batch(Classify(LABELS).lay(told(Classify(LABELS)), READER), "classify")
+    given = batch(Classify(LABELS).tokenize(told(Classify(LABELS)), READER), "classify")
     for name, activate in (("tanh", torch.tanh), ("relu", torch.relu)):
         model = Small(Classify(LABELS, summary=name))  # type: ignore[arg-type]
         states = model.encoded(given).states[given.targets["classify"]["at"]]
@@ -286,7 +285,7 @@ def test_the_summary_is_the_activation_of_that_name() -> None:
 
 def test_dropping_first_drops_before_the_dense_layer() -> None:
     kind = Classify(LABELS, dropout=0.5)
-    given = batch(kind.lay(told(kind), READER), kind.name)
+    given = batch(kind.tokenize(told(kind), READER), kind.name)
     for first in (False, True):
         model = Small(replace(kind, drop_first=first))
         seen: list[torch.Tensor] = []
@@ -299,7 +298,7 @@ def test_dropping_first_drops_before_the_dense_layer() -> None:
 @each
 def test_perfect_predictions_score_100(kind: Any) -> None:
     examples = told(kind)
-    laid = kind.lay(examples, READER)
+    laid = kind.tokenize(examples, READER)
     labels = laid.targets.columns["labels"]
     if isinstance(kind, Regress):
         scores = labels[:, None]
@@ -322,7 +321,7 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
         Sentences("y", "a b c d e f g h", "p q", "no"),
         Sentences("z", "a b c d e f", "p q r s t u", "maybe"),
     ]
-    laid = kind.lay(examples, reader)
+    laid = kind.tokenize(examples, reader)
     known = {reader.pieces([letter]).columns["ids"][0]: letter for letter in "abcdefghpqrstu"}
     known |= {CLS: "[", SEP: "|"}
     spelled = "".join(known[number] for number in laid.columns["ids"])
@@ -339,7 +338,7 @@ def test_a_pair_is_laid_with_its_marks_and_the_longer_text_is_cut_at_its_end() -
 def test_the_slot_is_at_the_mark_wherever_that_is() -> None:
     kind = Regress()
     for last in (False, True):
-        laid = kind.lay([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
+        laid = kind.tokenize([Sentences("x", "a b c", None, 0.5)], FakeReader(mark_last=last))
         assert laid.columns["ids"][laid.targets.columns["at"][0]] == CLS
         assert laid.targets.columns["at"][0] == (4 if last else 0)
 
@@ -347,7 +346,7 @@ def test_the_slot_is_at_the_mark_wherever_that_is() -> None:
 def test_the_mean_is_over_every_token_of_the_block_and_no_other() -> None:
     kind = Classify(LABELS, pool="mean", summary="none")
     head = kind.build(WIDTH).double().eval()
-    laid = kind.lay(told(kind), READER)
+    laid = kind.tokenize(told(kind), READER)
     given = batch(laid, kind.name, idle=3)
     states = torch.randn(len(given.input.ids), WIDTH, dtype=torch.float64)
     found = head.predict(Encoded(states, None), given.input, given.targets[kind.name])
@@ -359,7 +358,7 @@ def test_the_mean_is_over_every_token_of_the_block_and_no_other() -> None:
 def test_padding_inside_dense_rows_is_no_part_of_the_mean() -> None:
     kind = Classify(LABELS, pool="mean", summary="none")
     head = kind.build(WIDTH).double().eval()
-    given = batch(kind.lay([Sentences("x", "a b c d", None, "no")] * 3, READER), kind.name)
+    given = batch(kind.tokenize([Sentences("x", "a b c d", None, "no")] * 3, READER), kind.name)
     seen = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]]).bool()
     states = torch.randn(18, WIDTH, dtype=torch.float64)
     padded = given.input._replace(dense=True, seen=seen)
@@ -372,7 +371,7 @@ def test_padding_inside_dense_rows_is_no_part_of_the_mean() -> None:
 def test_the_loss_of_a_number_is_its_squared_error_on_its_own_scale() -> None:
     kind = Regress()
     examples = [Sentences("x", "a", None, -2.75), Sentences("y", "b"), Sentences("z", "c", None, 5)]
-    laid = kind.lay(examples, READER)
+    laid = kind.tokenize(examples, READER)
     model, given = Small(kind), batch(laid, kind.name, idle=2)
     values = model.predict(given)[:, 0]
     sums = model(given)
@@ -382,7 +381,7 @@ def test_the_loss_of_a_number_is_its_squared_error_on_its_own_scale() -> None:
 
 
 def test_a_number_that_means_no_label_is_still_a_number() -> None:
-    laid = Regress().lay([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
+    laid = Regress().tokenize([Sentences("x", "a", None, float(Targets.IGNORED))], READER)
     value = laid.targets.columns["labels"][0]
     assert value == pytest.approx(-100, abs=1e-4) and np.float32(value) != -100
 
@@ -406,7 +405,7 @@ def test_probabilities_are_those_of_the_logits_by_name() -> None:
     kind = Classify(LABELS)
     examples = told(kind, 2)
     outputs = [np.log([[0.2, 0.5, 0.3]]), np.array([[900.0, -900.0, 900.5]], dtype=np.float32)]
-    one, two = kind.decode(kind.lay(examples, READER), outputs, examples)
+    one, two = kind.decode(kind.tokenize(examples, READER), outputs, examples)
     assert one.label == "yes" and two.label == "maybe"
     assert one.probabilities == pytest.approx({"no": 0.2, "yes": 0.5, "maybe": 0.3})
     assert sum(two.probabilities.values()) == pytest.approx(1.0)
@@ -428,16 +427,22 @@ def test_probabilities_are_those_of_the_logits_by_name() -> None:
         (lambda: Choose(4, limit=0), "limit"),
         (lambda: Tag(("O",)), "tags"),
         (lambda: Tag(TAGS, scheme="iob3"), "scheme"),  # type: ignore[arg-type]
-        (lambda: Classify(LABELS).lay([Sentences("17", "a", None, "nay")], READER), "17.*nay"),
-        (lambda: Classify(LABELS).lay([Sentences("17", "a", "b", "no")], READER), "17.*two texts"),
-        (lambda: Regress(pair=True).lay([Sentences("17", "a")], READER), "17.*one text"),
-        (lambda: Regress().lay([Sentences("17", "a", None, "b")], READER), "17.*not a number"),
-        (lambda: Regress().lay([Sentences("17", "a", None, float("nan"))], READER), "17.*nan"),
-        (lambda: Choose(2).lay([Choice("17", "a", ())], READER), "17 has 0"),
-        (lambda: Choose(2).lay([Choice("17", "a", ("b",) * 3)], READER), "17 has 3"),
-        (lambda: Choose(2).lay([Choice("17", "a", ("b",), 1)], READER), "17.*choice 1"),
-        (lambda: Tag(TAGS).lay([Tagged("17", ("a",), ("O", "O"))], READER), "17.*1 words and 2"),
-        (lambda: Tag(TAGS).lay([Tagged("17", ("a",), ("B-LOC",))], READER), "17.*B-LOC"),
+        (lambda: Classify(LABELS).tokenize([Sentences("17", "a", None, "nay")], READER), "17.*nay"),
+        (
+            lambda: Classify(LABELS).tokenize([Sentences("17", "a", "b", "no")], READER),
+            "17.*two texts",
+        ),
+        (lambda: Regress(pair=True).tokenize([Sentences("17", "a")], READER), "17.*one text"),
+        (lambda: Regress().tokenize([Sentences("17", "a", None, "b")], READER), "17.*not a number"),
+        (lambda: Regress().tokenize([Sentences("17", "a", None, float("nan"))], READER), "17.*nan"),
+        (lambda: Choose(2).tokenize([Choice("17", "a", ())], READER), "17 has 0"),
+        (lambda: Choose(2).tokenize([Choice("17", "a", ("b",) * 3)], READER), "17 has 3"),
+        (lambda: Choose(2).tokenize([Choice("17", "a", ("b",), 1)], READER), "17.*choice 1"),
+        (
+            lambda: Tag(TAGS).tokenize([Tagged("17", ("a",), ("O", "O"))], READER),
+            "17.*1 words and 2",
+        ),
+        (lambda: Tag(TAGS).tokenize([Tagged("17", ("a",), ("B-LOC",))], READER), "17.*B-LOC"),
     ],
 )
 def test_what_cannot_be_is_refused_where_it_is(make: Any, word: str) -> None:

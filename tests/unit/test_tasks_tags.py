@@ -11,9 +11,8 @@ from reading_tasks import NOTHING, FakeReader, Small, batch, number_of, rows
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Tagged
+from clozelab.finetuning.examples import Tagged, Tags
 from clozelab.finetuning.kinds.tag import Tag
-from clozelab.finetuning.predictions import Tags
 
 torch.set_num_threads(1)
 TAGS = ("O", "B-PER", "I-PER", "B-LOC")
@@ -37,7 +36,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
     examples: list[Tagged], length: int, last: bool
 ) -> None:
     reader = FakeReader(length=length, mark_last=last)
-    laid = KIND.lay(examples, reader)
+    laid = KIND.tokenize(examples, reader)
     lengths = np.diff(laid.starts)
     assert lengths.max() <= length
     met: dict[int, list[int]] = {number: [] for number in range(len(examples))}
@@ -59,7 +58,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
 @settings(max_examples=100, deadline=None)
 @given(sentences(), st.integers(3, 40))
 def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
-    laid = KIND.lay(examples, FakeReader(length=length))
+    laid = KIND.tokenize(examples, FakeReader(length=length))
     labels = laid.targets.columns["labels"]
     outputs = rows(laid, KIND.name, torch.from_numpy(np.eye(4)[labels] * 30))
     for example, found in zip(examples, KIND.decode(laid, outputs, examples), strict=True):
@@ -75,7 +74,7 @@ def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted
         Tagged("y", ("aaabbbcccdddeee", "f"), ("O",) * 2),
         Tagged("z", (), ()),
     ]
-    laid = KIND.lay(examples, FakeReader(length=6))
+    laid = KIND.tokenize(examples, FakeReader(length=6))
     assert np.diff(laid.starts).tolist() == [6, 5, 6, 3, 2]
     assert laid.owners.tolist() == [0, 0, 1, 1, 2]
     assert np.diff(laid.targets.starts).tolist() == [2, 2, 1, 1, 0]
@@ -87,7 +86,7 @@ def test_a_sentence_is_split_between_words_as_late_as_may_be_and_that_is_counted
 def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:
     """The loss is that of the first pieces: as many rows as words, and no more."""
     example = Tagged("x", ("aaabbbccc", "d"), ("B-PER", "O"))
-    model, laid = Small(KIND), KIND.lay([example], FakeReader())
+    model, laid = Small(KIND), KIND.tokenize([example], FakeReader())
     given_ = batch(laid, KIND.name, idle=3)
     (logits,) = model.logits(given_)
     sums = model(given_)
@@ -116,23 +115,23 @@ def test_sentences_that_break_the_scheme_are_counted_where_one_is_named() -> Non
     wrong = Tagged("wrong", ("Anna", "Bell"), ("O", "I-PER"))
     unknown = Tagged("unknown", ("Anna", "Bell"), None)
     some, reader = [right, wrong, unknown], FakeReader(length=20)
-    assert KIND.lay(some, reader).counts.numbers == {}
-    counts = Tag(TAGS, scheme="iob2").lay(some, reader).counts
+    assert KIND.tokenize(some, reader).counts.numbers == {}
+    counts = Tag(TAGS, scheme="iob2").tokenize(some, reader).counts
     assert counts.numbers == {"sentences whose tags break iob2": 1}
     assert counts.places == {"sentences whose tags break iob2": "wrong"}
-    accuracy = Tag(TAGS, scheme="iob2", metrics=("accuracy",)).lay(some, reader)
+    accuracy = Tag(TAGS, scheme="iob2", metrics=("accuracy",)).tokenize(some, reader)
     assert accuracy.counts.numbers == {}
 
 
 def test_tags_that_cannot_be_scored_are_refused_before_training() -> None:
     speech, reader = Tagged("a", ("cats", "sleep"), ("NNS", "VBP")), FakeReader(length=20)
     with pytest.raises(UserError, match=r"tag 'NNS' is neither O nor .* or score by accuracy"):
-        Tag(("NNS", "VBP")).lay([speech], reader)
-    Tag(("NNS", "VBP"), metrics=("accuracy",)).lay([speech], reader)
-    Tag(("NNS", "VBP")).lay([speech._replace(tags=None)], reader)  # to predict needs no score
+        Tag(("NNS", "VBP")).tokenize([speech], reader)
+    Tag(("NNS", "VBP"), metrics=("accuracy",)).tokenize([speech], reader)
+    Tag(("NNS", "VBP")).tokenize([speech._replace(tags=None)], reader)  # to predict needs no score
     whole = Tagged("a", ("Anna", "sleeps"), ("S-PER", "O"))
     with pytest.raises(UserError, match="tag 2, 'S-PER', is not of iob2"):
-        Tag(("O", "S-PER"), scheme="iob2").lay([whole], reader)
+        Tag(("O", "S-PER"), scheme="iob2").tokenize([whole], reader)
 
 
 def test_a_scheme_makes_scoring_strict() -> None:

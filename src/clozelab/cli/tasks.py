@@ -22,7 +22,7 @@ from clozelab.errors import UserError
 from clozelab.interrupts import Stopped
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.files.found import Found
+    from clozelab.finetuning.files.splits import Found
     from clozelab.finetuning.finetune import Happened, Plan
     from clozelab.finetuning.kinds import TaskKind
     from clozelab.finetuning.request import Order

@@ -13,7 +13,7 @@ from clozelab.cli.streams import STDIN, read_stdin, sound
 from clozelab.errors import UserError
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.taskfile import Assignment
+    from clozelab.finetuning.task import TunedTask
     from clozelab.models.load import Loaded
 
 
@@ -56,7 +56,7 @@ def _read(file: str | None) -> str:
         raise UserError(f"{file}: is not UTF-8 text; convert it to UTF-8") from None
 
 
-def _of_command(task: Assignment, texts: Sequence[str]) -> list[Any]:
+def _of_command(task: TunedTask, texts: Sequence[str]) -> list[Any]:
     """Each --text an example, or all of them one where the kind takes several."""
     several = task.kind.takes(imported=task.imported).most > 1
     rows = [list(texts)] if several else [[text] for text in texts]
@@ -64,7 +64,7 @@ def _of_command(task: Assignment, texts: Sequence[str]) -> list[Any]:
     return [_checked(task, row, n, place="--text", remedies=remedies) for n, row in enumerate(rows)]
 
 
-def _of_lines(task: Assignment, text: str, place: str) -> list[Any]:
+def _of_lines(task: TunedTask, text: str, place: str) -> list[Any]:
     """A line an example, unless the kind has it otherwise."""
     if not text.strip():
         raise UserError(f"{place}: is empty; give it a text a line")
@@ -76,7 +76,7 @@ def _of_lines(task: Assignment, text: str, place: str) -> list[Any]:
 
 
 def _checked(
-    task: Assignment, texts: list[str], number: int, *, place: str, remedies: tuple[str, str]
+    task: TunedTask, texts: list[str], number: int, *, place: str, remedies: tuple[str, str]
 ) -> Any:
     """An example of so many texts as its kind takes; remedies are for too few and for too many."""
     from clozelab.finetuning.predict import example

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Batch, Ints, Reader
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.laying import Laid
+from clozelab.finetuning.tokenized import TokenizedExamples
 from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved
@@ -22,22 +22,22 @@ _MANY = 1 << 40  # more than there can be
 
 
 @dataclass(frozen=True)
-class Judge:
-    """Some examples of a task, laid for one encoder."""
+class Evaluator:
+    """Some examples of a task, tokenized for one encoder."""
 
     kind: TaskKind
     examples: Sequence[Any]
-    laid: Laid
+    tokenized: TokenizedExamples
 
     @classmethod
-    def of(cls, kind: TaskKind, examples: Sequence[Any], reader: Reader) -> Judge:
+    def of(cls, kind: TaskKind, examples: Sequence[Any], reader: Reader) -> Evaluator:
         """The examples as that reader reads them."""
-        return cls(kind, examples, kind.lay(examples, reader))
+        return cls(kind, examples, kind.tokenize(examples, reader))
 
     @cached_property
     def share(self) -> PackedExamples:
         """The blocks as they are packed."""
-        return shared(self.laid, self.kind.name)
+        return packed(self.tokenized, self.kind.name)
 
     def predictions(self, model: Tuned, device: torch.device, *, tokens: int) -> list[Any]:
         """One for each example."""
@@ -53,7 +53,7 @@ class Judge:
         rows = model.head.rows
         for numbers in batched(self.share, tokens, alone=rows == "group"):
             share = self.share.select(numbers)
-            batch = moved(laid_out(share, slice(0, len(share))), device)
+            batch = moved(collated(share, slice(0, len(share))), device)
             found = model.predict(batch).float().cpu().numpy()
             by = share.targets[self.kind.name].starts if rows == "slots" else share.starts
             cuts = [0, len(found)] if rows == "group" else by[share.units].tolist()
@@ -61,18 +61,22 @@ class Judge:
                 outputs[number] = found[first:stop]
             yield len(outputs)
         ordered = [outputs[number] for number in range(len(outputs))]
-        return self.kind.decode(self.laid, ordered, self.examples)
+        return self.kind.decode(self.tokenized, ordered, self.examples)
 
 
-def shared(laid: Laid, name: str) -> PackedExamples:
-    """Laid examples as blocks to pack."""
-    lengths = np.diff(laid.starts)
-    places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
+def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
+    """TokenizedExamples examples as blocks to pack."""
+    lengths = np.diff(tokenized.starts)
+    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     places = places.astype(np.int32)
-    columns: dict[str, Array] = {**laid.columns, "places": places}
-    alone = len(laid.groups) - 1 == len(lengths)
+    columns: dict[str, Array] = {**tokenized.columns, "places": places}
+    alone = len(tokenized.groups) - 1 == len(lengths)
     return PackedExamples(
-        columns, laid.starts, {name: laid.targets}, None, None if alone else laid.groups
+        columns,
+        tokenized.starts,
+        {name: tokenized.targets},
+        None,
+        None if alone else tokenized.groups,
     )
 
 
@@ -93,7 +97,7 @@ def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Itera
         done += many
 
 
-def laid_out(share: PackedExamples, part: slice) -> Batch:
+def collated(share: PackedExamples, part: slice) -> Batch:
     """Some blocks as a batch without dummies, its rows no longer than its longest block."""
     lengths = np.diff(share.starts)[part]
     slots = dict.fromkeys(share.targets, _MANY)

@@ -8,27 +8,29 @@ done again; what was interrupted goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clozelab import statistics
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import claim, kind_of, locked, mark, write_text
-from clozelab.finetuning import protocols, taskfile
+from clozelab.finetuning import protocols
 from clozelab.finetuning.inputs import (
-    Lesson,
+    FinetuneInputs,
     forget,
     found_of,
-    lesson,
+    inputs_for,
     opened,
     tuning_of,
 )
 from clozelab.finetuning.request import Data, Order, refuse_changed, settled, with_settings
-from clozelab.finetuning.summary import summary
+from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import Stopped, first_done
 from clozelab.models.load import Loaded, load
@@ -121,7 +123,7 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, saving: SaveOptions) ->
         for order in _left(plan, out):
             if sign:  # it came while the last step of the one before was taken
                 raise KeyboardInterrupt(sign)
-            for happened in trial(lesson(order), out / order.name, machine, saving, world):
+            for happened in trial(inputs_for(order), out / order.name, machine, saving, world):
                 yield happened
                 if isinstance(happened.event, Ended):
                     sign = happened.event.signal
@@ -144,7 +146,7 @@ def _finish(plan: Plan, out: Path) -> None:
 
 
 def trial(
-    given: Lesson, place: Path, machine: Machine, saving: SaveOptions, world: World
+    given: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
 ) -> Iterator[Happened]:
     """One fine-tuning from where it stands."""
     run = Run(place)
@@ -154,7 +156,7 @@ def trial(
     work = Trial(given, machine, world)
     name = f"{place.parent.name}/{place.name}"
     again = "the same finetune command"
-    often = work.draws.epoch if saving.evaluate_every is None else saving.evaluate_every
+    often = work.sampler.epoch if saving.evaluate_every is None else saving.evaluate_every
     saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
     session = Session(work, run, saving, again=again)
     # A process may outlive the one that holds the whole folder by a few seconds.
@@ -165,13 +167,13 @@ def trial(
 
 def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     """Begin a trial, or go on with it, in a folder that is ours alone."""
-    run, world, given = session.run, work.world, work.lesson
+    run, world, given = session.run, work.world, work.inputs
     begun = run.recipe_file.exists()
     if world.is_main:
         tidy(run.checkpoints, keep=session.saving.keep)
         if not begun:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
-        write_text(run.path / TASK, taskfile.to_toml(given.task))
+        write_text(run.path / TASK, to_toml(given.task))
     world.barrier()
     found, passed = newest(run.checkpoints)
     for line in passed:
@@ -302,5 +304,52 @@ def _spread(
 def _alone(order: Order, place: Path, machine: Machine, saving: SaveOptions) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
-        happened = trial(lesson(order), place, machine, saving, world)
+        happened = trial(inputs_for(order), place, machine, saving, world)
         return [one.event for one in happened if isinstance(one.event, Said | Ended)]
+
+
+def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Every score of every trial in the folder, a summary over seeds, and the best trial.
+
+    `cells` are those of the grid that was asked for last; others keep their place.
+    """
+    before = (Run(out).result() or {}).get("cells", [])
+    settings = {one["name"]: one["settings"] for one in before}
+    settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in cells}
+    told: list[dict[str, Any]] = []
+    best, value = "", -math.inf
+    for name, cell in settings.items():
+        found = {
+            int(file.parent.name.removeprefix("seed-")): Run(file.parent).result() or {}
+            for file in (out / name).glob("seed-*/result.json")
+        }
+        done = {seed: found[seed] for seed in sorted(found) if "dev" in found[seed]}
+        if not done:
+            continue
+        for seed, result in done.items():
+            if result["selected"] > value:
+                best, value = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
+        scores = {seed: _scores(result) for seed, result in done.items()}
+        told.append(
+            {
+                "name": name,
+                "settings": cell,
+                "selected": statistics.summary([result["selected"] for result in done.values()]),
+                "scores": {
+                    metric: statistics.summary([one[metric] for one in scores.values()])
+                    for metric in next(iter(scores.values()))
+                },
+                "seeds": {str(seed): one for seed, one in scores.items()},
+                "diverged": len(found) - len(done),
+            }
+        )
+    if not told:
+        raise UserError(
+            f"{out}: every run diverged; lower the rate (--set rate=…) or lengthen the warm-up, in"
+            " a folder of its own"
+        )
+    return {"task": task, "best": best, "selected": value, "cells": told}
+
+
+def _scores(result: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in result["dev"].items() if name != "step"}

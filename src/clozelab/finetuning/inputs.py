@@ -1,4 +1,4 @@
-"""From a model's place and a task's files to a lesson: examples laid, weights to begin with."""
+"""From a model's place and a task's files to what a trial needs: examples and weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Counts
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
-from clozelab.finetuning.evaluator import Judge, shared
-from clozelab.finetuning.files.found import Found
+from clozelab.finetuning.config import FinetuneConfig
+from clozelab.finetuning.evaluator import Evaluator, packed
+from clozelab.finetuning.files.splits import Found
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, Order, absolute, refuse_changed
-from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
-from clozelab.finetuning.tuning import Tuning
 from clozelab.models.interop.families import family_for, summary
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
@@ -32,14 +32,14 @@ from clozelab.training.packing import PackedExamples
 
 
 @dataclass(frozen=True)
-class Lesson:
+class FinetuneInputs:
     """What to fine-tune, and on what."""
 
-    task: Assignment
+    task: TunedTask
     recipe: Recipe
     tokenizer: Tokenizer
     share: PackedExamples  # the training examples
-    dev: Mapping[str, Judge]  # the first selects
+    dev: Mapping[str, Evaluator]  # the first selects
     start: Mapping[str, Tensor]  # weights to begin with, by name; others are fresh
     seed: int
     origin: str | None  # where they came from
@@ -56,11 +56,11 @@ class Read:
 
     kind: TaskKind
     train: PackedExamples
-    dev: dict[str, Judge]
+    dev: dict[str, Evaluator]
     notes: tuple[str, ...]
 
 
-def lesson(order: Order) -> Lesson:
+def inputs_for(order: Order) -> FinetuneInputs:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     given = opened(order.model)
     tuning = tuning_of(order, given)
@@ -74,8 +74,8 @@ def lesson(order: Order) -> Lesson:
     read = _read(order.model, order.data, kind, length)
     share = _with_language_model(read.train) if tuning.lm_weight else read.train
     teacher = _taught(order, given, read.kind)
-    return Lesson(
-        task=Assignment(order.data.task, read.kind, tuning, order.data.columns),
+    return FinetuneInputs(
+        task=TunedTask(order.data.task, read.kind, tuning, order.data.columns),
         recipe=given.recipe,
         tokenizer=given.tokenizer,
         share=share,
@@ -103,7 +103,7 @@ def forget() -> None:
         kept.cache_clear()
 
 
-def tuning_of(order: Order, given: Loaded) -> Tuning:
+def tuning_of(order: Order, given: Loaded) -> FinetuneConfig:
     """The protocol's settings for the task, with the user's own over them."""
     found = found_of(order.data)
     protocol = order.protocol or protocols.protocol_for(given.recipe)
@@ -123,13 +123,15 @@ def _read(model: str, data: Data, kind: TaskKind, length: int) -> Read:
     given, found = opened(model), found_of(data)
     reader = TaskReader(given.recipe, given.tokenizer, length)
     splits = _dev_sets(data, found)
-    laid = kind.lay(found.read("train"), reader, training=True)
-    judges = {name: Judge.of(kind, found.read(name), reader) for name in splits}
-    told = [*found.notes, *_counted(found.counts), *_counted(laid.counts)]
+    tokenized = kind.tokenize(found.read("train"), reader, training=True)
+    evaluators = {name: Evaluator.of(kind, found.read(name), reader) for name in splits}
+    told = [*found.notes, *_counted(found.counts), *_counted(tokenized.counts)]
     told += [
-        f"{name}: {line}" for name, one in judges.items() for line in _counted(one.laid.counts)
+        f"{name}: {line}"
+        for name, one in evaluators.items()
+        for line in _counted(one.tokenized.counts)
     ]
-    return Read(kind, shared(laid, kind.name), judges, tuple(told))
+    return Read(kind, packed(tokenized, kind.name), evaluators, tuple(told))
 
 
 def _dev_sets(data: Data, found: Found) -> list[str]:
@@ -141,10 +143,10 @@ def _dev_sets(data: Data, found: Found) -> list[str]:
     return splits
 
 
-def kind_for(given: Loaded, found: Found, tuning: Tuning) -> TaskKind:
+def kind_for(given: Loaded, found: Found, tuning: FinetuneConfig) -> TaskKind:
     """The task's kind with a head that the encoder's class in transformers has too.
 
-    What the protocol or the user sets of it is laid over that.
+    What the protocol or the user sets of it overrides that.
     """
     names = {field.name for field in fields(found.part)}  # type: ignore[arg-type]
     settings: dict[str, Any] = dict(found.settings)
@@ -168,7 +170,7 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
 
-def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
+def _length(given: Loaded, tuning: FinetuneConfig) -> tuple[int, list[str]]:
     """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
     length = given.block_length(tuning.length)
     if length == tuning.length:
@@ -176,7 +178,7 @@ def _length(given: Loaded, tuning: Tuning) -> tuple[int, list[str]]:
     return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
 
 
-def _start(given: Loaded, kind: TaskKind, tuning: Tuning) -> dict[str, Tensor]:
+def _start(given: Loaded, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
@@ -218,7 +220,7 @@ def _taught(order: Order, given: Loaded, kind: TaskKind) -> Tuned | None:
     return teacher.model
 
 
-def _chained(order: Order, given: Loaded, tuning: Tuning) -> list[str]:
+def _chained(order: Order, given: Loaded, tuning: FinetuneConfig) -> list[str]:
     """What to say where the protocol goes on from another task's model and this is none."""
     before = given.task.name if given.task is not None else None
     if order.fresh or tuning.after in (None, before):

@@ -4,13 +4,12 @@ The one door by which `models` comes in here, and only for a model that has a ta
 """
 
 from clozelab.finetuning.predict import predict, reader_of
-from clozelab.finetuning.taskfile import Assignment, parse, to_toml
-from clozelab.finetuning.taskhead import inward, outward
+from clozelab.finetuning.task import TunedTask, inward, outward, parse, to_toml
 from clozelab.finetuning.tuned import Tuned, build
 
 __all__ = [
-    "Assignment",
     "Tuned",
+    "TunedTask",
     "build",
     "inward",
     "outward",

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import Judge
+from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.found import Found
 from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.files.splits import Found
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
-from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.load import Loaded
 from clozelab.models.reader import TaskReader
@@ -42,11 +42,11 @@ def follow(
     """As `predict`, of examples, yielding how much is done out of how much."""
     task, model = fine_tuned(given)
     kind = task.kind.suited(examples, imported=task.imported)
-    judge = Judge.of(kind, examples, reader_of(given, task))
-    total = len(judge.laid.groups) - 1
+    evaluator = Evaluator.of(kind, examples, reader_of(given, task))
+    total = len(evaluator.tokenized.groups) - 1
     with join(device) as world:
         model = model.to(world.device)
-        following = judge.follow(model, world.device, tokens=_TOKENS)
+        following = evaluator.follow(model, world.device, tokens=_TOKENS)
         while True:
             try:
                 yield next(following), total
@@ -123,13 +123,13 @@ def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any
     return Data(_word(task, file, columns), test=file, columns=columns).found().read("test")
 
 
-def _word(task: Assignment, file: str, columns: Sequence[str]) -> str:
+def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
     named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
     return task.kind.word(Path(file), Asked(columns=named), imported=task.imported)
 
 
-def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
+def fine_tuned(given: Loaded) -> tuple[TunedTask, Tuned]:
     """The task and the model; refused if it was never tuned on one."""
     if given.task is None or not isinstance(given.model, Tuned):
         raise UserError(
@@ -139,7 +139,7 @@ def fine_tuned(given: Loaded) -> tuple[Assignment, Tuned]:
     return given.task, given.model
 
 
-def reader_of(given: Loaded, task: Assignment) -> TaskReader:
+def reader_of(given: Loaded, task: TunedTask) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
     return given.reader(given.block_length(task.tuning.length))
 

@@ -1,6 +1,6 @@
-"""Protocols: how each paper tunes its encoder to each task, as TOML files of `Tuning` settings.
+"""Protocols: how each paper tunes its encoder to each task, as TOML files.
 
-[default] is complete; [kinds.answer] is laid over it for a kind of task and [tasks.cola] over both,
+[default] is complete; [kinds.answer] overrides it for a kind of task, [tasks.cola] both,
 key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
 place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
 itself. All of a file is checked when it is read.
@@ -21,9 +21,9 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import PROTOCOLS, Table, written
 from clozelab.errors import UserError
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.files.named import ELSEWHERE, NAMED
 from clozelab.finetuning.kinds import KINDS, TaskKind, own_words
-from clozelab.finetuning.tuning import Tuning
 from clozelab.nearest import remedy
 
 OURS = "ours"
@@ -33,7 +33,7 @@ _MANY = ("kinds", "tasks", "grids")  # tables of tables
 _WORDS = ("default", "grid", *_MANY)
 _SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
 _TASK = "task."  # what the settings of a kind of task begin with
-_FIELDS = [field.name for field in fields(Tuning)]
+_FIELDS = [field.name for field in fields(FinetuneConfig)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
 _LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
 
@@ -82,7 +82,9 @@ def _paper(recipe: Recipe) -> str:
     return next((paper for paper, is_so in marks.items() if is_so), "bert")
 
 
-def read(protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()) -> Tuning:
+def read(
+    protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()
+) -> FinetuneConfig:
     """The settings for a task, with `key=value` overrides; one's own goes by its kind."""
     tables, place = _load(protocol)
     _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
@@ -194,11 +196,13 @@ def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
     }
 
 
-def _made(table: Table, *, place: str, key: str, task: str | None, kind: str | None) -> Tuning:
+def _made(
+    table: Table, *, place: str, key: str, task: str | None, kind: str | None
+) -> FinetuneConfig:
     own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
     chosen = {name[len(_TASK) :]: value for name, value in table.items() if name not in own}
     own["task"] = _task_lines(chosen, kind, place=place, key=f"{key}.task")
-    tuning: Tuning = build(Tuning, own, place=place, key=key)
+    tuning: FinetuneConfig = build(FinetuneConfig, own, place=place, key=key)
     if tuning.after is not None:
         _known(tuning.after, tasks(), f'{place}: {key}.after = "{tuning.after}"')
         if tuning.after == task:
@@ -209,7 +213,7 @@ def _made(table: Table, *, place: str, key: str, task: str | None, kind: str | N
 def kind_with(
     settings: Mapping[str, Any], lines: tuple[str, ...], kind: str, *, place: str
 ) -> TaskKind:
-    """The kind with what is known of its examples, and the lines of a `Tuning.task` over that."""
+    """The kind by its examples, and by the lines of a `FinetuneConfig.task` over that."""
     table = {**settings, **tomllib.loads("\n".join(lines))}
     part: TaskKind = build(KINDS[kind], table, place=place, key="task")
     return part
@@ -283,7 +287,7 @@ def _kind(task: str) -> str:
 
 
 def _place(name: str) -> tuple[int, str]:
-    """Where a setting stands among others: as in `Tuning`, then those of the kind of task."""
+    """Where a setting stands among others: as in `FinetuneConfig`, then those of the kind."""
     return _FIELDS.index(name) if name in _FIELDS else len(_FIELDS), name
 
 

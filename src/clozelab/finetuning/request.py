@@ -12,10 +12,9 @@ from typing import Any
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning import protocols
-from clozelab.finetuning.files.found import Found, find
 from clozelab.finetuning.files.hub import is_hub
 from clozelab.finetuning.files.lines import located
-from clozelab.finetuning.files.own import own
+from clozelab.finetuning.files.splits import Found, find, own
 from clozelab.finetuning.files.tables import Table
 from clozelab.finetuning.kinds import own_words
 

@@ -1,7 +1,7 @@
 """Which examples make a step of a fine-tuning: a pure function of seed and step.
 
 Every epoch has an order of its own. What has to be judged together stays together, and the blocks
-of a step are laid out sorted by length, or in one shape for a model that is compiled.
+of a step are collated sorted by length, or in one shape for a model that is compiled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from clozelab.contracts import Batch, Ints, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.evaluator import laid_out
+from clozelab.finetuning.evaluator import collated
 from clozelab.keys import key, mix
 from clozelab.packed import sums
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
@@ -21,7 +21,7 @@ from clozelab.training.packing import BatchShape, PackedExamples, batch_shape
 _SAMPLE = 512  # groups that show how long examples are
 
 
-class Draws:
+class StepSampler:
     """The training examples of one task, drawn for one process out of `ranks`."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Draws:
         )
 
     def batches(self, share: PackedExamples, *, tokens: int) -> list[Batch]:
-        """A part laid out without dummies, so many tokens and padding at a time."""
+        """A part collated without dummies, so many tokens and padding at a time."""
         lengths = sums(np.diff(share.starts), share.units)
         share = share.select(np.argsort(-lengths, kind="stable"))
-        return [laid_out(share, part) for part in self._parts(share, tokens)]
+        return [collated(share, part) for part in self._parts(share, tokens)]
 
     def room(self, *, tokens: int) -> BatchShape:
         """Micro-batches of one shape, by a sample of the examples, the same for every seed."""

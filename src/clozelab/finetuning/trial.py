@@ -16,11 +16,10 @@ from torch import Tensor
 
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
-from clozelab.finetuning import taskfile
-from clozelab.finetuning.evaluator import laid_out
-from clozelab.finetuning.inputs import Lesson
-from clozelab.finetuning.steps import Draws
-from clozelab.finetuning.taskfile import Assignment
+from clozelab.finetuning.evaluator import collated
+from clozelab.finetuning.inputs import FinetuneInputs
+from clozelab.finetuning.steps import StepSampler
+from clozelab.finetuning.task import TunedTask, parse, to_toml
 from clozelab.finetuning.tuned import Tuned, build
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import TASK, machine_facts
@@ -45,37 +44,37 @@ class Best:
     value: float
     step: int
     scores: Mapping[str, float]
-    task: Assignment
+    task: TunedTask
     weights: Mapping[str, Tensor]
 
     def told(self) -> dict[str, Any]:
         """All but the weights, for a checkpoint's state."""
         told = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
-        return {**told, "task": taskfile.to_toml(self.task)}
+        return {**told, "task": to_toml(self.task)}
 
 
 class Trial:
     """A lesson set up on a machine."""
 
-    def __init__(self, lesson: Lesson, machine: Machine, world: World) -> None:
-        self.lesson, self.machine, self.world = lesson, machine, world
-        self.tuning, self.kind = lesson.task.tuning, lesson.task.kind
+    def __init__(self, inputs: FinetuneInputs, machine: Machine, world: World) -> None:
+        self.inputs, self.machine, self.world = inputs, machine, world
+        self.tuning, self.kind = inputs.task.tuning, inputs.task.kind
         self.precision = machine.precision_on(world.device)
-        self.tokens = machine.tokens(world.device, lesson.recipe)
+        self.tokens = machine.tokens(world.device, inputs.recipe)
         self.model = self._model()
-        self.draws = Draws(
-            lesson.share,
+        self.sampler = StepSampler(
+            inputs.share,
             self.kind.name,
             sequences=self.tuning.sequences,
-            seed=lesson.seed,
+            seed=inputs.seed,
             alone=self.model.head.rows == "group",
             rank=world.rank,
             ranks=world.size,
         )
-        self.schedule = self.tuning.schedule(len(self.draws.numbers))
+        self.schedule = self.tuning.schedule(len(self.sampler.numbers))
         self.compiled = self._compiles()
         self.train_state = self._train_state()
-        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
+        self.room = self.sampler.room(tokens=self.tokens) if self.compiled else None
         self.best: Best | None = None
 
     def start(self) -> Cursor:
@@ -84,12 +83,12 @@ class Trial:
 
     def began(self, first: int) -> Began:
         """What the run will do."""
-        share, device = self.lesson.share, self.world.device
+        share, device = self.inputs.share, self.world.device
         length = share.tokens / max(len(share), 1)
-        recipe = self.lesson.recipe
+        recipe = self.inputs.recipe
         size = recipe.tokenizer.vocabulary
         return Began(
-            name=self.lesson.task.name,
+            name=self.inputs.task.name,
             recipe=recipe,
             first=first,
             steps=self.schedule.total,
@@ -103,7 +102,7 @@ class Trial:
 
     def notes(self) -> list[str]:
         """What a user would want to know before the first step."""
-        return list(self.lesson.notes)
+        return list(self.inputs.notes)
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step on: each job prepares one step."""
@@ -112,12 +111,12 @@ class Trial:
 
     def prepare(self, step: int) -> Prepared:
         """One process's part of a step."""
-        share = self.draws.take(step)
+        share = self.sampler.take(step)
         if self.room is not None:
             batches, blank = self.room.batches(share), self.room.collate(share, slice(0, 0))
         else:
-            batches = self.draws.batches(share, tokens=self.tokens)
-            blank = laid_out(share, slice(0, 0))
+            batches = self.sampler.batches(share, tokens=self.tokens)
+            blank = collated(share, slice(0, 0))
         gpu = self.world.device.type == "cuda"
         return Prepared(
             number=step,
@@ -127,12 +126,12 @@ class Trial:
             tokens=share.tokens,
             factor=self.schedule.factor(step),
             weights={self.kind.name: 1.0, "causal_lm": self.tuning.lm_weight},
-            after=Cursor(0, (divmod(step + 1, self.draws.epoch),)),
+            after=Cursor(0, (divmod(step + 1, self.sampler.epoch),)),
         )
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
-        if self.tokens < 2 * self.draws.longest or self.world.size > 1:
+        if self.tokens < 2 * self.sampler.longest or self.world.size > 1:
             raise UserError(
                 f"{self.world.device}: out of memory with {self.tokens:,} tokens at a time;"
                 " use --recompute, shorter blocks (--set length=…) or a smaller model"
@@ -141,21 +140,21 @@ class Trial:
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
         self.tokens //= 2
-        self.room = self.draws.room(tokens=self.tokens) if self.compiled else None
+        self.room = self.sampler.room(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
         """The scores on the dev sets; the best weights are kept."""
         scores: dict[str, float] = {}
-        task = self.lesson.task
+        task = self.inputs.task
         value = 0.0
         with plainly(self.train_state.model) as model:
             assert isinstance(model, Tuned)
-            for place, (name, judge) in enumerate(self.lesson.dev.items()):
-                predictions = judge.predictions(model, self.world.device, tokens=self.tokens)
+            for place, (name, evaluator) in enumerate(self.inputs.dev.items()):
+                predictions = evaluator.predictions(model, self.world.device, tokens=self.tokens)
                 if not place:  # the first dev set is also what a threshold is chosen on
-                    task = replace(task, kind=task.kind.calibrated(predictions, judge.examples))
-                scored = task.kind.score(task.kind.decided(predictions), judge.examples)
+                    task = replace(task, kind=task.kind.calibrated(predictions, evaluator.examples))
+                scored = task.kind.score(task.kind.decided(predictions), evaluator.examples)
                 value = value if place else task.kind.selects(scored)
                 scores |= {_called(what, name): score for what, score in scored.items()}
         if self.best is None or value > self.best.value:
@@ -168,7 +167,7 @@ class Trial:
     ) -> Path | None:
         """At the end the best weights alone; before, all that the run needs to go on."""
         best = self.best
-        state = {"seed": self.lesson.seed, "best": best.told() if best else None, **state}
+        state = {"seed": self.inputs.seed, "best": best.told() if best else None, **state}
         if ends:
             assert best is not None
             if not self.world.is_main:
@@ -188,7 +187,7 @@ class Trial:
             self.train_state,
             self.world,
             state=state,
-            texts=self._texts(self.lesson.task),
+            texts=self._texts(self.inputs.task),
             keep=1,
             more={f"{_BEST}{name}": value for name, value in best.weights.items()} if best else {},
         )
@@ -199,7 +198,7 @@ class Trial:
         if told:
             tensors = found.tensors()
             kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
-            task = taskfile.parse(told["task"], str(found.path))
+            task = parse(told["task"], str(found.path))
             self.best = Best(told["value"], told["step"], told["scores"], task, kept)
         if found.step == self.schedule.total:
             return self.start()  # it has the best weights alone: only their result is to be written
@@ -214,7 +213,7 @@ class Trial:
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
-        device, lesson = self.world.device, self.lesson
+        device, inputs = self.world.device, self.inputs
         return {
             **machine_facts(),
             **machines.facts(device),
@@ -226,29 +225,29 @@ class Trial:
             "kernels": self.machine.fuses(device, compiled=self.compiled),
             "graphs": self.train_state.replays,
             "processes": self.world.size,
-            "seed": lesson.seed,
-            "task": lesson.task.name,
-            "from": lesson.origin,
-            "from_task": lesson.origin_task,
-            "teacher": lesson.teacher_origin,
-            "examples": len(self.draws.numbers),
-            "digests": dict(lesson.digests),
+            "seed": inputs.seed,
+            "task": inputs.task.name,
+            "from": inputs.origin,
+            "from_task": inputs.origin_task,
+            "teacher": inputs.teacher_origin,
+            "examples": len(self.sampler.numbers),
+            "digests": dict(inputs.digests),
         }
 
     def _compiles(self) -> bool:
         """As told, or on a GPU where a run is long enough and its model makes one graph."""
         if self.machine.compile is not None:
             return self.machine.compile
-        whole_graph = not self.lesson.recipe.encoder.recurrent
+        whole_graph = not self.inputs.recipe.encoder.recurrent
         whole_graph = whole_graph and self.tuning.reader == "linear"
         whole_graph = whole_graph and self.kind.one_graph
         return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
 
     def _model(self) -> Tuned:
-        model = build(self.lesson.recipe, self.kind, self.tuning, seed=self.lesson.seed)
-        begin_with(model, self.lesson.start)
-        if self.lesson.teacher is not None:
-            model.teacher = (self.lesson.teacher.eval().requires_grad_(False),)
+        model = build(self.inputs.recipe, self.kind, self.tuning, seed=self.inputs.seed)
+        begin_with(model, self.inputs.start)
+        if self.inputs.teacher is not None:
+            model.teacher = (self.inputs.teacher.eval().requires_grad_(False),)
             model.softness = (self.tuning.alpha, self.tuning.temperature)
         return model
 
@@ -256,7 +255,7 @@ class Trial:
         model, device = self.model, self.world.device
         self.machine.place((model, *model.teacher), device, compiled=self.compiled)
         # A step is so short that launching its kernels takes longer than running them.
-        recipe = self.lesson.recipe
+        recipe = self.inputs.recipe
         replays = self.machine.replays(device, recipe, compiled=self.compiled, usual=True)
         if self.compiled:
             machines.compile_model(model, replays=replays)
@@ -268,14 +267,14 @@ class Trial:
             wrapped,
             optimisers,
             self.tuning.clip,
-            self.lesson.seed,
+            self.inputs.seed,
             scaler=scaler,
             replays=replays,
         )
 
     def _scale(self, name: str) -> float:
         """A parameter's rate, by whether layers share that half of a layer."""
-        shape = self.lesson.recipe.encoder
+        shape = self.inputs.recipe.encoder
         shared = name.split(".")[1] in shape.shared_modules
         return self.tuning.scale(name, shape.layers, shared=shared)
 
@@ -283,11 +282,11 @@ class Trial:
         parameters = bare(self.train_state.model).named_parameters()
         return {name: full_tensor(value.detach()).cpu().clone() for name, value in parameters}
 
-    def _texts(self, task: Assignment) -> dict[str, str]:
+    def _texts(self, task: TunedTask) -> dict[str, str]:
         return {
-            "recipe.toml": recipes.to_toml(self.lesson.recipe),
-            "tokenizer.json": self.lesson.tokenizer.to_str(),
-            TASK: taskfile.to_toml(task),
+            "recipe.toml": recipes.to_toml(self.inputs.recipe),
+            "tokenizer.json": self.inputs.tokenizer.to_str(),
+            TASK: to_toml(task),
         }
 
 

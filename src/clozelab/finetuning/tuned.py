@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.errors import UserError
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.tuning import Tuning
 from clozelab.keys import root
 
 
@@ -83,7 +83,7 @@ class Tuned(nn.Module):
 
     def _taught(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
         """The loss on the labels and the distance from the teacher, weighed."""
-        from clozelab.finetuning.heads.soft import softened
+        from clozelab.finetuning.heads.losses import softened
 
         (teacher,), (share, temperature) = self.teacher, self.softness
         targets = batch.targets[self.task]
@@ -93,7 +93,7 @@ class Tuned(nn.Module):
         return {**sums, "loss": share * sums["loss"] + (1 - share) * apart, "soft": apart}
 
 
-def build(recipe: Recipe, kind: TaskKind, tuning: Tuning, *, seed: int) -> Tuned:
+def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) -> Tuned:
     """The model with fresh weights, the same for the same seed whatever was drawn before."""
     encoder: Any = recipe.encoder
     size = recipe.tokenizer.vocabulary
@@ -113,17 +113,16 @@ def build(recipe: Recipe, kind: TaskKind, tuning: Tuning, *, seed: int) -> Tuned
     return model
 
 
-def _dropping(encoder: Any, tuning: Tuning) -> Any:
+def _dropping(encoder: Any, tuning: FinetuneConfig) -> Any:
     """The encoder with the dropout that it is fine-tuned with."""
     rates = {"dropout": tuning.dropout, "attention_dropout": tuning.attention_dropout}
     told = {name: rate for name, rate in rates.items() if rate is not None}
     return replace(encoder, **{name: rate for name, rate in told.items() if hasattr(encoder, name)})
 
 
-def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
+def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module], int]:
     """What stands between encoder and head, and how wide its vectors are."""
-    from clozelab.finetuning.heads.features import Mix
-    from clozelab.finetuning.heads.recurrent import Recurrent
+    from clozelab.finetuning.heads.features import Mix, Recurrent
 
     width = encoder.vector_width
     found: dict[str, nn.Module] = {}
@@ -136,7 +135,7 @@ def _features(encoder: Any, tuning: Tuning) -> tuple[dict[str, nn.Module], int]:
     return found, width
 
 
-def _language_model(recipe: Recipe, tuning: Tuning) -> Any:
+def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
     """The objective that stays beside the task."""
     for part in recipe.objectives:
         if part.language_model == "causal":

@@ -26,7 +26,7 @@ from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
 from clozelab.training import checkpoint
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.taskfile import Assignment
+    from clozelab.finetuning.task import TunedTask
 
 _MARKS = 3  # around two texts, with one between them
 
@@ -139,13 +139,13 @@ def import_model(place: str, out: Path) -> Exchanged:
     return Exchanged(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
 
 
-def _toml(task: Assignment) -> str:
+def _toml(task: TunedTask) -> str:
     from clozelab.finetuning.loading import to_toml
 
     return to_toml(task)
 
 
-def _reader(given: Loaded, task: Assignment) -> TaskReader:
+def _reader(given: Loaded, task: TunedTask) -> TaskReader:
     """Texts as the model reads those of its task."""
     from clozelab.finetuning.loading import reader_of
 

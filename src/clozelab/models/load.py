@@ -36,7 +36,7 @@ from clozelab.text.vocabulary import within as in_table
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_checkpoint
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.taskfile import Assignment
+    from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
@@ -60,7 +60,7 @@ class Loaded:
     model: Model | Tuned  # in eval mode
     step: int = 0
     notes: tuple[str, ...] = ()
-    task: Assignment | None = None  # what it was fine-tuned for
+    task: TunedTask | None = None  # what it was fine-tuned for
     origin: Origin | None = None  # as what it came from another library, if it is that model
 
     @cached_property
@@ -156,7 +156,7 @@ def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
     origin: Origin | None = None
     if (found.path / origins.FILE).exists():
         origin = origins.parse(found.text(origins.FILE), str(found.path / origins.FILE))
-    task: Assignment | None = None
+    task: TunedTask | None = None
     if (found.path / TASK).exists():
         from clozelab.finetuning.loading import parse
 
@@ -172,7 +172,7 @@ def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
 
 
 def _shell(
-    recipe: Recipe, task: Assignment | None, origin: Origin | None, weights: Mapping[str, Tensor]
+    recipe: Recipe, task: TunedTask | None, origin: Origin | None, weights: Mapping[str, Tensor]
 ) -> Model | Tuned:
     """The model that some weights belong to, as it was trained or as it came."""
     model: Model | Tuned
@@ -212,7 +212,7 @@ def _foreign(place: str) -> Loaded:
         )
     dtype = str(_dtype(files.tensors)).removeprefix("torch.")
     origin = Origin(found.family, found.heads, found.bare, dtype, found.model_type)
-    task: Assignment | None = None
+    task: TunedTask | None = None
     if found.task is not None:
         from clozelab.finetuning.loading import inward
 

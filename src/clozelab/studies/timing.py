@@ -12,8 +12,8 @@ import torch
 
 from clozelab.config.recipe import Recipe
 from clozelab.finetuning import protocols
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.tuning import Tuning
 from clozelab.models.build import build
 from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.job import PretrainJob, PretrainTrainer
@@ -111,7 +111,7 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
     return total
 
 
-def tuning(request: StudyRequest, variant: str, task: str) -> Tuning:
+def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:
     """The settings of a variant's fine-tuning on a task: its protocol, and what it changes."""
     data = request.tasks()[task]
     kind = data.found().kind

@@ -11,8 +11,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.finetuning.examples import Span
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.predictions import Span
 
 _ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
 _NUMBER = re.compile(r"-?\d+\.\d+")

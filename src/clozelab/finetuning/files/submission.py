@@ -8,8 +8,8 @@ from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.files import check_output, write_text
-from clozelab.finetuning.files.found import Found
 from clozelab.finetuning.files.named import NAMED
+from clozelab.finetuning.files.splits import Found
 
 
 def check_submission(found: Found, split: str, *, folder: Path, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.finetuning.heads.judging import ABSENT, wide
+from clozelab.finetuning.heads.losses import ABSENT, wide
 from clozelab.finetuning.heads.span import around, both_ends
 from clozelab.layers import Linear, Norm, drop, initialise
 

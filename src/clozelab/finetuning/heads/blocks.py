@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from clozelab.contracts import Input
-from clozelab.finetuning.heads.judging import wide
+from clozelab.finetuning.heads.losses import wide
 
 
 def blocks(given: Input) -> Tensor:

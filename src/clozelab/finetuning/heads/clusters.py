@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums
 from clozelab.errors import UserError
-from clozelab.finetuning.heads.judging import ABSENT, labelled, wide
+from clozelab.finetuning.heads.losses import ABSENT, labelled, wide
 from clozelab.finetuning.heads.mentions import (
     Spans,
     averaged,

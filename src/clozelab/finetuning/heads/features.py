@@ -1,6 +1,6 @@
-"""Layers of a frozen encoder as features: chosen, added, weighed or set side by side.
+"""What stands between a frozen encoder and a head: layers chosen or mixed, and a BiLSTM over them.
 
-BERT §5.3 compares them; the weighted sum, γ Σ softmax(w)ⱼ hⱼ, is ELMo's (§3.2), without its norm.
+BERT §5.3 compares layers; the weighted sum, γ Σ softmax(w)ⱼ hⱼ, is ELMo's (§3.2), without its norm.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from clozelab.contracts import Encoded
+from clozelab.contracts import Encoded, Input
+from clozelab.finetuning.heads.blocks import blocks
 
 Chosen = Literal[
     "embeddings",
@@ -74,3 +76,45 @@ def _summed(states: list[Tensor]) -> Tensor:
     for state in states[1:]:
         total = total + state
     return total
+
+
+class Recurrent(nn.Module):
+    """Reads each block in both directions, none of another; in its weights' own precision.
+
+    It is not compiled: the lengths of the blocks are read on the CPU.
+    """
+
+    # Differs from BERT §5.3: all tokens of a block are read, not the first piece of each word.
+
+    def __init__(
+        self, width: int, hidden: int = 768, *, layers: int = 2, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.width = 2 * hidden
+        self.lstm = nn.LSTM(
+            width,
+            hidden,
+            num_layers=layers,
+            dropout=dropout if layers > 1 else 0.0,
+            bidirectional=True,
+            batch_first=True,
+        )
+
+    def forward(self, encoded: Encoded, given: Input) -> Encoded:
+        """What was encoded, with the states of both directions, [N, 2 · hidden]."""
+        states = encoded.states
+        rows = self._laid(states.to(next(self.lstm.parameters()).dtype), given)
+        # An empty block is read as one token, which is then nobody's.
+        lengths = given.starts.diff().clamp(min=1).cpu().long()
+        packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+        read, _ = self.lstm(packed)
+        out, _ = pad_packed_sequence(read, batch_first=True, total_length=given.longest)
+        cells = blocks(given) * given.longest + given.places
+        flat: Tensor = out.flatten(0, 1).index_select(0, cells)
+        return encoded._replace(states=flat.to(states.dtype))
+
+    def _laid(self, states: Tensor, given: Input) -> Tensor:
+        """[B, L, W] the blocks as rows; what lies beyond a block's end is never read."""
+        columns = torch.arange(given.longest, device=states.device)
+        cells = (given.starts[:-1, None] + columns).clamp(max=len(states) - 1)
+        return states.index_select(0, cells.flatten()).view(*cells.shape, -1)

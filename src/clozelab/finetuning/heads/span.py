@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.finetuning.heads.blocks import block_of
-from clozelab.finetuning.heads.judging import ABSENT, wide
+from clozelab.finetuning.heads.losses import ABSENT, wide
 from clozelab.layers import Linear, drop, initialise
 
 

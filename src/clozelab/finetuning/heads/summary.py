@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums
 from clozelab.finetuning.heads.blocks import block_of, means
-from clozelab.finetuning.heads.judging import ABSENT, classified, labelled, measured, wide
+from clozelab.finetuning.heads.losses import ABSENT, classified, labelled, measured, wide
 from clozelab.layers import Linear, drop, initialise
 
 if TYPE_CHECKING:

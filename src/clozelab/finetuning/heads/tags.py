@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums
-from clozelab.finetuning.heads.judging import classified, labelled, wide
+from clozelab.finetuning.heads.losses import classified, labelled, wide
 from clozelab.layers import Linear, drop, initialise
 
 

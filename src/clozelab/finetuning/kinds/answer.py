@@ -12,7 +12,7 @@ import numpy as np
 
 from clozelab.contracts import Counts, Ints, Reader
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Question
+from clozelab.finetuning.examples import Floats, Question, Span
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.questions import questions
@@ -24,9 +24,8 @@ from clozelab.finetuning.kinds.kind import (
     check_known,
     check_metrics,
 )
-from clozelab.finetuning.laying import Laid
 from clozelab.finetuning.metrics.chinese import HAN
-from clozelab.finetuning.predictions import Floats, Span
+from clozelab.finetuning.tokenized import TokenizedExamples
 
 if TYPE_CHECKING:
     from clozelab.finetuning.heads.beam import BeamHead
@@ -111,9 +110,11 @@ class Answer(TaskKind):
         chinese = not impossible and len(re.findall(f"[{HAN}]", text)) * 3 > len(text)
         return {"impossible": impossible, "language": "chinese" if chinese else "english"}
 
-    def lay(self, examples: Sequence[Question], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Question], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """A group a window."""
-        return windows.lay(
+        return windows.tokenize(
             examples,
             reader,
             question_limit=self.question_limit,
@@ -133,7 +134,7 @@ class Answer(TaskKind):
         return BeamHead(width, beams=self.beams, impossible=self.impossible, dropout=self.dropout)
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part; without `impossible` nothing judges that."""
+        """Parameters of the head, by part; without `impossible` nothing judges that."""
         if self.head == "span":
             return {"scores": 2 * width + 2}
         dense = 2 * width * width + width
@@ -142,14 +143,14 @@ class Answer(TaskKind):
         return {"start": width + 1, **ends, **judged}
 
     def decode(
-        self, laid: Laid, outputs: Sequence[Floats], examples: Sequence[Question]
+        self, tokenized: TokenizedExamples, outputs: Sequence[Floats], examples: Sequence[Question]
     ) -> list[Span]:
         """The best answer to each question over its windows."""
         read: list[list[tuple[decoding.Read, Ints, Ints]]] = [[] for _ in examples]
-        for window, owner in enumerate(laid.owners.tolist()):
-            where = slice(int(laid.starts[window]), int(laid.starts[window + 1]))
-            said = self._read(outputs[window], self._inside(laid, window, where))
-            begin, end = laid.kept["begin"][where], laid.kept["end"][where]
+        for window, owner in enumerate(tokenized.owners.tolist()):
+            where = slice(int(tokenized.starts[window]), int(tokenized.starts[window + 1]))
+            said = self._read(outputs[window], self._inside(tokenized, window, where))
+            begin, end = tokenized.kept["begin"][where], tokenized.kept["end"][where]
             read[owner].append((said, np.asarray(begin, int), np.asarray(end, int)))
         return [self._answer(*pair) for pair in zip(read, examples, strict=True)]
 
@@ -213,12 +214,12 @@ class Answer(TaskKind):
         withdrawn = span.null is not None and span.null > self.threshold
         return span.best[0].text if span.best and not withdrawn else ""
 
-    def _inside(self, laid: Laid, window: int, where: slice) -> decoding.Inside:
-        slot = int(laid.targets.starts[window])
+    def _inside(self, tokenized: TokenizedExamples, window: int, where: slice) -> decoding.Inside:
+        slot = int(tokenized.targets.starts[window])
         return decoding.Inside(
-            laid.kept["passage"][where].astype(bool),
-            laid.kept["most"][where].astype(bool),
-            int(laid.targets.columns["at"][slot]),
+            tokenized.kept["passage"][where].astype(bool),
+            tokenized.kept["most"][where].astype(bool),
+            int(tokenized.targets.columns["at"][slot]),
         )
 
     def _read(self, output: Floats, inside: decoding.Inside) -> decoding.Read:

@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.contracts import Counts, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Choice
+from clozelab.finetuning.examples import Choice, Floats, Picked, likelihoods
 from clozelab.finetuning.files.choices import choices
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
@@ -22,8 +22,7 @@ from clozelab.finetuning.kinds.kind import (
     check_metrics,
 )
 from clozelab.finetuning.kinds.summaries import CUT, Activation, Pool, check_head, head_parameters
-from clozelab.finetuning.laying import Laid, stacked
-from clozelab.finetuning.predictions import Floats, Picked, likelihoods
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.packed import offsets
 
 if TYPE_CHECKING:
@@ -94,7 +93,9 @@ class Choose(TaskKind):
         most = max([self.choices, *(len(example.seconds) for example in examples)])
         return replace(self, choices=most)
 
-    def lay(self, examples: Sequence[Choice], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Choice], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """A group an example: a block and a slot for each continuation.
 
         The last block has the slots of the continuations that are missing, so that a group always
@@ -137,7 +138,9 @@ class Choose(TaskKind):
         """Trainable numbers of the head, by part."""
         return head_parameters(self, width, 1)
 
-    def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Choice]) -> list[Picked]:
+    def decode(
+        self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Choice]
+    ) -> list[Picked]:
         """The likeliest continuation of each example."""
         predictions = []
         for rows, example in zip(outputs, examples, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.contracts import Counts, Reader, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.examples import Class, Floats, Sentences, likelihoods
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.sentences import has_pair, sentences
@@ -27,11 +27,10 @@ from clozelab.finetuning.kinds.summaries import (
     SentenceKind,
     check_head,
     head_parameters,
-    lay_texts,
     shown_texts,
+    tokenize_texts,
 )
-from clozelab.finetuning.laying import Laid, stacked
-from clozelab.finetuning.predictions import Class, Floats, likelihoods
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 
 if TYPE_CHECKING:
     from clozelab.finetuning.heads.summary import SummaryHead
@@ -100,9 +99,11 @@ class Classify(SentenceKind):
         pair = has_pair(file, asked) if imported else self.pair
         return "pairs" if pair else self.name
 
-    def lay(self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """One block and one slot an example."""
-        rows, counts = lay_texts(examples, reader, pair=self.pair)
+        rows, counts = tokenize_texts(examples, reader, pair=self.pair)
         columns = {
             "at": np.array([row.mark for row in rows], dtype=np.int64),
             "labels": np.array([self._number(example) for example in examples], dtype=np.int64),
@@ -120,7 +121,7 @@ class Classify(SentenceKind):
         return head_parameters(self, width, len(self.labels))
 
     def decode(
-        self, laid: Laid, outputs: list[Floats], examples: Sequence[Sentences]
+        self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Sentences]
     ) -> list[Class]:
         """The likeliest class of each example."""
         predictions = []

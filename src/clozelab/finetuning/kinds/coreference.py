@@ -14,7 +14,7 @@ import numpy as np
 
 from clozelab.contracts import Counts, Ints, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention, Pronoun
+from clozelab.finetuning.examples import Clusters, Document, Floats, Mention, Pronoun
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.documents import documents
 from clozelab.finetuning.files.named import Setting
@@ -36,9 +36,8 @@ from clozelab.finetuning.kinds.segments import (
     spelled,
     stretches,
 )
-from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.metrics.pronouns import PronounAnswer, gap
-from clozelab.finetuning.predictions import Clusters, Floats
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.packed import offsets
 
 if TYPE_CHECKING:
@@ -119,7 +118,9 @@ class Coreference(TaskKind):
         """The words of each sentence."""
         return [text.split() for text in texts]
 
-    def lay(self, examples: Sequence[Document], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Document], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """Documents as segments, a group each.
 
         For `training` a document of more than `train_segments` segments is several groups.
@@ -209,11 +210,11 @@ class Coreference(TaskKind):
         return {part: count for part, count in counts.items() if count}
 
     def decode(
-        self, laid: Laid, outputs: Sequence[Floats], examples: Sequence[Document]
+        self, tokenized: TokenizedExamples, outputs: Sequence[Floats], examples: Sequence[Document]
     ) -> list[Clusters]:
         """The clusters of each document: spans joined to their antecedents."""
         by_document: list[list[tuple[Mention, ...]]] = [[] for _ in examples]
-        for owner, rows in zip(laid.owners.tolist(), outputs, strict=True):
+        for owner, rows in zip(tokenized.owners.tolist(), outputs, strict=True):
             by_document[owner] += linked(rows)
         return [Clusters(tuple(clusters)) for clusters in by_document]
 

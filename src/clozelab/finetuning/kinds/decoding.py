@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.contracts import Bools, Ints
-from clozelab.finetuning.predictions import Candidate, Floats, likelihoods
+from clozelab.finetuning.examples import Candidate, Floats, likelihoods
 
 Wide = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
 """What a kind of task is: all that fine-tuning, predicting and studies ask of one.
 
 A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are what task.toml holds:
-numbers, words and tuples of them. It must have `read`, `example`, `lay`, `build`, `parameters`,
-`decode` and `score`; the rest has a default that suits most kinds. `KINDS` names it.
+numbers, words and tuples of them. It must have `read`, `example`, `tokenize`, `build`,
+`parameters`, `decode` and `score`; the rest has a default that suits most kinds. `KINDS` names it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.laying import Laid
-    from clozelab.finetuning.predictions import Floats
+    from clozelab.finetuning.examples import Floats
+    from clozelab.finetuning.tokenized import TokenizedExamples
 
 
 class Texts(NamedTuple):
@@ -130,7 +130,9 @@ class TaskKind(Protocol):
     # From examples to tensors, and back.
 
     @abstractmethod
-    def lay(self, examples: Sequence[Any], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Any], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """Examples as packed blocks with their targets, in numpy.
 
         The reader knows the tokenizer and the special tokens of the encoder; a kind knows neither.
@@ -145,7 +147,9 @@ class TaskKind(Protocol):
         """Trainable parameters of the head, by part."""
 
     @abstractmethod
-    def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Any]) -> list[Any]:
+    def decode(
+        self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Any]
+    ) -> list[Any]:
         """A prediction for each example, from the head's rows for each group of blocks."""
 
     # From predictions to scores.

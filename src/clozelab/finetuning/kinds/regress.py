@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.contracts import Counts, Reader, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Sentences
+from clozelab.finetuning.examples import Floats, Number, Sentences
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.sentences import has_pair, sentences
@@ -22,11 +22,10 @@ from clozelab.finetuning.kinds.summaries import (
     SentenceKind,
     check_head,
     head_parameters,
-    lay_texts,
     shown_texts,
+    tokenize_texts,
 )
-from clozelab.finetuning.laying import Laid, stacked
-from clozelab.finetuning.predictions import Floats, Number
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 
 if TYPE_CHECKING:
     from clozelab.finetuning.heads.summary import SummaryHead
@@ -65,9 +64,11 @@ class Regress(SentenceKind):
         """Pairs, by the columns."""
         return {"pair": has_pair(source, asked)}
 
-    def lay(self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Sentences], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """One block and one slot an example."""
-        rows, counts = lay_texts(examples, reader, pair=self.pair)
+        rows, counts = tokenize_texts(examples, reader, pair=self.pair)
         columns = {
             "at": np.array([row.mark for row in rows], dtype=np.int64),
             "labels": np.array([_number(example) for example in examples], dtype=np.float64),
@@ -85,7 +86,7 @@ class Regress(SentenceKind):
         return head_parameters(self, width, 1)
 
     def decode(
-        self, laid: Laid, outputs: list[Floats], examples: Sequence[Sentences]
+        self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Sentences]
     ) -> list[Number]:
         """The number of each example."""
         return [Number(float(rows[0, 0])) for rows in outputs]

@@ -70,7 +70,7 @@ def shifted(words: Words, begin: int, end: int, *, room: int) -> list[tuple[int,
 
 
 def block(words: Words, stretch: tuple[int, int], reader: Reader, *, kind: int) -> tuple[Row, Ints]:
-    """A stretch laid as a block, and a row of `COLUMNS` for each of its words."""
+    """A stretch as a block, and a row of `COLUMNS` for each of its words."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
     row = reader.lay({name: values[tokens] for name, values in words.columns.items()})

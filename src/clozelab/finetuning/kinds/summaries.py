@@ -14,7 +14,7 @@ from clozelab.contracts import Counts, Reader, Row
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Sentences
 from clozelab.finetuning.kinds.kind import TaskKind, Texts, check_dropout
-from clozelab.finetuning.laying import trimmed
+from clozelab.finetuning.tokenized import trimmed
 
 if TYPE_CHECKING:
     from clozelab.finetuning.kinds.choose import Choose
@@ -85,7 +85,7 @@ def head_parameters(kind: Summarised, width: int, outputs: int) -> dict[str, int
     return {**dense, "classifier": width * outputs + outputs * kind.bias}
 
 
-def lay_texts(
+def tokenize_texts(
     examples: Sequence[Sentences], reader: Reader, *, pair: bool
 ) -> tuple[list[Row], Counts]:
     """One text a block, or two, cut at their ends where they are too long."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from clozelab.contracts import Array, Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Tagged
+from clozelab.finetuning.examples import Floats, Tagged, Tags, likelihoods
 from clozelab.finetuning.files.columns import Asked, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
@@ -23,10 +23,9 @@ from clozelab.finetuning.kinds.kind import (
     check_names,
     in_order,
 )
-from clozelab.finetuning.laying import Laid, stacked
 from clozelab.finetuning.metrics import classes, entities
 from clozelab.finetuning.metrics.schemes import Scheme, illegal, is_entity
-from clozelab.finetuning.predictions import Floats, Tags, likelihoods
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.packed import offsets
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Tag(TaskKind):
 
     By a scheme, what breaks it is no entity. Of tags that name none, "accuracy" is the metric.
 
-    A sentence longer than the encoder reads is laid in several blocks, so every word has its tag.
+    A sentence longer than the encoder reads is split into several blocks, so every word has a tag.
     """
 
     name: ClassVar[str] = "tag"
@@ -118,7 +117,9 @@ class Tag(TaskKind):
         """Two tags."""
         return {"tags": ["O", "B-LOC"]}
 
-    def lay(self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False) -> Laid:
+    def tokenize(
+        self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False
+    ) -> TokenizedExamples:
         """A group a block, and a slot for each word that has a token there."""
         if self._entities and any(example.tags for example in examples):
             entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
@@ -155,22 +156,24 @@ class Tag(TaskKind):
         return TagHead(width, len(self.tags), dropout=self.dropout)
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Parameters of the head, by part."""
         return {"classifier": (width + 1) * len(self.tags)}
 
-    def decode(self, laid: Laid, outputs: list[Floats], examples: Sequence[Tagged]) -> list[Tags]:
+    def decode(
+        self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Tagged]
+    ) -> list[Tags]:
         """A tag for each word; one that has no token is outside of everything."""
         tags = [[OUTSIDE] * len(example.words) for example in examples]
         sure = [[0.0] * len(example.words) for example in examples]
-        slots = laid.targets.starts
-        for block, (rows, owner) in enumerate(zip(outputs, laid.owners.tolist(), strict=True)):
+        slots = tokenized.targets.starts
+        for block, (rows, owner) in enumerate(zip(outputs, tokenized.owners.tolist(), strict=True)):
             mine = slice(int(slots[block]), int(slots[block + 1]))
             if mine.start == mine.stop:
                 continue
-            at = laid.starts[block] + laid.targets.columns["at"][mine]
+            at = tokenized.starts[block] + tokenized.targets.columns["at"][mine]
             probabilities = likelihoods(rows)
             best, likely = probabilities.argmax(axis=1).tolist(), probabilities.max(axis=1)
-            words = laid.kept["words"][at].tolist()
+            words = tokenized.kept["words"][at].tolist()
             for word, tag, probability in zip(words, best, likely.tolist(), strict=True):
                 tags[owner][word], sure[owner][word] = self.tags[tag], probability
         return [Tags(tuple(a), tuple(b)) for a, b in zip(tags, sure, strict=True)]

@@ -11,14 +11,14 @@ import numpy as np
 from clozelab.contracts import Array, Bools, Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Question
-from clozelab.finetuning.laying import Laid, stacked
+from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.packed import offsets, ranges
 
 Cuts = tuple[tuple[int, int], ...]  # where windows over a passage begin and end
 
 
 class Window(NamedTuple):
-    """A stretch of a passage and the question about it, not yet laid."""
+    """A stretch of a passage and the question about it, not yet tokenized."""
 
     owner: int  # which example
     question: slice  # over the tokens of all questions
@@ -28,7 +28,7 @@ class Window(NamedTuple):
     answer: tuple[int, int]  # its first and last token, counted in the window
 
 
-def lay(
+def tokenize(
     examples: Sequence[Question],
     reader: Reader,
     *,
@@ -36,7 +36,7 @@ def lay(
     stride: int,
     longest: int,
     bounds: bool,
-) -> Laid:
+) -> TokenizedExamples:
     """Windows over every example's passage, with the first answer listed as what is right.
 
     One slot a window; with `bounds` a second one says where its passage lies.

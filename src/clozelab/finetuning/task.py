@@ -1,4 +1,4 @@
-"""A task as a class of transformers has it, and back: the head by its settings, labels by name.
+"""A fine-tuned task: task.toml, which goes with a checkpoint, and its head in transformers.
 
 What their configs have no word for (pairs, metrics, windows, the null threshold of SQuAD 2.0) goes
 along under a key of ours; a model that comes without it gets what is usual.
@@ -6,15 +6,70 @@ along under a key of ours; a model that comes without it gets what is usual.
 
 from __future__ import annotations
 
-from dataclasses import fields
+import tomllib
+from dataclasses import dataclass, fields
 from typing import Any
 
+from clozelab import registry
+from clozelab.config import toml
 from clozelab.config.tables import build, plain
+from clozelab.config.toml import written
+from clozelab.errors import UserError
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import KINDS, TaskKind
-from clozelab.finetuning.taskfile import IMPORTED, Assignment
-from clozelab.finetuning.tuning import Tuning
 from clozelab.models.interop.head_configs import EXTRA_KEY
 from clozelab.models.interop.heads import Summary, TaskHead
+from clozelab.nearest import remedy
+
+IMPORTED = "imported"
+
+
+@dataclass(frozen=True)
+class TunedTask:
+    """A task by its name, its kind with all settings, and its tuning."""
+
+    name: str  # "sst2", or the kind where the data are the user's own
+    kind: TaskKind
+    tuning: FinetuneConfig
+    columns: tuple[str, ...] = ()  # role=column of the files that it was tuned on
+
+    @property
+    def imported(self) -> bool:
+        """Whether it came without a name; whether its texts are pairs is then not known."""
+        return self.name == IMPORTED
+
+
+def to_toml(given: TunedTask) -> str:
+    """The whole of it as text; it reads back equal."""
+    return toml.to_toml(
+        {
+            "name": given.name,
+            "imports": registry.modules([("task", given.kind.name)]) or None,
+            "columns": given.columns or None,
+            "task": {"use": given.kind.name, **plain(given.kind)},
+            "tuning": plain(given.tuning),
+        }
+    )
+
+
+def parse(text: str, place: str) -> TunedTask:
+    """The assignment that a text holds; `place` is what errors call it."""
+    try:
+        tables: dict[str, Any] = tomllib.loads(text)
+        task = dict(tables["task"])
+        use = task.pop("use")
+        name, tuning = str(tables["name"]), tables["tuning"]
+        columns = tuple(str(word) for word in tables.get("columns", ()))
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{place}: is no task file ({error}); put the checkpoint back") from None
+    registry.require(tables.get("imports", []), place)
+    part = registry.find("task", str(use))
+    if part is None:
+        fix = f"{remedy(str(use), KINDS)}{registry.failures()}"
+        raise UserError(f"{place}: task.use = {written(use)} is unknown; {fix}")
+    kind: TaskKind = build(part, task, place=place, key="task")
+    return TunedTask(name, kind, build(FinetuneConfig, tuning, place=place, key="tuning"), columns)
+
 
 # BERT's (A.3): how a model of another library was tuned is not known.
 _TUNED: dict[str, Any] = {"rate": 2e-5, "sequences": 32, "epochs": 3.0}
@@ -22,7 +77,7 @@ _SUMMARY = ("summary", "drop_first", "bias")
 _ALIKE = ("pool", "head", "beams", "dropout")  # settings that a head has under our names
 
 
-def outward(task: Assignment, *, length: int) -> TaskHead:
+def outward(task: TunedTask, *, length: int) -> TaskHead:
     """The head, for blocks of at most `length` tokens."""
     settings, name = plain(task.kind), task.kind.name
     labels = settings.pop(task.kind.label_field or "", [])
@@ -39,7 +94,7 @@ def outward(task: Assignment, *, length: int) -> TaskHead:
     )
 
 
-def inward(head: TaskHead, *, place: str, length: int) -> Assignment:
+def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
     """The task of a head that came from `place`, for blocks of at most `length` tokens."""
     # A head of another kind was put in the place of the one that was told of.
     told = dict(head.extra) if head.extra.get("kind") == head.kind else {}
@@ -57,14 +112,14 @@ def inward(head: TaskHead, *, place: str, length: int) -> Assignment:
     kind: TaskKind = build(part, settings, place=file, key=EXTRA_KEY)
     tuning = {**_TUNED, "length": told.get("length", length)}
     tuning |= {other: getattr(kind, name) for name, other in part.from_tuning.items()}
-    return Assignment(
+    return TunedTask(
         str(told.get("task", IMPORTED)),
         kind,
-        build(Tuning, tuning, place=file, key=EXTRA_KEY),
+        build(FinetuneConfig, tuning, place=file, key=EXTRA_KEY),
     )
 
 
-def _vectors(tuning: Tuning) -> str:
+def _vectors(tuning: FinetuneConfig) -> str:
     """What the head stands on, by name."""
     if tuning.reader != "linear":
         return tuning.reader

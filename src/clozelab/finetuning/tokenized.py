@@ -1,6 +1,6 @@
-"""Examples → packed blocks: what a kind of task asks of whoever tokenises, and what it hands back.
+"""Examples as packed blocks of tokens: what a kind of task makes of them.
 
-A `Reader` knows the tokenizer and the marks of one encoder ([CLS] A [SEP] B [SEP], XLNet's
+A `Reader` knows the tokenizer and the special tokens of one encoder ([CLS] A [SEP] B [SEP], XLNet's
 A <sep> B <sep> <cls>, …); kinds of tasks know neither.
 """
 
@@ -16,7 +16,7 @@ from clozelab.packed import offsets
 
 
 @dataclass(frozen=True)
-class Laid:
+class TokenizedExamples:
     """Examples as packed blocks with what is to be predicted in them.
 
     A group is what is judged together and drawn together: the choices of a question, the segments
@@ -40,11 +40,11 @@ def stacked(
     owners: Ints | None = None,
     kept: Mapping[str, Array] | None = None,
     counts: Counts | None = None,
-) -> Laid:
+) -> TokenizedExamples:
     """Rows one after another; unless told otherwise, each is a group and an example of its own."""
     names = rows[0].columns if rows else {}
     groups = np.arange(len(rows) + 1) if groups is None else groups
-    return Laid(
+    return TokenizedExamples(
         columns={name: np.concatenate([row.columns[name] for row in rows]) for name in names},
         starts=offsets([len(row.columns["ids"]) for row in rows]),
         targets=targets,

@@ -1,6 +1,6 @@
-"""How a pretrained encoder is put to a task: how long, at which rates, and what is read from it.
+"""How a pretrained encoder is fine-tuned: how long, at which learning rates, what is read from it.
 
-The papers' settings by system and task are the files of protocols/ (BERT A.3, RoBERTa §5, …).
+The papers' settings by system and task are the files of config/protocols/ (BERT A.3, …).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHARES = ("dropout", "attention_dropout", "head_dropout")
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FinetuneConfig:
     """One fine-tuning, but for its data and its seed.
 
     `sequences` are the examples of a step, `length` the most tokens of a block. A run has as many
