@@ -98,7 +98,7 @@ def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path
     (said,) = of(Said, events)
     assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
     machines = [*sections(gather([place])[0], [])][-1]
-    rows = [[cell.text for cell in row] for row in machines.parts[1].rows]  # type: ignore[union-attr]
+    rows = [[str(cell) for cell in row] for row in machines.parts[1].rows]  # type: ignore[union-attr]
     assert rows[0] == ["run", "3", "precision", '"bf16"', '"fp32"'] and len(rows) == 2
     facts = Run(place).machine()
     assert (facts["precision"], facts["micro_tokens"], facts["recompute"]) == ("fp32", 128, True)

@@ -20,7 +20,7 @@ from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.reporting import commands
-from clozelab.reporting.document import Page, PageTable, Section, TableCell
+from clozelab.reporting.document import Page, PageTable, Section
 from clozelab.reporting.figures import DotRow, Line, curves, dots
 from clozelab.reporting.page import page
 from clozelab.reporting.records import FinetuneRecord, gather
@@ -384,7 +384,7 @@ def test_a_page_is_written_again_and_anything_else_is_left(
     ],
 )
 def test_names_are_shown_as_they_are_in_markdown(name: str) -> None:
-    table = PageTable([name], [[TableCell(name)]], note=name)
+    table = PageTable([name], [[name]], note=name)
     parts = [name, table, ("note", name), ("heading", name), ("code", f"```\n{name}")]
     text = Page(name, name, [Section(name, parts)], lead=name).markdown()
     mark, _, rest = text.partition("\n")

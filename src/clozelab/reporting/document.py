@@ -17,14 +17,18 @@ GENERATOR = f"clozelab {clozelab.__version__}"  # marks a page as ours
 
 
 @dataclass(frozen=True)
-class TableCell:
-    """The text of a table's cell, and the value that it is sorted by."""
+class NumberCell:
+    """A number in a table: aligned to the right, and sorted by its value."""
 
     text: str
-    value: float | None = None  # a number is aligned to the right
+    value: float
+
+    def __str__(self) -> str:
+        return self.text
 
 
-GAP = TableCell("–")  # not measured
+TableCell = str | NumberCell
+GAP = "–"  # not measured
 
 
 @dataclass(frozen=True)
@@ -103,9 +107,9 @@ def check(place: Path) -> None:
         raise UserError(f"--out {place}: is no page; end its name in .html or .md")
 
 
-def number(value: float, form: str = ".1f") -> TableCell:
+def number(value: float, form: str = ".1f") -> NumberCell:
     """A number in a format, sorted by its value."""
-    return TableCell(format(int(value) if "d" in form else value, form), float(value))
+    return NumberCell(format(int(value) if "d" in form else value, form), float(value))
 
 
 def _html(part: Part) -> str:
@@ -123,7 +127,9 @@ def _html(part: Part) -> str:
 
 
 def _html_table(table: PageTable) -> str:
-    right = {at for row in table.rows for at, cell in enumerate(row) if cell.value is not None}
+    right = {
+        at for row in table.rows for at, cell in enumerate(row) if isinstance(cell, NumberCell)
+    }
     marks = [_marks(at in right, at in table.soft) for at in range(len(table.columns))]
     head = "".join(
         f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
@@ -132,7 +138,7 @@ def _html_table(table: PageTable) -> str:
     rows = "".join(
         "<tr>"
         + "".join(
-            f"<td{mark}{_value(cell)}>{escape(cell.text)}</td>"
+            f"<td{mark}{_value(cell)}>{escape(str(cell))}</td>"
             for cell, mark in zip(row, marks, strict=True)
         )
         + "</tr>"
@@ -149,7 +155,7 @@ def _marks(right: bool, soft: bool) -> str:
 
 
 def _value(cell: TableCell) -> str:
-    return "" if cell.value is None else f' data-value="{cell.value!r}"'
+    return f' data-value="{cell.value!r}"' if isinstance(cell, NumberCell) else ""
 
 
 def _markdown(part: Part) -> list[str]:
@@ -157,7 +163,7 @@ def _markdown(part: Part) -> list[str]:
         return [plain(part), ""]
     if isinstance(part, PageTable):
         rule = ["---" for _ in part.columns]
-        rows = [part.columns, *([cell.text for cell in row] for row in part.rows)]
+        rows = [part.columns, *([str(cell) for cell in row] for row in part.rows)]
         head, *body = ([plain(text) for text in row] for row in rows)
         lines = [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
         return [*lines, "", *([plain(part.note), ""] if part.note else [])]

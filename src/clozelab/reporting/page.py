@@ -10,7 +10,16 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.reporting import commands, figures
-from clozelab.reporting.document import GAP, Page, PageTable, Part, Section, TableCell, number
+from clozelab.reporting.document import (
+    GAP,
+    NumberCell,
+    Page,
+    PageTable,
+    Part,
+    Section,
+    TableCell,
+    number,
+)
 from clozelab.reporting.figures import DotRow, Line
 from clozelab.reporting.records import FinetuneRecord
 from clozelab.runs.record import RunRecord
@@ -59,7 +68,7 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
         yield ("heading", title)
         rows = [
             [
-                TableCell(name),
+                name,
                 *(_summary(cell["scores"].get(metric)) for metric in metrics),
                 *(number(cell["selected"][key]) for key in ("median", "best")),
                 _runs(cell),
@@ -113,7 +122,7 @@ def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
 def _runs(cell: dict[str, Any]) -> TableCell:
     """The number of runs with scores, and of those that diverged."""
     runs, diverged = int(cell["selected"]["runs"]), cell.get("diverged", 0)
-    return TableCell(f"{runs} ({diverged} diverged)" if diverged else str(runs), float(runs))
+    return NumberCell(f"{runs} ({diverged} diverged)" if diverged else str(runs), float(runs))
 
 
 def _losses(runs: Sequence[RunRecord]) -> PageTable:
@@ -121,16 +130,19 @@ def _losses(runs: Sequence[RunRecord]) -> PageTable:
     objectives = list(dict.fromkeys(name for run in runs for name in run.last))
     rows = [
         [
-            TableCell(run.name if run.done else f"{run.name} (not done)"),
-            TableCell(run.recipe.name),
-            TableCell(_tokenizer(run.recipe)) if run.tokenizer_known else GAP,
+            run.name if run.done else f"{run.name} (not done)",
+            run.recipe.name,
+            _tokenizer(run.recipe) if run.tokenizer_known else GAP,
             number(sum(run.recipe.parameters().values()) / 1e6),
             number(run.steps, ",d"),
             number(run.tokens / 1e6),
             number(run.seconds / 60),
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
-            TableCell(run.limited_by) if run.limited_by else GAP,
-            *(_loss(run, name) for name in objectives),
+            run.limited_by or GAP,
+            *(
+                number(run.last[name]["loss"], ".3f") if name in run.last else GAP
+                for name in objectives
+            ),
         ]
         for run in runs
     ]
@@ -146,12 +158,6 @@ def _tokenizer(recipe: Recipe) -> str:
     table = recipe.tables()["tokenizer"]
     case = "" if table["cased"] else ", uncased"
     return f"{table['use']}{case}, {table['vocabulary']:,}"
-
-
-def _loss(run: RunRecord, name: str) -> TableCell:
-    if name not in run.last:
-        return GAP
-    return number(run.last[name]["loss"], ".3f")
 
 
 def _curves(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
@@ -199,10 +205,10 @@ def differences(
     for key, row in keys.items():
         values = {other: row.get(other, row[name]) for other, _ in compared}
         if key.startswith("tokenizer.") and key != "tokenizer.vocabulary":
-            values |= dict.fromkeys(unknown, GAP.text)
-            if len({*values.values()} - {GAP.text}) < 2:
+            values |= dict.fromkeys(unknown, GAP)
+            if len({*values.values()} - {GAP}) < 2:
                 continue
-        rows.append([TableCell(key), *map(TableCell, values.values())])
+        rows.append([key, *values.values()])
     return PageTable(["setting", *(other for other, _ in compared)], rows)
 
 
@@ -210,18 +216,17 @@ def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
     """The machine and software of each run."""
     names: tuple[str, ...] = ("gpu", "device", "precision", "micro_tokens", "cpus", "torch")
     names += ("clozelab", "commit", "seed")
-    rows = [
-        [TableCell(run.name), *(TableCell(str(run.machine.get(name, "–"))) for name in names)]
-        for run in runs
-    ]
+    rows = [[run.name, *(str(run.machine.get(name, GAP)) for name in names)] for run in runs]
     return PageTable(["run", *names], rows)
 
 
 def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
     """Machine settings that changed during a run."""
-    rows = [
-        [TableCell(run.name), number(entry["step"] + 1, ",d"), TableCell(name)]
-        + [TableCell(_text(change.get(side))) for side in ("from", "to")]
+    rows: list[list[TableCell]] = [
+        [
+            *(run.name, number(entry["step"] + 1, ",d"), name),
+            *(_text(change.get(side)) for side in ("from", "to")),
+        ]
         for run in runs
         for entry in run.changes
         for name, change in entry["settings"].items()
@@ -231,7 +236,7 @@ def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
 
 
 def _summary(summary: dict[str, float] | None) -> TableCell:
-    return GAP if summary is None else TableCell(mean_text(summary), summary["mean"])
+    return GAP if summary is None else NumberCell(mean_text(summary), summary["mean"])
 
 
 def mean_text(summary: Mapping[str, float]) -> str:
@@ -241,4 +246,4 @@ def mean_text(summary: Mapping[str, float]) -> str:
 
 
 def _text(value: Any) -> str:
-    return "–" if value is None else written(value)
+    return GAP if value is None else written(value)

@@ -7,11 +7,10 @@ corpus that has changed under its name is refused: it would stand for two things
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.files import claim, is_own, kind_of, locked, mark
@@ -20,7 +19,6 @@ from clozelab.runs.directory import PLAN, STUDY
 from clozelab.studies import spec
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.scores import named_task
-from clozelab.studies.spec import StudySpec
 from clozelab.studies.timing import Pace
 from clozelab.text.store.mixture import open_stores
 
@@ -28,6 +26,8 @@ UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by what a s
 _KIND = "study"  # in the marker of the folder
 _FILE = "file "  # begins the name of a task's file among the fingerprints
 _OPTIONS = ("size", "data", "task_data", "budget")
+# What all variants have in common and one folder cannot have twice: the word for it, its fields.
+_COMMON = {"recipe": ("recipe", "set"), "study": ("name", "equal"), "finetune": ("finetune",)}
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,22 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         study = spec.read(out / STUDY)
         options = {name: plan[name] for name in _OPTIONS}
         saved = SavedPlan(
-            _unit(plan["equal"]),
+            {unit: unit for unit in UNITS.values()}[plan["equal"]],
             float(plan["amount"]),
-            {name: _pace(pace) for name, pace in plan["paces"].items()},
+            {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
             dict(plan.get("made", {})),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
         raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
     now = fingerprints(request)
-    changed = [name for name in _OPTIONS if options[name] != _as_json(getattr(request, name))]
-    changed += _changes(study, request.study)
+    asked = json.loads(json.dumps({name: getattr(request, name) for name in _OPTIONS}))
+    changed = [name for name in _OPTIONS if options[name] != asked[name]]
+    changed += [
+        word
+        for word, names in _COMMON.items()
+        if any(getattr(study, name) != getattr(request.study, name) for name in names)
+    ]
     changed = changed or [
         name
         for name, value in saved.fingerprints.items()
@@ -118,31 +123,6 @@ def _has_only_spec(out: Path) -> bool:
     return STUDY in names and names <= {STUDY, f".{STUDY}.part", f".{PLAN}.part"}
 
 
-def _as_json(value: Any) -> Any:
-    """A value as JSON gives it back."""
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _unit(word: str) -> str:
-    if word not in UNITS.values():
-        raise ValueError(word)
-    return word
-
-
-def _pace(table: Mapping[str, Any]) -> Pace:
-    seconds = table["seconds_a_step"]
-    return Pace(
-        float(table["tokens_a_step"]),
-        float(table["flops_a_token"]),
-        None if seconds is None else float(seconds),
-    )
-
-
-def _changes(before: StudySpec, now: StudySpec) -> list[str]:
-    """What all variants have in common and one folder cannot have twice."""
-    common: dict[str, Callable[[StudySpec], Any]] = {
-        "recipe": lambda study: (study.recipe, study.set),
-        "study": lambda study: (study.name, study.equal),
-        "finetune": lambda study: study.finetune,
-    }
-    return [word for word, of in common.items() if of(before) != of(now)]
+def _pace(tokens_a_step: float, flops_a_token: float, seconds_a_step: float | None) -> Pace:
+    seconds = None if seconds_a_step is None else float(seconds_a_step)
+    return Pace(float(tokens_a_step), float(flops_a_token), seconds)

@@ -61,11 +61,6 @@ class StudyPlan:
             budget, tokens_a_step=pace.tokens_a_step, seconds_a_step=pace.seconds_a_step
         )
 
-    def tokens(self, variant: str) -> float:
-        """About the tokens of a variant's cells."""
-        pace = self.paces.get(variant)
-        return self.steps(variant) * pace.tokens_a_step if pace else 0.0
-
     def seconds(self, variant: str) -> float | None:
         """About how long a cell of the variant takes; None where nothing was timed."""
         pace = self.paces.get(variant)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from clozelab.nearest import listed
 from clozelab.reporting import figures
-from clozelab.reporting.document import GAP, PageTable, Part, TableCell
+from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell
 from clozelab.reporting.figures import DotRow
 from clozelab.statistics import Estimate
 from clozelab.studies.spec import Claim
@@ -19,7 +19,7 @@ SIGNS = {"confirmed": "✓", "refuted": "✗", "undecided": "?"}
 def parts(judgements: Sequence[Judgement], *, scope: str) -> Iterator[Part]:
     """Each claim with its verdict, its numbers and a figure of them."""
     if len(judgements) > 1:
-        rows = [[TableCell(one.claim.says), TableCell(_signed(one.verdict))] for one in judgements]
+        rows = [[one.claim.says, _signed(one.verdict)] for one in judgements]
         note = (
             "Each claim is judged by itself: of twenty claims without any effect, about one is"
             " decided by chance."
@@ -89,19 +89,19 @@ def _findings(judgement: Judgement) -> PageTable:
 
 
 def _row(finding: Finding, p: float | None) -> list[TableCell]:
-    name, unit, advantage = TableCell(finding.name), finding.unit, finding.advantage
-    verdict = TableCell(_signed(finding.verdict))
+    name, unit, advantage = finding.name, finding.unit, finding.advantage
+    verdict = _signed(finding.verdict)
     if advantage is None:
-        return [name, GAP, GAP, GAP, TableCell(unit), GAP, GAP, verdict]
+        return [name, GAP, GAP, GAP, unit, GAP, GAP, verdict]
     seeds = f"{advantage.seeds} pairs" if advantage.paired else f"{advantage.seeds}, by Welch"
     return [
         name,
-        TableCell(difference_text(advantage.value, unit, sign=True), advantage.value),
-        TableCell(difference_text(advantage.low, unit), advantage.low),
-        TableCell(difference_text(advantage.high, unit), advantage.high),
-        TableCell(unit),
-        TableCell(seeds),
-        TableCell("–" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}", p),
+        NumberCell(difference_text(advantage.value, unit, sign=True), advantage.value),
+        NumberCell(difference_text(advantage.low, unit), advantage.low),
+        NumberCell(difference_text(advantage.high, unit), advantage.high),
+        unit,
+        seeds,
+        GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p),
         verdict,
     ]
 

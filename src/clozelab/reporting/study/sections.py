@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from clozelab.nearest import listed
-from clozelab.reporting.document import GAP, Page, PageTable, Part, Section, TableCell, number
+from clozelab.reporting.document import (
+    GAP,
+    NumberCell,
+    Page,
+    PageTable,
+    Part,
+    Section,
+    TableCell,
+    number,
+)
 from clozelab.reporting.page import differences
 from clozelab.reporting.study import claims, curves, tables
 from clozelab.runs.directory import STUDY
@@ -85,7 +94,7 @@ def _cost(record: StudyRecord) -> PageTable:
     rows = []
     for variant in record.variants:
         cells = [cell for cell in record.done if cell.variant == variant.name]
-        row = [TableCell(variant.name), number(len(cells), "d")]
+        row: list[TableCell] = [variant.name, number(len(cells), "d")]
         for key, scale in _COSTS.values():
             costs = [cell.cost[key] / scale for cell in cells if key in cell.cost]
             row.append(_three_digits(fmean(costs)) if costs else GAP)
@@ -98,9 +107,9 @@ def _cost(record: StudyRecord) -> PageTable:
     )
 
 
-def _three_digits(value: float) -> TableCell:
+def _three_digits(value: float) -> NumberCell:
     """A number in three digits, or rounded to a whole number from 100 on."""
-    return TableCell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
+    return NumberCell(f"{value:,.0f}" if value >= 100 else f"{value:.3g}", value)
 
 
 def _equality(record: StudyRecord) -> str:
@@ -134,8 +143,7 @@ def _changes(record: StudyRecord) -> Iterator[Part]:
             *([f"protocol {variant.protocol}"] if variant.protocol else []),
             *(f"fine-tuning {setting}" for setting in variant.finetune),
         ]
-        texts = (variant.name, variant.says, ", ".join(changes) or "nothing: it is the base")
-        rows.append([TableCell(text) for text in texts])
+        rows.append([variant.name, variant.says, ", ".join(changes) or "nothing: it is the base"])
     yield PageTable(["variant", "what it is", "what it sets"], rows)
     compared = [(variant.name, record.recipe(variant)) for variant in record.variants]
     if any(recipe != compared[0][1] for _, recipe in compared):
@@ -144,9 +152,8 @@ def _changes(record: StudyRecord) -> Iterator[Part]:
 
 
 def _failed(record: StudyRecord) -> PageTable:
-    rows = [
-        [TableCell(cell.variant), number(cell.seed, "d"), TableCell(cell.failed or "")]
-        for cell in record.failed
+    rows: list[list[TableCell]] = [
+        [cell.variant, number(cell.seed, "d"), cell.failed or ""] for cell in record.failed
     ]
     note = "Their scores are missing above. The same command tries them again."
     return PageTable(["variant", "seed", "why"], rows, note)
@@ -160,9 +167,7 @@ def _reproduction(record: StudyRecord) -> Iterator[Part]:
         values = (run.machine.get(name) for run in record.runs.values())
         flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
         facts[name] = [*dict.fromkeys(str(one) for one in flat if one is not None)]
-    rows = [
-        [TableCell(name), TableCell(", ".join(values))] for name, values in facts.items() if values
-    ]
+    rows = [[name, ", ".join(values)] for name, values in facts.items() if values]
     yield PageTable(["", "as it was run"], rows)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 
 from clozelab.nearest import listed
-from clozelab.reporting.document import GAP, PageTable, Part, TableCell
+from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell
 from clozelab.reporting.study.claims import difference_text
 from clozelab.statistics import difference, mean
 from clozelab.studies.records import StudyRecord
@@ -44,7 +44,8 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
     for variant in record.variants:
         counts = [len(record.scores(variant.name, name)) for name in record.measures()]
         seeds = max(counts, default=0)
-        row = [TableCell(variant.name), TableCell(f"{seeds} of {record.study.seeds}", float(seeds))]
+        row: list[TableCell] = [variant.name]
+        row.append(NumberCell(f"{seeds} of {record.study.seeds}", float(seeds)))
         for measure in measures:
             ours, paper = cells(record, variant, measure, seeds)
             row += [ours, paper] if measure in in_paper else [ours]
@@ -96,23 +97,23 @@ def _mean(values: Sequence[float], measure: str, seeds: int) -> TableCell:
     estimate = mean(values)
     interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
-    return TableCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
+    return NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
 
 
 def _difference(ours: dict[int, float], theirs: dict[int, float], measure: str) -> TableCell:
     estimate, kind = difference(ours, theirs), unit(measure)
     if estimate is not None:
         text = difference_text(estimate.value, kind, sign=True)
-        return TableCell(f"{text} ± {difference_text(estimate.half, kind)}", estimate.value)
+        return NumberCell(f"{text} ± {difference_text(estimate.half, kind)}", estimate.value)
     common = ours.keys() & theirs.keys()
     if not common:
         return GAP
     value = fmean(ours[seed] - theirs[seed] for seed in common)
-    return TableCell(difference_text(value, kind, sign=True), value)
+    return NumberCell(difference_text(value, kind, sign=True), value)
 
 
 def _paper(value: float | None, measure: str, *, sign: str = "") -> TableCell:
     if value is None:
         return GAP
     digits = 3 if is_loss(measure) else 1
-    return TableCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
+    return NumberCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
