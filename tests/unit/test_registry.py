@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from outside import NAME, restored  # noqa: F401
 
 import clozelab
 from clozelab import registry
@@ -19,31 +19,6 @@ from clozelab.config.recipe import parse, read, to_toml
 from clozelab.errors import UserError
 from clozelab.training import Schedule
 
-MODULE = '''
-from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
-
-import clozelab
-from clozelab.contracts import Blocks, Hidden, Vocabulary
-
-
-@clozelab.register("masking", "each_nth")
-@dataclass(frozen=True)
-class EachNth:
-    """Hide every n-th token."""
-
-    provides: ClassVar[frozenset[str]] = frozenset({"targets"})
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    n: int = 7
-
-    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
-        chosen = np.flatnonzero((blocks.places % self.n == 0) & ~blocks.fixed)
-        return Hidden(np.stack([chosen, chosen + 1], axis=1))
-'''
-NAME = "made_for_tests"
 RECIPE = f'''
 extends = "roberta"
 imports = ["{NAME}"]
@@ -51,27 +26,6 @@ imports = ["{NAME}"]
 use = "each_nth"
 n = 5
 '''
-
-
-@pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """What a test registers is gone after it; its module can be imported."""
-    outside = {slot: dict(found) for slot, found in registry._outside.items()}
-    tables = {slot: dict(found) for slot, found in registry._tables.items()}
-    monkeypatch.delenv(registry.IMPORTS, raising=False)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / f"{NAME}.py").write_text(MODULE)
-    registry.load_given.cache_clear()
-    yield
-    os.environ.pop(registry.IMPORTS, None)
-    sys.modules.pop(NAME, None)
-    registry._outside.update(outside)
-    registry.load_given.cache_clear()
-    registry._failures.clear()
-    for slot, found in tables.items():
-        registry._tables[slot].clear()
-        registry._tables[slot].update(found)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def check(study: StudySpec, place: str) -> None:
     for word in (*study.finetune, *(word for one in study.variants for word in one.finetune)):
         _check_tuning(word, scored, place)
     for measure in study.measures:
-        if not measure.startswith(("held_out.", "pair.")):
+        if not measure.startswith(("held_out.", "pair.", "own.")):
             fix = "name held_out.OBJECTIVE or pair.OBJECTIVE"
             raise UserError(f"{place}: base.measures: {measure} is no measure; {fix}")
         check_score(measure, (), place=f"{place}: base.measures")

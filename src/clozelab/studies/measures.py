@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clozelab import registry
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
@@ -38,8 +39,12 @@ def measured(
     held_out = (Run(folder).result() or {}).get("held_out", {})
     base_masks = False
     for measure in request.study.measures:
+        value: float | None
         kind, _, objective = measure.partition(".")
-        if kind == "pair":
+        if kind == "own":
+            measure_of = registry.find("measure", objective)
+            value = measure_of and float(measure_of(load(str(model)), _corpus(request, cell)))
+        elif kind == "pair":
             value = _pairs(request, cell, model, objective, blocks=blocks, device=device)
         elif objective == "masked_lm" and objective in held_out and _masks_differ(request):
             # A loss under other masks could not be compared; it is better to have none.

@@ -1,19 +1,25 @@
 """The names of what a study compares: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
 
 A score of a task has the names of the task and of one of its metrics. A held-out loss has the name
-of its objective, and so has the accuracy on pairs. Only of losses is lower better.
+of its objective, and so has the accuracy on pairs. A measure from outside is called own.NAME. Only
+of losses is lower better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from clozelab import objectives
+from clozelab import objectives, registry
 from clozelab.errors import UserError
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import KINDS, own_words
 from clozelab.nearest import remedy
+
+# Measures from outside: `measure(model, corpus)` of a loaded model and the folder of the corpus.
+MEASURES: dict[str, Callable[[Any, str], float]] = {}
+registry.opened("measure", MEASURES)
 
 
 def named_task(task: str, *, place: str) -> str:
@@ -25,10 +31,10 @@ def named_task(task: str, *, place: str) -> str:
                 f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(own_words())}"
             )
         name = Path(folder).name
-        if "." in name or name in ("held_out", "pair"):
+        if "." in name or name in ("held_out", "pair", "own"):
             raise UserError(
                 f"{place}: task {task}: {name} cannot be the name of a task; give the folder a"
-                " name without a dot that is not held_out or pair"
+                " name without a dot that is not held_out, pair or own"
             )
         return name
     known = [name for name, one in NAMED.items() if "train" in one.splits]
@@ -49,6 +55,9 @@ def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
         allowed: Iterable[str] = objectives.PARTS
     elif first == "pair":
         allowed = objectives.PAIRS
+    elif first == "own":
+        registry.find("measure", metric)
+        allowed = MEASURES
     else:
         own = {named_task(one, place=place): one for one in tasks if "=" in one}
         allowed = metrics_of(own.get(first) or named_task(first, place=place))

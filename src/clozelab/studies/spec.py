@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from clozelab import registry
 from clozelab.config import recipe as recipes
-from clozelab.config import toml
+from clozelab.config import slots, toml
 from clozelab.config.recipe import Recipe
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import STUDIES, written
@@ -204,6 +205,7 @@ def read(name_or_path: str | Path) -> StudySpec:
     """The study of that name or in that file, checked."""
     source = STUDIES.find(name_or_path)
     tables, place = source.tables(), source.place
+    registry.require(tables.pop("imports", []), place)
     for word in tables:
         if word not in (*_WORDS, *_TABLES):
             fix = remedy(word, (*_WORDS, *_TABLES))
@@ -234,12 +236,20 @@ def to_toml(study: StudySpec) -> str:
     return toml.to_toml(
         {
             **{word: getattr(study, word) for word in _WORDS},
+            "imports": _modules(study) or None,
             "paper": plain(study.paper),
             "base": {name: getattr(study, name) for name in Base.__dataclass_fields__},
             "variants": [plain(variant) for variant in study.variants],
             "claims": [plain(claim) for claim in study.claims],
         }
     )
+
+
+def _modules(study: StudySpec) -> list[str]:
+    """The modules that the study's parts and measures from outside are registered by."""
+    own = [("measure", name.removeprefix("own.")) for name in study.measures]
+    recipes_of = [slots.modules(study.recipe_of(variant)) for variant in study.variants]
+    return sorted({*registry.modules(own), *(module for some in recipes_of for module in some)})
 
 
 def _one(part: type, table: Any, *, place: str, key: str) -> Any:
