@@ -10,7 +10,7 @@ from transformers import XLNetConfig, XLNetLMHeadModel
 
 from clozelab.contracts import Input, Targets
 from clozelab.encoder.streams import Streams
-from clozelab.objectives.heads.queries import QueryHead
+from clozelab.objectives.heads.vocabulary import QueryHead
 
 V, L, M = 50, 8, 6
 

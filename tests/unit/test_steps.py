@@ -18,7 +18,7 @@ from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.held_out import HeldOut
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import StepBlocks, Steps
-from clozelab.text.store.mixture import open_stores
+from clozelab.text.store.corpus import open_stores
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
 

@@ -30,7 +30,7 @@ from clozelab.pretraining.job import PretrainJob
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Said
-from clozelab.text.store.mixture import Store
+from clozelab.text.store.corpus import Store
 from clozelab.training.world import World, join
 
 Made = Callable[[], Theirs | Trained]

@@ -20,7 +20,7 @@ from clozelab.runs.events import drained
 from clozelab.runs.machine import Machine
 from clozelab.text.building import choose_tokenizer, cores, make
 from clozelab.text.store import Corpus
-from clozelab.text.store.mixture import Store, open_stores
+from clozelab.text.store.corpus import Store, open_stores
 from clozelab.text.store.options import BuildOptions
 
 ROUNDS = 5  # every contender has its turn so many times: machines drift

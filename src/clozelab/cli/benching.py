@@ -18,7 +18,7 @@ def bench(arguments: argparse.Namespace) -> None:
     from clozelab.cli.views.bench import table
     from clozelab.config import recipe as recipes
     from clozelab.files import check_output, write_text
-    from clozelab.text.store.mixture import open_stores
+    from clozelab.text.store.corpus import open_stores
 
     place = Path(arguments.out) if arguments.out else None
     if place is not None:

@@ -192,7 +192,7 @@ def _losses(arguments: argparse.Namespace) -> None:
     from clozelab.cli.views.losses import table
     from clozelab.files import check_output, write_text
     from clozelab.runs.directory import machine_facts
-    from clozelab.text.store.mixture import open_stores
+    from clozelab.text.store.corpus import open_stores
 
     ((corpus, _),) = open_stores([arguments.data])  # before torch, which takes seconds to load
     if arguments.out is not None:

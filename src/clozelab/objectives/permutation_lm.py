@@ -11,7 +11,7 @@ from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.objectives.widths import LATER, Course, Widths, check_weight, table
 
 if TYPE_CHECKING:
-    from clozelab.objectives.heads.queries import QueryHead
+    from clozelab.objectives.heads.vocabulary import QueryHead
 
 _MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a device
 
@@ -56,6 +56,6 @@ class PermutationLm(ObjectivePart):
 
     def build(self, encoder: Widths, vocabulary: int) -> QueryHead:
         """The head with fresh weights."""
-        from clozelab.objectives.heads.queries import QueryHead
+        from clozelab.objectives.heads.vocabulary import QueryHead
 
         return QueryHead(encoder, vocabulary, tied=self.tied)

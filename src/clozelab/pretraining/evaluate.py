@@ -17,7 +17,7 @@ from clozelab.models.build import Model
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import HeldOut
-from clozelab.text.store.mixture import open_stores
+from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
 

@@ -24,7 +24,7 @@ from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
-from clozelab.text.store.mixture import Store
+from clozelab.text.store.corpus import Store
 from clozelab.training import budget as budgets
 from clozelab.training import muon
 from clozelab.training.budget import Budget

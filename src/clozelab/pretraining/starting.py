@@ -25,7 +25,7 @@ from clozelab.pretraining.fitting import fitted, notes
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.directory import Run
 from clozelab.text.extension import pieces
-from clozelab.text.store.mixture import Store, open_stores
+from clozelab.text.store.corpus import Store, open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest

@@ -24,7 +24,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.keys import fold
 from clozelab.masking import Corruption
 from clozelab.text.store import Corpus
-from clozelab.text.store.mixture import Store
+from clozelab.text.store.corpus import Store
 from clozelab.training import Schedule
 from clozelab.training.optimiser import Adamw, BertAdam
 

@@ -20,7 +20,7 @@ from clozelab.studies import spec
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.scores import named_task
 from clozelab.studies.timing import Pace
-from clozelab.text.store.mixture import open_stores
+from clozelab.text.store.corpus import open_stores
 
 UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by what a study holds equal
 _KIND = "study"  # in the marker of the folder

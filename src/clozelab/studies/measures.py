@@ -20,7 +20,7 @@ from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
 from clozelab.studies.request import Cell, StudyRequest
-from clozelab.text.store.mixture import open_stores
+from clozelab.text.store.corpus import open_stores
 
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
 

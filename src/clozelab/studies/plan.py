@@ -25,7 +25,7 @@ from clozelab.studies.folder import UNITS, fingerprints, saved_plan, task_files
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
-from clozelab.text.store.mixture import open_stores
+from clozelab.text.store.corpus import open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 

@@ -21,7 +21,7 @@ from clozelab.pretraining.steps import Steps
 from clozelab.runs.machine import Machine, flops_a_token
 from clozelab.studies.request import StudyRequest
 from clozelab.text.store import Corpus
-from clozelab.text.store.mixture import Store, open_stores
+from clozelab.text.store.corpus import Store, open_stores
 from clozelab.training.world import join
 
 _SAMPLE = 200  # examples, for the mean length of a task's
