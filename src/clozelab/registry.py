@@ -39,6 +39,8 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "task": ("read", "example", "tokenize", "build", "parameters", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
+# The class of contracts that a part inherits its facts from, by name: contracts imports numpy.
+_BASES = {"encoder": "EncoderPart", "objectives": "ObjectivePart"}
 _FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
 
 _tables: dict[str, dict[str, Any]] = {}  # of each slot whose room is loaded
@@ -148,6 +150,12 @@ def check(slot: str, name: str, part: Any) -> None:
         raise UserError(f"{place}: is no frozen dataclass; write @dataclass(frozen=True) above it")
     if slot == "task" and getattr(part, "name", None) != name:
         raise UserError(f"{place}: calls itself otherwise; write name: ClassVar[str] = {name!r}")
+    base = _BASES.get(slot)
+    if base is not None and base not in {one.__name__ for one in part.__mro__}:
+        raise UserError(
+            f"{place}: does not inherit from clozelab.contracts.{base}, by which it states"
+            f" what others need to know of it; write class {part.__name__}({base})"
+        )
     if slot in _FITTED:
         for fact in ("provides", "needs"):
             if not isinstance(getattr(part, fact, None), frozenset):

@@ -1,0 +1,123 @@
+"""What parts state of themselves holds for what they build, and is all that others ask of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from clozelab import data, encoder, registry
+from clozelab.config import recipe as recipes
+from clozelab.contracts import Encoded, EncoderPart, Input, TextLayout, Vocabulary
+from clozelab.errors import UserError
+from clozelab.models.build import build
+from clozelab.models.interop.families import check_family, family_for
+from clozelab.models.reader import TaskReader
+from clozelab.runs.machine import flops_a_token
+from clozelab.testing import check_part
+
+RECIPES = ("bert", "albert", "gpt", "xlnet", "elmo")
+
+
+class Bag(nn.Module):
+    """Each token's own vector."""
+
+    def __init__(self, shape: BagOfTokens, vocabulary: int) -> None:
+        super().__init__()
+        self.shape = shape
+        self.words = nn.Embedding(vocabulary, shape.width)
+
+    def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
+        states = self.words(batch.ids)
+        return Encoded(states, self.words.weight, (states,) * 2 if keep else ())
+
+
+@dataclass(frozen=True)
+class BagOfTokens(EncoderPart):
+    """An encoder that no file of clozelab knows."""
+
+    layers: int = 1
+    width: int = 8
+    activation: ClassVar[str] = "gelu"
+    epsilon: ClassVar[float] = 1e-12
+
+    @property
+    def embedding(self) -> int:
+        return self.width
+
+    @property
+    def vector_width(self) -> int:
+        return self.width
+
+    @property
+    def layout(self) -> TextLayout:
+        return TextLayout(before=(), after=("sep", "cls"), summary="last")
+
+    def resized(self, layers: int, width: int) -> BagOfTokens:
+        return replace(self, width=width)
+
+    def build(self, vocabulary: int) -> Bag:
+        return Bag(self, vocabulary)
+
+    def parameters(self, vocabulary: int) -> dict[str, int]:
+        return {"words": vocabulary * self.width}
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.check("encoder", "bag_of_tokens", BagOfTokens)
+    monkeypatch.setitem(encoder.PARTS, "bag_of_tokens", BagOfTokens)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("outside")
+def test_an_encoder_from_outside_is_used_by_its_facts() -> None:
+    bag: Any = BagOfTokens()
+    check_part(bag, slot="encoder")
+    recipe = replace(recipes.read("bert", size="tiny"), encoder=bag)
+    model = build(recipe, 100, seed=0)
+    assert model.encoder.words.weight.shape == (100, 8)
+    assert flops_a_token(recipe, 100, length=9, predicted=0.0) == 0  # it has no layers to speak of
+    tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
+    reader = TaskReader(recipe, tokenizer, 16)
+    row = reader.lay(reader.pieces(["The river."]).part(slice(0, 3)))
+    roles = reader.vocabulary.roles
+    assert row.columns["ids"][-2:].tolist() == [roles["sep"], roles["cls"]]
+    assert (row.first, row.mark, reader.marks(1), reader.marks(2)) == (slice(0, 3), 4, 2, 3)
+    ids = Vocabulary(100, roles, np.zeros(0, np.int32))
+    with pytest.raises(UserError, match="encoder bag_of_tokens: transformers has no such class"):
+        check_family(bag, family_for(bag, frozenset(), ids))
+
+
+def test_a_part_without_facts_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Bare:
+        build = parameters = resized = BagOfTokens.build
+
+    with pytest.raises(UserError, match=r"class Bare\(EncoderPart\)"):
+        registry.check("encoder", "bare", Bare)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_facts_hold_for_the_module(name: str) -> None:
+    part: Any = recipes.read(name, size="tiny").encoder
+    with torch.device("meta"):
+        module = part.build(50)
+    assert module.shape == part
+    names = {name for name, _ in module.named_parameters()}
+    assert part.pretraining_parameters <= names
+    lists = {name.split(".")[0] for name in names}
+    assert part.shared_modules <= lists
+    for shared in part.shared_modules:
+        assert len(getattr(module, shared)) < part.layers
+    if part.max_positions is not None:
+        table = module.embeddings.positions.weight
+        assert len(table) - part.position_offset == part.max_positions
+    assert part.training_flops(64) > 0
+    assert part.causal == (name == "gpt") and part.recurrent == (name == "elmo")
+    assert (part.reads == "words") == ("words" in part.needs)
+    assert part.vector_width == part.width * (2 if "two_directions" in part.provides else 1)
