@@ -43,7 +43,7 @@ def made(place: Path, data: str) -> dict[str, Path]:
     runs = {name: place / name for name in ("elmo", "bert", "distilbert")}
     for name, run in runs.items():
         whole = [] if name == "distilbert" else ["schedule.phases=[]"]
-        recipe = clozelab.read(name, overrides=[*short, *whole])
+        recipe = clozelab.read(name, set=[*short, *whole])
         if name == "distilbert":
             task = starting.taught(recipe, str(runs["bert"]), **small)
         else:

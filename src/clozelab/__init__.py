@@ -1,9 +1,14 @@
 """clozelab pretrains, fine-tunes, distils and compares the BERT family of encoders.
 
-The public names, each imported when it is first used, so that `import clozelab` is quick:
-`Recipe` and `read` (recipes), `Corpus` (a store), `pretrain` (a run), `finetune` (runs on a task),
-`study` (a comparison of recipes), `load` (a trained model; `load(run).predict([...])` applies a
-fine-tuned one), `UserError` (what every mistake raises).
+Every command of the command line is a function here, with the same options. A function blocks,
+says what happens on standard error (`progress=False` keeps it quiet), and returns an object:
+
+    corpus = clozelab.build_corpus("books/*.txt", out="corpus")
+    run = clozelab.pretrain("roberta", data=corpus, size="tiny", budget="20m", out="runs/a")
+    run.load().fill("It was a [MASK] night.")
+
+Paths, strings and objects are taken alike. A mistake raises `UserError`. Names are imported when
+they are first used, so that `import clozelab` is quick; what is not in `__all__` is private.
 """
 
 from __future__ import annotations
@@ -12,42 +17,75 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clozelab.config.recipe import Recipe, read
+    from clozelab.api.benching import bench
+    from clozelab.api.corpora import build_corpus
+    from clozelab.api.models import embed, export, fill, import_model, load
+    from clozelab.api.recipes import diff, mask, read, show_blocks
+    from clozelab.api.studies import Study, report, study
+    from clozelab.api.tasks import answer, evaluate, finetune, predict
+    from clozelab.api.training import distil, pretrain, resume
+    from clozelab.config.recipe import Recipe
     from clozelab.errors import UserError
-    from clozelab.finetuning.finetune import finetune
-    from clozelab.models.load import load
-    from clozelab.pretraining.pretrain import pretrain
+    from clozelab.models.load import Loaded as Model
     from clozelab.registry import register
-    from clozelab.studies.run import study
+    from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 
 __version__ = "0.1.0"
 __all__ = [
     "Corpus",
+    "Model",
     "Recipe",
+    "Run",
+    "Study",
     "UserError",
+    "answer",
+    "bench",
+    "build_corpus",
+    "diff",
+    "distil",
+    "embed",
+    "evaluate",
+    "export",
+    "fill",
     "finetune",
+    "import_model",
     "load",
+    "mask",
+    "predict",
     "pretrain",
     "read",
     "register",
+    "report",
+    "resume",
+    "show_blocks",
     "study",
 ]
 
 _HOMES = {
-    "Corpus": "clozelab.text.store",
-    "Recipe": "clozelab.config.recipe",
-    "UserError": "clozelab.errors",
-    "finetune": "clozelab.finetuning.finetune",
-    "load": "clozelab.models.load",
-    "pretrain": "clozelab.pretraining.pretrain",
-    "read": "clozelab.config.recipe",
-    "register": "clozelab.registry",
-    "study": "clozelab.studies.run",
+    "clozelab.api.benching": ("bench",),
+    "clozelab.api.corpora": ("build_corpus",),
+    "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
+    "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
+    "clozelab.api.studies": ("Study", "report", "study"),
+    "clozelab.api.tasks": ("answer", "evaluate", "finetune", "predict"),
+    "clozelab.api.training": ("distil", "pretrain", "resume"),
+    "clozelab.config.recipe": ("Recipe",),
+    "clozelab.errors": ("UserError",),
+    "clozelab.models.load": ("Model",),
+    "clozelab.registry": ("register",),
+    "clozelab.runs.directory": ("Run",),
+    "clozelab.text.store": ("Corpus",),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"clozelab has no {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            # Inside, Model is the module of weights, which a loaded model has.
+            return getattr(import_module(home), "Loaded" if name == "Model" else name)
+    raise AttributeError(f"clozelab has no {name!r}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

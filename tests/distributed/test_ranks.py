@@ -133,7 +133,7 @@ def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     torchrun("-m", "clozelab", *words, "--out", str(two), "--shard")
     assert main([*words, "--out", str(one)]) == 0
     for kind, count in (("step", STEPS), ("held_out", STEPS // MIDDLE)):
-        mine, other = (Run.open(run).entries(kind) for run in (two, one))
+        mine, other = (Run.open(run).events(kind) for run in (two, one))
         assert len(mine) == len(other) == count
         for a, b in zip(mine, other, strict=True):
             assert a["masked_lm"]["loss"] == pytest.approx(b["masked_lm"]["loss"], rel=1e-4)

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -159,3 +160,9 @@ def test_links_lead_somewhere() -> None:
 def test_the_fences_are_found() -> None:
     assert any(language == "sh" for page in PAGES for language, _ in blocks(page))
     assert any(language == "python" for page in PAGES for language, _ in blocks(page))
+
+
+def test_the_page_of_the_public_functions_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "tools" / "api_docs.py"))["page"]()
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert page == made, "run python tools/api_docs.py"

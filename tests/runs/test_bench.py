@@ -16,10 +16,10 @@ from corpora import build, texts, write
 from rich.console import Console
 
 from clozelab import cli
-from clozelab.bench import measure, theirs
-from clozelab.bench.measure import Finished, Turn, bench
-from clozelab.bench.padding import padded, whole_rows
-from clozelab.bench.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab.benching import measure, theirs
+from clozelab.benching.measure import Finished, Turn, bench
+from clozelab.benching.padding import padded, whole_rows
+from clozelab.benching.rows import ROUNDS, Order, Row, recipe_of, rows
 from clozelab.cli.views.bench import table
 from clozelab.config import recipe
 from clozelab.contracts import Targets

@@ -364,7 +364,7 @@ def measure(status: Path, session: int, peaks: dict[int, int]) -> None:
 
 def test_help_starts_without_anything_heavy() -> None:
     script = (
-        "import sys; from clozelab.cli.arguments import parser; parser();"
+        "import sys; from clozelab.cli import COMMANDS, parser; parser(COMMANDS);"
         "print([n for n in ('torch', 'pyarrow', 'tokenizers', 'nupunkt') if n in sys.modules])"
     )
     result = subprocess.run(

@@ -17,7 +17,9 @@ from corpora import ENVIRONMENT, refused, run
 
 import clozelab
 from clozelab import cli
+from clozelab.cli.commands import Command
 from clozelab.errors import UserError
+from clozelab.options import command
 
 MASK = ("mask", "bert", "A small résumé → of it.", "--epoch", "0")
 # Words, and how they end; some that read, some that are mistakes. None of them needs torch.
@@ -110,10 +112,13 @@ def test_a_pipe_that_is_closed_early_ends_a_command_quietly(words: list[str]) ->
 WORK = """
 import os, sys
 from clozelab import cli
+from clozelab.cli.commands import Command
 from clozelab.cli.console import out
 from clozelab.contracts import UserError
+from clozelab.options import command
 
-def work(_):
+@command
+def work():
     for number in range(3):
         out.print("a plan", "x" * 100_000)
     open(sys.argv[1], "w").write("done")
@@ -126,7 +131,7 @@ def work(_):
         os.close(read)
         os.write(write, b"to a process that is gone")
 
-cli.COMMANDS["tasks"] = work
+cli.COMMANDS["tasks"] = Command(work)
 sys.exit(cli.main(["tasks"]))
 """
 
@@ -149,9 +154,10 @@ def test_work_goes_on_when_nobody_reads_and_its_code_is_true(
 def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom clozelab import cli\nfrom clozelab.cli.console import err\n"
-        "def work(_):\n    for _ in range(3):\n        err.print('a step')\n"
+        "from clozelab.cli.commands import Command\nfrom clozelab.options import command\n"
+        "@command\ndef work():\n    for _ in range(3):\n        err.print('a step')\n"
         "    open(sys.argv[1], 'w').write('done')\n"
-        "cli.COMMANDS['tasks'] = work\nsys.exit(cli.main(['tasks']))"
+        "cli.COMMANDS['tasks'] = Command(work)\nsys.exit(cli.main(['tasks']))"
     )
     read, write = os.pipe()
     os.close(read)
@@ -274,10 +280,11 @@ def test_an_error_is_a_sentence_and_debug_shows_its_traceback(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def command(_: object) -> None:
+    @command
+    def failing() -> None:
         raise error
 
-    monkeypatch.setitem(cli.COMMANDS, "tasks", command)
+    monkeypatch.setitem(cli.COMMANDS, "tasks", Command(failing))
     monkeypatch.setenv("CLOZELAB_DEBUG", debug)
     assert cli.main(["tasks"]) == code
     *trace, said = capsys.readouterr().err.splitlines()

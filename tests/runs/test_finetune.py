@@ -29,6 +29,7 @@ from labelled import jsonl, write
 from learning import HERE, MACHINE, shrunk
 from referring import stories
 
+import clozelab
 from clozelab import data, statistics
 from clozelab.cli import main
 from clozelab.errors import UserError
@@ -47,7 +48,7 @@ from clozelab.finetuning.examples import (
     Tags,
 )
 from clozelab.finetuning.files.gap import gap as read_gap
-from clozelab.finetuning.finetune import finetune, planned, summary
+from clozelab.finetuning.finetune import planned, summary
 from clozelab.finetuning.inputs import inputs_for, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.finetuning.predict import follow, predict, score
@@ -640,10 +641,9 @@ def test_micro_batches_change_neither_losses_nor_weights(kind: str, name: str) -
 
 def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
     given = order("pairs", sample("pairs", 16), *SHORT)
-    out = str(tmp_path / "out")
-    model = finetune(
-        given.model, given.data, out, seeds=2, settings=given.settings, machine=MACHINE
-    )
+    where = {"train": given.data.train, "dev": given.data.dev, "out": tmp_path / "out"}
+    how = {"seeds": 2, "set": given.settings, "device": "cpu", "workers": 0}
+    model = clozelab.finetune(given.model, given.data.task, **where, **how).load()
     assert model.task is not None and model.task.kind.name == "classify"
     result = Run(tmp_path / "out").result()
     assert result is not None and result["cells"][0]["selected"]["runs"] == 2

@@ -42,7 +42,7 @@ def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
 
 
 def steps_done(place: Path) -> int:
-    return len(Run(place).entries("step")) if place.exists() else 0
+    return len(Run(place).events("step")) if place.exists() else 0
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def test_a_trial_goes_on_with_the_machine_that_it_had(tmp_path: Path) -> None:
         (began,) = events(Began, happened := tuned(given, out, machine=again))
         assert began.precision == (again.precision or "bf16")
         assert began.micro_tokens == Run(out / "seed-0").machine()["micro_tokens"] == 128
-        assert len(Run(out / "seed-0").entries("changed")) == changes
+        assert len(Run(out / "seed-0").events("changed")) == changes
         shutil.rmtree(out)
 
 
@@ -206,7 +206,7 @@ def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path
     place = out / "seed-0"
     files = [*(place / name for name in ("result.json", "task.toml")), out / "result.json"]
     before = {file: file.read_bytes() for file in files}
-    lines = [one for one in Run(place).entries() if one["kind"] != "resume"]
+    lines = [one for one in Run(place).events() if one["kind"] != "resume"]
     for file in files:
         file.unlink()
     for left in (".step-00000001.old", ".step-00000002.part"):  # of a save that was killed
@@ -214,7 +214,7 @@ def test_after_a_kill_behind_the_last_checkpoint_the_files_are_the_same(tmp_path
     happened = tuned(given, out)
     assert not events(Step, happened) and events(Ended, happened)[0].whole
     assert {file: file.read_bytes() for file in files} == before
-    assert [one for one in Run(place).entries() if one["kind"] != "resume"] == lines
+    assert [one for one in Run(place).events() if one["kind"] != "resume"] == lines
     assert [file.name for file in (place / "checkpoints").iterdir()] == ["step-00000002"]
 
 

@@ -193,7 +193,7 @@ def test_a_budget_of_time_times_a_few_steps_and_begins_anew(tmp_path: Path) -> N
     steps = of(Step, events)
     assert began.recipe.schedule.steps < 1_000_000
     # However the pace changed on the way, the recorded recipe is the same run.
-    recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
+    recorded = Run(tmp_path / "run").recipe()
     assert len(steps) == recorded.schedule.total
     given = replace(task("roberta", steps=50), recipe=recorded)
     went(given, tmp_path / "same")
@@ -207,11 +207,11 @@ def test_a_run_on_a_budget_of_time_goes_on_with_the_refits_it_had(tmp_path: Path
     for event in pretrain(given, tmp_path / "run", machine=MACHINE, saving=saving):
         if isinstance(event, Step) and event.number == 3:  # killed there
             break
-    before = recipes.parse(Run(tmp_path / "run").recipe(), "before").schedule.refits or ()
+    before = Run(tmp_path / "run").recipe().schedule.refits or ()
     resuming = starting.resumed(tmp_path / "run")
     assert resuming.budget == parse("1.5s")
     events = resumed(tmp_path / "run", saving)
-    recorded = recipes.parse(Run(tmp_path / "run").recipe(), "recorded")
+    recorded = Run(tmp_path / "run").recipe()
     assert (recorded.schedule.refits or ())[: len(before)] == before
     last = of(Step, events)[-1].number
     assert last == recorded.schedule.total
@@ -331,7 +331,7 @@ def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
     events = went(given, tmp_path / "a", machine)
     last = len(of(Step, events))
     assert sum("out of memory" in said.text for said in of(Said, events)) == 1
-    recorded = recipes.parse(Run(tmp_path / "a").recipe(), "recorded")
+    recorded = Run(tmp_path / "a").recipe()
     given = replace(given, recipe=recorded, budget=None)
     went(given, tmp_path / "b", replace(machine, micro_batch=2))
     assert_same(checkpoint(tmp_path / "a", last), checkpoint(tmp_path / "b", last))
@@ -465,7 +465,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     assert f"which is saved; go on with clozelab pretrain --resume {out}" in " ".join(said.split())
     stopped = load(str(out)).step
     assert 0 < stopped < 120
-    assert len(Run.open(out).entries("step")) == stopped
+    assert len(Run.open(out).events("step")) == stopped
     done = run("pretrain", "--resume", str(out), "--save-every", "0", "--evaluate-every", "0")
     assert done.returncode == 0, done.stderr
     assert_same(checkpoint(out, 120), checkpoint(uninterrupted, 120))

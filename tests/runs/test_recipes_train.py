@@ -89,7 +89,7 @@ def test_ten_steps_and_ten_more_are_twenty(name: str, tmp_path: Path) -> None:
     assert of(Ended, events)[0].whole
     for step in (15, 20):
         assert_same(checkpoint(straight, step), checkpoint(halved, step))
-    mine, other = (Run.open(place).entries("step") for place in (straight, halved))
+    mine, other = (Run.open(place).events("step") for place in (straight, halved))
     assert [one["step"] for one in other] == list(range(1, 21))
     for a, b in zip(mine, other, strict=True):
         assert untimed(a) == untimed(b)

@@ -138,7 +138,7 @@ def test_a_run_that_recorded_what_it_was_asked_for_is_shown_and_goes_on(
         asked = replace(given.recipe, tokenizer=replace(recipe.tokenizer, vocabulary=size))
         (place / "recipe.toml").write_text(to_toml(asked), encoding="utf-8")
     place = tmp_path / "roberta"
-    assert "byte_bpe" in Run(place).recipe()
+    assert "byte_bpe" in Run(place).recipe_text()
     assert not [key for key in settings(tmp_path) if key.startswith("tokenizer.")]
     for file in (place / "result.json", *place.glob("checkpoints/step-00000004/*")):
         file.unlink() if file.is_file() else None
@@ -154,4 +154,4 @@ def test_the_command_takes_the_recipe_that_was_asked_for(tmp_path: Path) -> None
     words = ["--data", store("wordpiece"), "--device", "cpu", "--out", str(place)]
     assert main(["pretrain", str(file), *words]) == 0
     assert main(["pretrain", str(file), "--resume", str(place)]) == 0
-    assert re.search(r'use = "wordpiece"', Run(place).recipe())
+    assert re.search(r'use = "wordpiece"', Run(place).recipe_text())

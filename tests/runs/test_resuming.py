@@ -16,7 +16,6 @@ import torch
 from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
-from clozelab.config import recipe as recipes
 from clozelab.config.recipe import to_toml
 from clozelab.errors import UserError
 from clozelab.files import MARKER, kind_of
@@ -78,7 +77,7 @@ def test_a_resume_has_the_precision_and_the_micro_batch_that_the_run_had(tmp_pat
     events = again(halved)
     (began,) = of(Began, events)
     assert (began.first, began.precision, began.micro_tokens) == (2, "bf16", 64)
-    assert not of(Said, events) and not Run(halved).entries("changed")
+    assert not of(Said, events) and not Run(halved).events("changed")
     assert_same(checkpoint(straight, 6), checkpoint(halved, 6))
     mine, other = Run(halved).machine(), Run(straight).machine()
     assert mine == other and mine["recompute"] is True and mine["workers"] == 0
@@ -94,7 +93,7 @@ def test_a_flag_changes_the_machine_and_is_recorded_with_its_step(tmp_path: Path
         "precision": {"from": "bf16", "to": "fp32"},
         "micro_tokens": {"from": 64, "to": 128},
     }
-    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+    assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
     (said,) = of(Said, events)
     assert said.text == "precision bf16 → fp32, micro_tokens 64 → 128, from step 3 on"
     machines = [*sections(gather([place])[0], [])][-1]
@@ -114,7 +113,7 @@ def test_a_processor_of_another_kind_is_recorded_where_it_changes_muon(
     monkeypatch.setattr(muon, "product_dtype", lambda device: torch.float32)
     again(place)
     settings = {"muon": {"from": "bfloat16", "to": "float32"}}
-    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+    assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
 
 
 def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_a_change_that_was_taken_back_before_a_step_is_none(tmp_path: Path) -> N
     killed(resume(given, place, machine=Machine(precision="fp32"), saving=OFTEN), 3)
     assert Run(place).machine()["precision"] == "fp32"
     again(place, Machine(precision="bf16"))
-    assert [entry["settings"] for entry in Run(place).entries("changed")] == [{}]
+    assert [entry["settings"] for entry in Run(place).events("changed")] == [{}]
 
 
 def test_the_command_leaves_what_it_is_not_told_to_the_record(tmp_path: Path) -> None:
@@ -172,14 +171,14 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         taken[0] += isinstance(event, Step)
     settings = {"micro_tokens": {"from": 256, "to": 64}}
-    assert Run(place).entries("changed") == [{"kind": "changed", "step": 3, "settings": settings}]
+    assert Run(place).events("changed") == [{"kind": "changed", "step": 3, "settings": settings}]
     assert Run(place).machine()["micro_tokens"] == 64
     assert checkpoint(place, 4).state()["machine"]["micro_tokens"] == 64
     # Killed before the next checkpoint, it goes on from a step that had more, with less.
     for folder in ("step-00000004", "step-00000005"):
         shutil.rmtree(place / "checkpoints" / folder)
     again(place)
-    assert Run(place).entries("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
+    assert Run(place).events("changed") == [{"kind": "changed", "step": 2, "settings": settings}]
 
 
 def test_a_run_recorded_before_goes_on_as_it_would_have(tmp_path: Path) -> None:
@@ -247,9 +246,9 @@ def test_a_run_whose_schedule_was_refitted_goes_on_with_every_refit(
     monkeypatch.setattr(PretrainTrainer, "seconds_a_step", lambda *_: 60 / 20)
     killed(pretrain(given, place, machine=MACHINE, saving=OFTEN), after)
     again(place)
-    recorded = recipes.parse(Run(place).recipe(), "recorded")
+    recorded = Run(place).recipe()
     assert recorded.schedule.steps == 20 and recorded.schedule.refits == ((3, 12), (6, 9))
-    fitted = [(entry["step"], entry["steps"]) for entry in Run(place).entries("refit")]
+    fitted = [(entry["step"], entry["steps"]) for entry in Run(place).events("refit")]
     assert fitted == [(3, 12), (6, 9)]
     went(replace(given, recipe=recorded, budget=None), tmp_path / "straight")
     assert_same(checkpoint(tmp_path / "straight", 9), checkpoint(place, 9))
@@ -298,7 +297,7 @@ def test_a_lost_result_comes_back(
         for name in ("limited_by", "times"):
             before.pop(name), after.pop(name, None)
     assert after == before and {"held_out", "train"} <= after.keys()
-    (held_out,) = Run(place).entries("held_out")
+    (held_out,) = Run(place).events("held_out")
     assert held_out == json.loads(ours[-1])
     assert not list((place / "checkpoints").glob(".*"))
 
@@ -348,7 +347,7 @@ def test_a_run_that_is_being_written_takes_no_second_writer(
 def test_a_run_that_went_on_while_it_was_opened_is_opened_again(tmp_path: Path) -> None:
     place = tmp_path / "run"
     went(task("bert", steps=4), place, saving=OFTEN)
-    given, recorded = starting.resumed(place), recipes.parse(Run(place).recipe(), "recorded")
+    given, recorded = starting.resumed(place), Run(place).recipe()
     other = replace(recorded, schedule=recorded.schedule.refitted(2, 6))
     Run(place).refit(2, 6, recipe_toml=to_toml(other))
     with pytest.raises(UserError, match="went on meanwhile"):

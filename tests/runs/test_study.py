@@ -17,7 +17,6 @@ from learning import MACHINE, of, store
 from studying import BROKEN, DYNAMIC, SMALL, STATIC, STUDENT, made, plan_of, ran, reviews
 
 import clozelab
-from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
 from clozelab.reporting.study import write_page
@@ -77,7 +76,7 @@ def test_a_study_of_two_variants_goes_from_its_plan_to_its_page(tmp_path: Path) 
         assert 0 <= one["scores"]["reviews.accuracy"] <= 100
         assert one["flops"] > 0 and one["tokens"] > 0
     first = out / "cells" / "static" / "seed-0"
-    recipe = recipes.parse(Run(first).recipe(), "recipe.toml")
+    recipe = Run(first).recipe()
     assert found[0]["parameters"] == sum(recipe.parameters().values())
     own = Run(first).result() or {}
     assert found[0]["scores"]["held_out.masked_lm"] == own["held_out"]["masked_lm"]["loss"]
@@ -463,12 +462,15 @@ def test_variants_may_have_a_corpus_of_their_own(tmp_path: Path) -> None:
 
 def test_python_runs_a_study_too(tmp_path: Path) -> None:
     made(tmp_path)
-    result = clozelab.study(
-        str(tmp_path / "masks.toml"),
-        store("wordpiece"),
-        str(tmp_path / "out"),
+    study = clozelab.study(
+        tmp_path / "masks.toml",
+        data=store("wordpiece"),
+        out=tmp_path / "out",
         budget="2steps",
-        machine=MACHINE,
+        device="cpu",
+        workers=0,
     )
-    assert [one["variant"] for one in result["cells"]] == ["static", "dynamic"]
-    assert all(one["failed"] is None for one in result["cells"])
+    cells = study.result()["cells"]
+    assert [one["variant"] for one in cells] == ["static", "dynamic"]
+    assert all(one["failed"] is None for one in cells)
+    assert study.page.is_file() and [*study.table()] == ["static", "dynamic"]

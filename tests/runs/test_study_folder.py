@@ -205,7 +205,7 @@ def test_an_empty_word_is_no_folder_and_no_budget(
 def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
     with _two_at_once(tmp_path) as running:
         runs = [tmp_path / "out" / "cells" / name / "seed-0" for name in ("static", "dynamic")]
-        _until(lambda: all(Run(one).entries("step") for one in runs))
+        _until(lambda: all(Run(one).events("step") for one in runs))
         running.kill()
         running.wait()
         _until(lambda: all(any(one.glob("checkpoints/step-*")) for one in runs))

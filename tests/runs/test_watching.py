@@ -15,7 +15,7 @@ from learning import HERE, MACHINE, QUIET, of, task, went
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 
-from clozelab.cli.training import View
+from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
@@ -92,7 +92,7 @@ def test_a_device_is_busy_from_each_beginning_to_its_end(monkeypatch: pytest.Mon
 
 def test_the_log_and_the_result_keep_what_was_measured(tmp_path: Path) -> None:
     events = went(task("roberta", steps=6), tmp_path / "run")
-    entries = Run(tmp_path / "run").entries("step")
+    entries = Run(tmp_path / "run").events("step")
     steps = of(Step, events)
     assert [one["waited"] for one in entries] == [step.waited for step in steps]
     assert [one["slack"] for one in entries] == [step.slack for step in steps]
@@ -117,7 +117,7 @@ def test_the_line_ends_with_what_limits_the_run(
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
     bars = Progress(TextColumn("{task.fields[told]}"), console=console, disable=True)
-    view = View(bars)
+    view = View(bars, Watch())
     recipe: Any = task("roberta").recipe
     view.begin(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
     for number in range(1, 8):
@@ -131,7 +131,7 @@ def test_the_line_ends_with_what_limits_the_run(
 
 def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
     bars = Progress(disable=True)
-    view = View(bars)
+    view = View(bars, Watch())
     recipe: Any = task("roberta").recipe
     view.begin(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
     for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):

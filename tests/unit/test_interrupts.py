@@ -13,9 +13,11 @@ import pytest
 from interrupting import started
 
 from clozelab import cli
-from clozelab.cli.training import watch
+from clozelab.api.watching import Watch, follow_run
+from clozelab.cli.commands import Command
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, first_done, held, signal_of, stopping, terminable
+from clozelab.options import command
 from clozelab.runs.events import Ended
 
 
@@ -45,17 +47,18 @@ def test_the_first_signal_is_told_and_the_second_raises(number: signal.Signals) 
 def test_a_command_ends_with_the_code_of_what_ended_it(
     error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def command(_: object) -> None:
+    @command
+    def failing() -> None:
         raise error
 
-    monkeypatch.setitem(cli.COMMANDS, "tasks", command)
+    monkeypatch.setitem(cli.COMMANDS, "tasks", Command(failing))
     assert cli.main(["tasks"]) == code
 
 
 def test_a_signal_behind_a_run_s_last_step_stops_what_would_follow(tmp_path: Path) -> None:
     done = Ended(4, True, {"tokens": 8, "times": {}}, signal=signal.SIGTERM)
     with pytest.raises(Stopped, match="is done") as stopped:
-        watch(iter([done]), tmp_path)
+        follow_run(iter([done]), tmp_path, Watch())
     assert stopped.value.signal == signal.SIGTERM
 
 
@@ -63,12 +66,15 @@ def test_a_signal_behind_a_run_s_last_step_stops_what_would_follow(tmp_path: Pat
 BUSY = """
 import sys, time
 from clozelab import cli
+from clozelab.cli.commands import Command
+from clozelab.options import command
 
-def busy(_):
+@command
+def busy():
     print("begun", flush=True)
     time.sleep(60)
 
-cli.COMMANDS["tasks"] = busy
+cli.COMMANDS["tasks"] = Command(busy)
 sys.exit(cli.main(["tasks"]))
 """
 
@@ -98,9 +104,8 @@ def test_what_a_test_starts_hears_an_interrupt_where_the_test_does_not() -> None
 
 def test_a_command_leaves_the_handlers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = []
-    monkeypatch.setitem(
-        cli.COMMANDS, "tasks", lambda _: handlers.append(signal.getsignal(signal.SIGTERM))
-    )
+    note = command(lambda: handlers.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setitem(cli.COMMANDS, "tasks", Command(note))
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["tasks"]) == 0
     assert signal.getsignal(signal.SIGTERM) is before is not handlers[0]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
-from clozelab.cli import main
-from clozelab.cli.arguments import parser
+from clozelab.cli import COMMANDS, main, parser
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
+from clozelab.options import options
 from clozelab.reporting import commands
 from clozelab.reporting.document import Page, PageTable, Section
 from clozelab.reporting.figures import DotRow, Line, curves, dots
@@ -70,11 +70,15 @@ def markdown(runs: list[RunRecord], tunings: list[FinetuneRecord], *, title: str
     return page(runs, tunings, title=title).markdown()
 
 
-def words_of(line: str) -> argparse.Namespace:
-    """A command as the command line reads it."""
+def words_of(line: str) -> SimpleNamespace:
+    """The options of a command, as its function gets them."""
     name, *words = shlex.split(line)
     assert name == "clozelab"
-    return parser().parse_args(words)
+    given = vars(parser(COMMANDS).parse_args(words))
+    known = options(COMMANDS[given.pop("command")].call)
+    return SimpleNamespace(
+        **{one.name: one.take(given.get(one.name, one.default)) for one in known}
+    )
 
 
 def pretraining(folder: Path, name: str, *, recipe: str = "bert", thinned: bool = False) -> Path:

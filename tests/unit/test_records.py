@@ -30,9 +30,9 @@ def step(number: int, loss: float) -> dict[str, object]:
 def test_a_run_is_read_back(tmp_path: Path) -> None:
     run = create(tmp_path / "runs" / "a")
     again = Run.open(run.path)
-    assert again.recipe() == 'name = "bert"\n'
+    assert again.recipe_text() == 'name = "bert"\n'
     assert again.machine() == machine_facts()
-    assert (again.entries(), again.result()) == ([], None)
+    assert (again.events(), again.result()) == ([], None)
     assert again.checkpoints == run.path / "checkpoints"
     assert sorted(os.listdir(run.path)) == [".clozelab", "machine.toml", "recipe.toml"]
 
@@ -50,7 +50,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_never_took_a_step_may_begin_again(tmp_path: Path) -> None:
     create(tmp_path, "old = 1\n").append({"kind": "note"})
-    assert create(tmp_path, "new = 1\n").recipe() == "new = 1\n"
+    assert create(tmp_path, "new = 1\n").recipe_text() == "new = 1\n"
 
 
 @pytest.mark.parametrize("trace", ["step", "checkpoint", "result"])
@@ -64,7 +64,7 @@ def test_a_run_with_steps_is_not_begun_again(tmp_path: Path, trace: str) -> None
         run.write_result({})
     with pytest.raises(UserError, match=f"continue it with --resume {tmp_path}"):
         create(tmp_path, "other = 1\n")
-    assert run.recipe() == 'name = "bert"\n'
+    assert run.recipe_text() == 'name = "bert"\n'
 
 
 # --- metrics ---
@@ -75,9 +75,9 @@ def test_entries_come_back_by_kind_and_in_order(tmp_path: Path) -> None:
     told = [step(1, 2.5), {"kind": "note", "text": "ü"}, step(2, 2.25), {"kind": "note"}]
     for entry in told:
         run.append(entry)
-    assert run.entries() == told
-    assert run.entries("step") == [told[0], told[2]]
-    assert run.entries("note") == [told[1], told[3]]
+    assert run.events() == told
+    assert run.events("step") == [told[0], told[2]]
+    assert run.events("note") == [told[1], told[3]]
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").count("\n") == 4
 
 
@@ -85,8 +85,8 @@ def test_what_is_no_number_is_null_and_the_line_valid(tmp_path: Path) -> None:
     run = create(tmp_path)
     run.append({"kind": "step", "step": 1, "loss": float("nan"), "by": [float("inf"), {"a": 1.0}]})
     line = (tmp_path / "metrics.jsonl").read_text()
-    assert json.loads(line, parse_constant=pytest.fail) == run.entries()[0]
-    assert run.entries()[0] == {"kind": "step", "step": 1, "loss": None, "by": [None, {"a": 1.0}]}
+    assert json.loads(line, parse_constant=pytest.fail) == run.events()[0]
+    assert run.events()[0] == {"kind": "step", "step": 1, "loss": None, "by": [None, {"a": 1.0}]}
     run.write_result({"loss": float("-inf")})
     assert run.result() == {"loss": None}
 
@@ -99,9 +99,9 @@ def test_a_torn_last_line_is_skipped_and_spoils_nothing_after_it(tmp_path: Path,
     run.append(step(1, 1.0))
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(torn.encode(errors="surrogateescape"))
-    assert run.entries() == [step(1, 1.0)]
+    assert run.events() == [step(1, 1.0)]
     run.append(step(2, 2.0))
-    assert run.entries() == [step(1, 1.0), step(2, 2.0)]
+    assert run.events() == [step(1, 1.0), step(2, 2.0)]
 
 
 def test_a_step_recorded_twice_counts_once(tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_step_recorded_twice_counts_once(tmp_path: Path) -> None:
     for number, loss in ((1, 1.0), (2, 2.0), (3, 3.0), (2, 2.5), (3, 3.5)):
         run.append(step(number, loss))
     run.append({"kind": "evaluation", "step": 3, "loss": 9.0})
-    assert run.entries("step") == [step(1, 1.0), step(2, 2.5), step(3, 3.5)]
-    assert len(run.entries()) == 4
+    assert run.events("step") == [step(1, 1.0), step(2, 2.5), step(3, 3.5)]
+    assert len(run.events()) == 4
 
 
 def test_resuming_voids_what_was_recorded_of_later_steps(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_resuming_voids_what_was_recorded_of_later_steps(tmp_path: Path) -> None
     for number in range(1, 6):
         run.append(step(number, 1.0))
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    run.resume(2)
-    assert run.entries("step") == [step(1, 1.0), step(2, 1.0)]
+    run.resumed(2)
+    assert run.events("step") == [step(1, 1.0), step(2, 1.0)]
     run.append(step(3, 2.0))
-    assert [(e["step"], e["loss"]) for e in run.entries("step")] == [(1, 1), (2, 1), (3, 2)]
-    assert len(run.entries("note")) == 1
+    assert [(e["step"], e["loss"]) for e in run.events("step")] == [(1, 1), (2, 1), (3, 2)]
+    assert len(run.events("note")) == 1
     assert (tmp_path / "metrics.jsonl").read_bytes().startswith(before)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from learning import HERE, MACHINE, QUIET, shrunk, task
 
-from clozelab.cli.training import watch
+from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
 from clozelab.models.build import Model
 from clozelab.pretraining.job import PretrainTrainer
@@ -134,6 +134,7 @@ def test_of_several_processes_one_speaks(
     rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
-    watch(iter([Said("the corpus repeats"), Ended(3, True, {"tokens": 9})]), Path("run"))
+    events = iter([Said("the corpus repeats"), Ended(3, True, {"tokens": 9})])
+    follow_run(events, Path("run"), Watch())
     told = capsys.readouterr().err
     assert ("repeats" in told, "3 steps" in told) == (rank == 0, rank == 0)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from made_study import SCORES, TEXT, Scores, study
 
-from clozelab.cli import looking, main
+from clozelab.api import studies as looking
+from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.markdown import plain
 from clozelab.reporting import document

@@ -163,7 +163,7 @@ def snapshot(folder: Path) -> dict[str, str]:
 
 def _content(file: Path, folder: Path) -> str:
     if file.name == "metrics.jsonl":
-        told: Any = [entry for entry in Run(file.parent).entries() if entry["kind"] != "resume"]
+        told: Any = [entry for entry in Run(file.parent).events() if entry["kind"] != "resume"]
     elif file.suffix == ".json":
         try:
             told = json.loads(file.read_bytes())

@@ -1,18 +1,17 @@
-"""The command line: words → a call into runs/ and report/; the only folder that prints."""
+"""The command line: words → a public function, and what it returned printed."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from rich.markup import escape
 
 from clozelab import registry
-from clozelab.cli import benching, corpora, demo, looking, models, studying, tasks, training
 from clozelab.cli.arguments import parser
+from clozelab.cli.commands import COMMANDS
 from clozelab.cli.console import err
 from clozelab.cli.endings import debugging, ending
 from clozelab.cli.streams import flush, open_streams
@@ -30,7 +29,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with terminable():
             try:
-                _run(sys.argv[1:] if words is None else words)
+                run(sys.argv[1:] if words is None else words)
             finally:  # also of --help, which leaves by SystemExit
                 flush()
     except (Exception, KeyboardInterrupt) as error:
@@ -43,17 +42,16 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(words: Sequence[str]) -> None:
+def run(words: Sequence[str]) -> None:
+    """Run a command; what is wrong is raised."""
     for word in words:
         if "\0" in word:  # which no path and no text has
             raise UserError(f"{word!r}: has a NUL character in it; leave that out")
-    arguments = parser().parse_args(_imported(words))
-    if arguments.command is None:
+    values = vars(parser(COMMANDS).parse_args(_imported(words)))
+    name = values.pop("command", None)
+    if name is None:
         raise UserError("clozelab needs a command; see clozelab --help")
-    for name, value in vars(arguments).items():  # an empty budget is not none, nor a folder here
-        if name not in _TEXTS and "" in (value if isinstance(value, list) else [value]):
-            raise UserError(f"{_NAMES.get(name, name)}: is empty; give it a value, or leave it out")
-    COMMANDS[arguments.command](arguments)
+    COMMANDS[name].run(values)
 
 
 def _imported(words: Sequence[str]) -> list[str]:
@@ -73,33 +71,3 @@ def _imported(words: Sequence[str]) -> list[str]:
             raise UserError("--import: names no module; write --import my_package.parts")
         registry.load(module)
     return rest
-
-
-_TEXTS = ("text", "question", "passage", "title")  # which may be empty, or say it better
-_NAMES = {"start": "from"}
-
-COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
-    "corpus build": corpora.build,
-    "corpus show": corpora.show,
-    "corpus check": corpora.check,
-    "show": looking.show,
-    "diff": looking.diff,
-    "mask": looking.mask,
-    "blocks": looking.blocks,
-    "report": looking.report,
-    "pretrain": training.pretrain,
-    "distil": training.distil,
-    "evaluate": tasks.evaluate,
-    "tasks": tasks.listing,
-    "finetune": tasks.finetune,
-    "study": studying.study,
-    "predict": tasks.predict,
-    "answer": tasks.answer,
-    "export": models.export,
-    "import": models.bring,
-    "fill": models.fill,
-    "embed": models.embed,
-    "bench": benching.bench,
-    "demo": demo.demo,
-    "version": looking.version,
-}

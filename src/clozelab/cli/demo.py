@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 from rich.markup import escape
 
-from clozelab.cli.arguments import parser
 from clozelab.cli.books import set_aside
-from clozelab.cli.console import out, warn
+from clozelab.cli.console import err, out
+from clozelab.options import Place, command
 
 _TEXT = (
     "Pierre bought a second-hand umbrella in New York because it had been raining"
@@ -24,9 +23,15 @@ _TUNING = ("--set", "rate=1e-3", "--set", "epochs=10", "--set", "sequences=8", "
 _SETTINGS = {"swift": ("--set", "schedule.sequences=8")}
 
 
-def demo(arguments: argparse.Namespace) -> None:
-    """The embedded text to two encoders, a task and a page; finished stages are kept."""
-    place = Path(arguments.out)
+@command
+def demo(*, out: Place = "demo", budget: str = "40s") -> None:
+    """Take the embedded text from raw to two encoders and a task; finished stages are kept.
+
+    Args:
+        out (DIR): where to work (demo/)
+        budget: for each of them (40s)
+    """
+    place = Path(out)
     corpus, models = place / "corpus", (place / "swift", place / "bert")
     text, books = set_aside(place)
     _corpus(corpus, text)
@@ -34,7 +39,7 @@ def demo(arguments: argparse.Namespace) -> None:
     _say("mask", "bert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
     _say("mask", "spanbert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
     for model in models:
-        _pretrain(model, corpus, arguments.budget)
+        _pretrain(model, corpus, budget)
     _compare(corpus, models)
     _say("fill", str(models[0]), _BLANK.format("[MASK]"), "--top", "3")
     if not (place / "hf").exists():
@@ -150,7 +155,7 @@ def _opens(what: str) -> bool:
     """Whether transformers is there to open a model; says which pipeline does."""
     out.rule(f'[bold]transformers.pipeline("{what}")', align="left")
     if find_spec("transformers") is None:
-        warn("transformers is not installed, so the exported model is not opened here")
+        err.print("transformers is not installed, so the exported model is not opened here")
         return False
     from transformers.utils import logging
 
@@ -161,10 +166,9 @@ def _opens(what: str) -> bool:
 
 def _say(*words: str) -> None:
     """Run a command, its words above what it shows."""
-    from clozelab.cli import COMMANDS
+    from clozelab.cli import run
 
     spoken = " ".join(f'"{word}"' if " " in word else word for word in words)
     out.rule(f"[bold]clozelab {escape(spoken)}", align="left")
-    step = parser().parse_args(words)
-    COMMANDS[step.command](step)
+    run(words)
     out.print()

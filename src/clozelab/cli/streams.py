@@ -11,9 +11,7 @@ import os
 import sys
 from io import TextIOWrapper
 
-from clozelab.errors import UserError
-
-STDIN, STDOUT = "standard input", "standard output"
+STDOUT = "standard output"
 _PLAIN = "clozelab.plain"  # the handler's name
 _SIGNS = {
     "→": "->",
@@ -80,27 +78,6 @@ def discard_output() -> None:
         pass  # it has no file behind it
     finally:
         os.close(nowhere)
-
-
-def read_text(word: str, place: str) -> str:
-    """The text that a command was given, which is that of standard input for -."""
-    return read_stdin() if word == "-" else sound(word, place)
-
-
-def read_stdin() -> str:
-    """All of standard input."""
-    try:
-        return sound(sys.stdin.read(), STDIN)
-    except UnicodeDecodeError:
-        raise UserError(f"{STDIN}: is not UTF-8 text; convert it to UTF-8") from None
-
-
-def sound(text: str, place: str) -> str:
-    """The text, where it is UTF-8: the system lets other bytes pass as characters that are none."""
-    try:
-        return text.encode("utf-8", "surrogateescape").decode("utf-8")
-    except UnicodeError:
-        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:

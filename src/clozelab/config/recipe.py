@@ -81,6 +81,32 @@ class Recipe:
         part: Any = part_of(tokenizer) or self.tokenizer
         return replace(self, tokenizer=replace(part, vocabulary=vocabulary or part.vocabulary))
 
+    @classmethod
+    def read(cls, name_or_path: str | Path, **options: Any) -> Recipe:
+        """The recipe of that name or in that file; `size` and `overrides` as in `read`."""
+        return read(name_or_path, **options)
+
+    def override(self, changes: Iterable[str] | Mapping[str, Any]) -> Recipe:
+        """The recipe with other values by dotted key: `key=value`, or a dictionary; checked."""
+        if isinstance(changes, Mapping):
+            changes = [f"{key}={written(value)}" for key, value in changes.items()]
+        # A part is changed before its keys, in whatever order they were given.
+        ordered = sorted(changes, key=lambda one: not one.partition("=")[0].endswith(".use"))
+        if not ordered:
+            return self
+        tables = self.tables()
+        for change in ordered:
+            override(tables, change, place=self.name)
+        return _build({"name": self.name, "title": self.title, **tables}, self.name)
+
+    def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
+        """What another recipe does differently: key, value here, value there."""
+        return difference(self, read(other) if isinstance(other, str) else other)
+
+    def to_toml(self) -> str:
+        """The recipe written out whole, as a file."""
+        return to_toml(self)
+
     def warnings(self) -> list[str]:
         """What is allowed and yet hardly meant, a sentence each."""
         return slots.warnings(self)
@@ -104,14 +130,7 @@ def read(
     recipe = _complete(chain)
     if size is not None:
         recipe = _sized(recipe, size, chain.tables.get("sizes", {}))
-    changes = list(overrides)
-    if changes:
-        found = recipe.tables()
-        # A part is changed before its keys, in whatever order they were given.
-        for change in sorted(changes, key=lambda one: not one.partition("=")[0].endswith(".use")):
-            override(found, change, place=recipe.name)
-        recipe = _build({"name": recipe.name, "title": recipe.title, **found}, recipe.name)
-    return recipe
+    return recipe.override(overrides)
 
 
 def parse(text: str, place: str) -> Recipe:

@@ -29,16 +29,16 @@ from clozelab.finetuning.inputs import (
     opened,
     tuning_of,
 )
-from clozelab.finetuning.request import Data, Order, refuse_changed, settled, with_settings
+from clozelab.finetuning.request import Order, refuse_changed, settled, with_settings
 from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
-from clozelab.interrupts import Stopped, first_done
-from clozelab.models.load import Loaded, load
+from clozelab.interrupts import first_done
 from clozelab.runs.directory import PLAN, TASK, Run, read_json
 from clozelab.runs.events import Ended, Event, Said
 from clozelab.runs.machine import Machine
+from clozelab.runs.options import SaveOptions
 from clozelab.runs.processes import workers
-from clozelab.runs.session import SaveOptions, Session
+from clozelab.runs.session import Session
 from clozelab.training.checkpoint import newest, tidy
 from clozelab.training.loop import DivergedError
 from clozelab.training.world import World, is_distributed, join
@@ -73,28 +73,6 @@ class Happened:
 
     trial: str
     event: Event
-
-
-def finetune(
-    model: str,
-    data: str | Data,
-    out: str,
-    *,
-    seeds: int = 1,
-    settings: Sequence[str] = (),
-    machine: Machine = Machine(),  # noqa: B008  (frozen)
-) -> Loaded:
-    """Fit a model to a task, by its name or with one's own files, and open the best of the runs.
-
-    `settings` are key=value over those of the protocol.
-    """
-    data = Data(data) if isinstance(data, str) else data
-    plan = planned(Order(model, data, settings=tuple(settings)), seeds=seeds, out=Path(out))
-    for happened in follow(plan, Path(out), machine=machine, saving=SaveOptions()):
-        if isinstance(happened.event, Ended) and not happened.event.whole:
-            message = f"{out}: was stopped; say the same again to go on"
-            raise Stopped(message, signal=happened.event.signal)
-    return load(out)
 
 
 def follow(
@@ -170,7 +148,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     run, world, given = session.run, work.world, work.inputs
     begun = run.recipe_file.exists()
     if world.is_main:
-        tidy(run.checkpoints, keep=session.saving.keep)
+        tidy(run.checkpoints, keep=session.saving.checkpoints)
         if not begun:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
         write_text(run.path / TASK, to_toml(given.task))
@@ -184,7 +162,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
         session.recall(found.state())
         session.last = work.chosen()
     if world.is_main and begun:
-        run.resume(first)
+        run.resumed(first)
         if first < work.schedule.total:
             yield from session.settle(first)
     world.barrier()

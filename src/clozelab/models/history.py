@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clozelab.config import recipe as recipes
 from clozelab.models.load import Loaded
 from clozelab.runs.directory import PLAN, Run
 from clozelab.training.checkpoint import CHECKSUMS
@@ -87,7 +86,7 @@ def _called(run: Run) -> str:
     above = _plan(run)
     name = str(run.path.relative_to(above.parent)) if above else run.path.resolve().name
     what = run.machine().get("task")
-    what = what or recipes.parse(run.recipe(), str(run.recipe_file)).name
+    what = what or run.recipe().name
     return name if name == what else f"{name} ({what})"
 
 

@@ -15,6 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+import clozelab
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
@@ -38,6 +39,8 @@ from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_che
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
+    from clozelab.models.embed import Vectors
+    from clozelab.models.fill import Filled
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
 _NAMED = 8  # modules of others that are named one by one
@@ -83,6 +86,33 @@ class Loaded:
     @cached_property
     def _readers(self) -> dict[int, TaskReader]:
         return {}
+
+    def fill(self, text: str, **options: Any) -> Filled:
+        """Guess the blanks of a text: `clozelab.fill`."""
+        return clozelab.fill(self, text, **options)
+
+    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
+        """Compute the vectors of texts: `clozelab.embed`."""
+        return clozelab.embed(self, text, **options)
+
+    def export(self, out: Any, **options: Any) -> Path:
+        """Write the model for other libraries: `clozelab.export`."""
+        return clozelab.export(self, out, **options)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The last layer's states of some texts, [B, L, W], and which of them are tokens, [B, L].
+
+        They are on the model's device, and take part in gradients where these are recorded.
+        """
+        from clozelab.models.texts import packed, read
+
+        laid = read(self, [texts] if isinstance(texts, str) else texts)
+        device = next(self.model.parameters()).device
+        states = self.model.encode(packed(laid, device)).states
+        rows = torch.split(states, [len(text) for text in laid])
+        masks = [torch.ones(len(row), dtype=torch.bool, device=device) for row in rows]
+        pad = nn.utils.rnn.pad_sequence
+        return pad(list(rows), batch_first=True), pad(masks, batch_first=True)
 
     def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
         """What a fine-tuned model says of each input, as `clozelab predict` does.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Event, Said
 from clozelab.runs.machine import Machine, recorded_device
+from clozelab.runs.options import SaveOptions
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.saving import restore
-from clozelab.runs.session import SaveOptions, Session
+from clozelab.runs.session import Session
 from clozelab.text.tokenizers import part_of
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
@@ -51,7 +53,7 @@ def pretrain(
             # By which a reader knows that the recipe has the corpus's tokenizer.
             part = part_of(job.stores[0][0].tokenizer)
             tokenizer = trainer.recipe.tables()["tokenizer"]["use"] if part else None
-            facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.keep}
+            facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.checkpoints}
             Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
         session = _session(trainer, run, saving, times=Times(setup=watch.read()))
@@ -64,12 +66,14 @@ def resume(
     """Go on where the newest whole checkpoint of a run stands."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
+    kept = facts.get("keep", saving.checkpoints)  # unless told otherwise, as many as it had
+    saving = replace(saving, keep=kept if saving.keep is None else saving.keep)
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, job)
         if world.is_main:
-            if facts.get("keep", SaveOptions.keep) != saving.keep:
+            if kept != saving.keep:
                 run.remember({"keep": saving.keep})
-            tidy(run.checkpoints, keep=saving.keep if run.result() is None else 0)
+            tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
         checkpoint, passed = newest(run.checkpoints)
         for line in passed:
@@ -96,7 +100,7 @@ def resume(
         if state:
             session.recall(state)
         if world.is_main:
-            run.resume(first)
+            run.resumed(first)
         if first < trainer.schedule.total:
             yield from session.settle(first)
         yield from session.go(first, cursor)
@@ -140,7 +144,7 @@ def _fit(trainer: PretrainTrainer, budget: Budget) -> Iterator[Event]:
 
 def _check_schedule(run: Run, job: PretrainJob) -> None:
     """Refuse to go on where another process has refitted the run after its recipe was read."""
-    recorded = recipes.parse(run.recipe(), str(run.recipe_file))
+    recorded = run.recipe()
     if recorded.schedule != job.recipe.schedule:
         raise UserError(f"{run.path}: went on meanwhile; run the same command again")
 

@@ -145,7 +145,7 @@ def taught(
 def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = ()) -> PretrainJob:
     """A run as it was started; a recipe given with it must be its own."""
     run = Run.open(place)
-    recorded = recipes.parse(run.recipe(), str(run.recipe_file))
+    recorded = run.recipe()
     facts = run.machine()
     if not {"seed", "data"} <= facts.keys():
         raise UserError(

@@ -14,16 +14,20 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import clozelab
 from clozelab import files
 from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
 from clozelab.files import write_text
+
+if TYPE_CHECKING:
+    from clozelab.config.recipe import Recipe
 
 Entry = dict[str, Any]
 _KIND = "run"  # by its marker
@@ -97,7 +101,13 @@ class Run:
         """Where the checkpoints are, if any."""
         return self.path / "checkpoints"
 
-    def recipe(self) -> str:
+    def recipe(self) -> Recipe:
+        """The recipe as the run has it."""
+        from clozelab.config.recipe import parse
+
+        return parse(self.recipe_text(), str(self.recipe_file))
+
+    def recipe_text(self) -> str:
         """The resolved recipe's text."""
         try:
             return self.read(self.recipe_file.name).decode()
@@ -131,7 +141,7 @@ class Run:
             if name in before and before[name] != facts.get(name)
         }
         # Of two changes before one step the last counts, even if it takes the other back.
-        if changes or any(entry["step"] == step for entry in self.entries("changed")):
+        if changes or any(entry["step"] == step for entry in self.events("changed")):
             self.append({"kind": "changed", "step": step, "settings": changes})
         self.remember(facts)
         return changes
@@ -146,7 +156,7 @@ class Run:
                     file.write(b"\n")
             file.write(line.encode() + b"\n")
 
-    def resume(self, step: int) -> None:
+    def resumed(self, step: int) -> None:
         """Note that the run goes on from there: what was recorded of later steps is void."""
         self.append({"kind": "resume", "step": step})
 
@@ -155,7 +165,7 @@ class Run:
         write_text(self.recipe_file, recipe_toml)
         self.append({"kind": "refit", "step": step, "steps": steps})
 
-    def entries(self, kind: str | None = None) -> list[Entry]:
+    def events(self, kind: str | None = None) -> list[Entry]:
         """What was recorded, the last where a kind and step were recorded twice."""
         entries: dict[object, Entry] = {}
         for number, entry in enumerate(self._lines()):
@@ -184,13 +194,58 @@ class Run:
         """The content of one of its files."""
         return (self.path / name).read_bytes()
 
+    def losses(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
+        """Each objective's loss by step: in training ("step"), or on held-out text ("held_out")."""
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for entry in self.events(kind):
+            for name, one in entry.items():
+                if isinstance(one, dict) and one.get("loss") is not None:
+                    curves.setdefault(name, []).append((entry["step"], one["loss"]))
+        return curves
+
+    # What can be done with a run are the public functions, called with it.
+
+    def resume(self, **options: Any) -> Run:
+        """Go on with the run: `clozelab.resume`."""
+        return clozelab.resume(self, **options)
+
+    def load(self, **options: Any) -> Any:
+        """Open its model: `clozelab.load`."""
+        return clozelab.load(self, **options)
+
+    def finetune(self, task: str, **options: Any) -> Run:
+        """Fit its model to a task: `clozelab.finetune`."""
+        return clozelab.finetune(self, task, **options)
+
+    def predict(self, text: Any, **options: Any) -> list[Any]:
+        """Ask its fine-tuned model about texts: `clozelab.predict`."""
+        return clozelab.predict(self, text=text, **options)
+
+    def evaluate(self, task: str | None = None, **options: Any) -> dict[str, dict[str, float]]:
+        """Measure its model: `clozelab.evaluate`."""
+        return clozelab.evaluate(self, task, **options)
+
+    def export(self, out: Any, **options: Any) -> Path:
+        """Write its model for other libraries: `clozelab.export`."""
+        return clozelab.export(self, out, **options)
+
+    def _repr_html_(self) -> str:
+        """The run in a notebook: how far it is, and its last losses."""
+        rows = [("run", str(self.path)), ("done", "yes" if self.result() else "not yet")]
+        for kind, name in (("step", "training"), ("held_out", "held out")):
+            for objective, points in self.losses(kind).items():
+                step, loss = points[-1]
+                rows.append((f"{objective}, {name}", f"{loss:.4f} at step {step:,}"))
+        cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
+        return f"<table>{''.join(cells)}</table>"
+
     @property
     def _metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
     def _started(self) -> bool:
         saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
-        return saved or self.result() is not None or bool(self.entries("step"))
+        return saved or self.result() is not None or bool(self.events("step"))
 
     def _lines(self) -> Iterator[Entry]:
         """Every line that was written to its end; a crash can leave one that was not."""

@@ -34,7 +34,7 @@ class Log:
 
     def restored(self, kind: str, number: int, losses: dict[str, dict[str, float]]) -> None:
         """Write a line again that was lost, if it was."""
-        if not any(entry["step"] == number for entry in self.run.entries(kind)):
+        if not any(entry["step"] == number for entry in self.run.events(kind)):
             self._add(kind, number, losses, {})
 
     def scored(self, number: int, scores: Mapping[str, float]) -> None:

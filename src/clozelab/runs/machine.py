@@ -12,32 +12,19 @@ import torch
 
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
+from clozelab.runs.options import MachineOptions
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _BYTES_A_TOKEN = 40  # of activations, for each layer and each number of a state
 
 
 @dataclass(frozen=True)
-class Machine:
+class Machine(MachineOptions):
     """A user's choices; None is whatever suits the device, or what a run that goes on had."""
 
-    device: str | None = None
-    precision: str | None = None
-    micro_batch: int | None = None  # sequences of full length
-    micro_tokens: int | None = None  # the same in tokens, as a run recorded it
-    workers: int | None = None
-    compile: bool | None = None
-    graphs: bool | None = None  # replay a compiled step as CUDA graphs
-    kernels: bool | None = None  # our own, in place of what the compiler makes
-    recompute: bool | None = None
-    shard: bool | None = None
+    micro_tokens: int | None = None  # the micro-batch in tokens, as a run recorded it
+    shard: bool | None = None  # share the weights out over processes
     sharers: int = 1  # processes that have the device together
-
-    def __post_init__(self) -> None:
-        if self.precision is not None and self.precision not in PRECISIONS:
-            raise UserError(f"--precision {self.precision}: unknown; use {', '.join(PRECISIONS)}")
-        if self.micro_batch is not None and self.micro_batch < 1:
-            raise UserError(f"--micro-batch {self.micro_batch}: must be at least 1")
 
     @property
     def threads(self) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.runs.directory import Entry, Run
@@ -44,7 +43,7 @@ class RunRecord:
 def read_run(run: Run, name: str) -> RunRecord:
     """One run, as far as it got, under a name."""
     recipe, tokenizer_known = _recipe(run)
-    entries = run.entries()
+    entries = run.events()
     steps = [entry for entry in entries if entry["kind"] == "step"]
     held_out = [entry for entry in entries if entry["kind"] == "held_out"]
     tokens_at: dict[int, int] = {}  # tokens seen after each logged step
@@ -80,7 +79,7 @@ def _recipe(run: Run) -> tuple[Recipe, bool]:
 
     Old runs recorded the tokenizer that was asked for; their checkpoints have the corpus's.
     """
-    recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    recipe = run.recipe()
     if run.machine().get("tokenizer") == recipe.tables()["tokenizer"]["use"]:
         return recipe, True
     saved = sorted(run.checkpoints.glob("step-*/tokenizer.json"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,43 +31,13 @@ from clozelab.runs.events import (
 )
 from clozelab.runs.log import Log
 from clozelab.runs.machine import Machine
+from clozelab.runs.options import SaveOptions
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.training.checkpoint import newest
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import DivergedError, Prepared, Step, TrainState, train
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World
-
-
-@dataclass(frozen=True)
-class SaveOptions:
-    """How often a run saves and evaluates, in steps; 0 is only at the end, None ten times.
-
-    On a budget of time it evaluates less often where that would take over a tenth of it.
-    """
-
-    save_every: int | None = None
-    keep: int = 2  # checkpoints; 0 is all of them
-    evaluate_every: int | None = None
-    evaluate_blocks: int = 1024  # held-out blocks of one evaluation
-    tensorboard: bool = False
-    max_seconds_between_saves: float | None = 600  # it saves after as long in any case
-
-    def __post_init__(self) -> None:
-        if self.evaluate_blocks < 1:
-            raise UserError(f"--evaluate-blocks {self.evaluate_blocks}: must be at least 1")
-
-    def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
-        """Whether something that happens every so often, and at the end, happens now.
-
-        None: `times` over the run, each at an equal share of it.
-        """
-        if number == schedule.total:
-            return True
-        if every is not None:
-            return bool(every and number % every == 0)
-        before, now = (times * schedule.progress(step) + 1e-9 for step in (number - 1, number))
-        return int(now) > int(before)
 
 
 class Trainer(Protocol):
@@ -231,7 +201,7 @@ class Session:
         if not self.trainer.world.all_reduce_max(int(self.run.result() is None)) or self.last:
             return
         if self._result is None:
-            for entry in self.run.entries("step"):
+            for entry in self.run.events("step"):
                 if entry["step"] == total:
                     losses = {name: sums for name, sums in entry.items() if isinstance(sums, dict)}
                     self.last["train"] = losses
@@ -288,7 +258,7 @@ class Session:
         """What the log tells of the loss before, so that nothing is said twice."""
         if self.plateau is None or not first:
             return
-        for entry in self.run.entries("step"):
+        for entry in self.run.events("step"):
             loss = entry.get(self.plateau.objective, {}).get("loss")
             if loss is not None:
                 self.plateau.see(entry["step"], loss)
@@ -335,7 +305,7 @@ class Session:
             state["result"] = self._result
         try:
             place = self.trainer.save(
-                self.run.checkpoints, step, state=state, keep=self.saving.keep, ends=ends
+                self.run.checkpoints, step, state=state, keep=self.saving.checkpoints, ends=ends
             )
         except OSError as error:  # a full disk, most likely; what was saved before stands
             raise UserError(

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import replacing, write_text
 from clozelab.finetuning import finetune
@@ -21,7 +20,7 @@ from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import MEASURED, Run, read_json
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
-from clozelab.runs.session import SaveOptions
+from clozelab.runs.options import SaveOptions
 from clozelab.studies.measures import measured
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.timing import clear
@@ -164,7 +163,7 @@ def _scores(job: CellJob) -> dict[str, float]:
 def _parameters(run: Run) -> int | None:
     if not run.recipe_file.exists():
         return None
-    recipe = recipes.parse(run.recipe(), str(run.recipe_file))
+    recipe = run.recipe()
     return sum(recipe.parameters().values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -11,13 +11,13 @@ from signal import SIGINT
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.interrupts import Stopped, first_done
+from clozelab.interrupts import first_done
 from clozelab.runs.directory import Run
-from clozelab.runs.events import Ended, Said, drained
+from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
+from clozelab.runs.options import SaveOptions
 from clozelab.runs.processes import workers
-from clozelab.runs.session import SaveOptions
-from clozelab.studies import cluster, spec
+from clozelab.studies import cluster
 from clozelab.studies.cells import (
     PRETRAINING,
     CellEvent,
@@ -29,9 +29,9 @@ from clozelab.studies.cells import (
     run_cell,
 )
 from clozelab.studies.folder import locked_folder
-from clozelab.studies.plan import StudyPlan, make_plan
+from clozelab.studies.plan import StudyPlan
 from clozelab.studies.records import unpack
-from clozelab.studies.request import Cell, make_request
+from clozelab.studies.request import Cell
 from clozelab.studies.timing import clear
 from clozelab.training.world import is_distributed
 
@@ -69,37 +69,6 @@ class CellOutcome:
 
 Submit = Callable[[CellJob], "Future[CellOutcome]"]
 StudyEvent = CellStarted | CellEvent | CellFinished
-
-
-def study(
-    name: str,
-    data: str | Sequence[str],
-    out: str,
-    *,
-    size: str | None = None,
-    budget: str | None = None,
-    seeds: int | None = None,
-    tasks: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    tune: Sequence[str] = (),
-    task_data: str | None = None,
-    machine: Machine = Machine(),  # noqa: B008  (frozen)
-) -> dict[str, Any]:
-    """Run a study, by its name or file, and return the results of its cells, as in result.json.
-
-    The same call continues a study that was stopped, and tries failed cells again.
-    """
-    named = None if tasks is None else spec.tasks_of(tasks)
-    chosen = spec.read(name).narrowed(tasks=named, variants=variants, seeds=seeds, tuning=tune)
-    corpora = [data] if isinstance(data, str) else data
-    request = make_request(chosen, corpora, size=size, budget=budget, task_data=task_data)
-    plan = drained(make_plan(request, machine, out=Path(out)))
-    for event in follow(plan, Path(out), machine=machine):
-        ended = event.event if isinstance(event, CellEvent) else None
-        if isinstance(ended, Ended) and not ended.whole:
-            message = f"{out}: was stopped; make the same call again to continue"
-            raise Stopped(message, signal=ended.signal)
-    return Run(Path(out)).result() or {}
 
 
 def follow(

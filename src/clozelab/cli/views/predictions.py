@@ -1,10 +1,9 @@
-"""What a fine-tuned model said: lines that other programs read, tables and answers for people."""
+"""What a fine-tuned model said: tables and answers for people."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group
@@ -14,22 +13,8 @@ from rich.text import Text
 from clozelab.finetuning.examples import Span
 from clozelab.finetuning.kinds import TaskKind
 
-_ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _AROUND = 300  # characters of a passage on either side of its answer
-
-
-def lines(
-    kind: type[TaskKind], examples: Sequence[Any], predictions: Sequence[Any], *, as_json: bool
-) -> Iterator[str]:
-    """A line a prediction: fields with tabs between them, or JSON with text and probabilities."""
-    for example, prediction in zip(examples, predictions, strict=True):
-        if as_json:
-            record = {**_read(kind, example), **_named(prediction)}
-            yield json.dumps(record, ensure_ascii=False)
-        else:
-            fields = kind.fields(example, prediction)
-            yield "\t".join(_ENDS.sub(" ", field) for field in fields)
 
 
 def shown(kind: type[TaskKind], examples: Sequence[Any], predictions: Sequence[Any]) -> Table:
@@ -63,18 +48,3 @@ def answered(said: Span, passage: str, *, top: int) -> Group:
     for one in said.best[:top]:
         rivals.add_row(Text(f"{one.probability:6.1%}"), Text(one.text))
     return Group(first, Text(""), around, Text(""), rivals)
-
-
-def _read(kind: type[TaskKind], example: Any) -> dict[str, Any]:
-    """What the model was given: the example without its label, a text alone by that word."""
-    fields = {name: part for name, part in example._asdict().items() if name not in kind.gold}
-    if "second" in fields and fields["second"] is None:
-        return {"id": fields["id"], "text": fields["first"]}
-    return fields
-
-
-def _named(value: Any) -> Any:
-    """A prediction with the names of its fields, as JSON has it."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {name: _named(part) for name, part in value._asdict().items()}
-    return [_named(part) for part in value] if isinstance(value, tuple) else value

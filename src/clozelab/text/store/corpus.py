@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+import clozelab
 from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
@@ -54,6 +55,23 @@ class Corpus:
         whole = corpus.bytes <= _SMALL
         corpus.check(up_to=0 if trusting else None if whole else _LITTLE)
         return corpus
+
+    @classmethod
+    def build(cls, input: Any, **options: Any) -> Corpus:
+        """Build a store from text: `clozelab.build_corpus`."""
+        return clozelab.build_corpus(input, **options)
+
+    def show_blocks(self, recipe: Any, **options: Any) -> Any:
+        """Blocks that a recipe makes of it: `clozelab.show_blocks`."""
+        return clozelab.show_blocks(recipe, corpus=self, **options)
+
+    def decode(self, ids: Any) -> str:
+        """The text of some token ids."""
+        return self.tokenizer.decode([int(one) for one in ids], skip_special_tokens=False)
+
+    def __repr__(self) -> str:
+        tokens = sum(split["tokens"] for split in self.manifest["splits"].values())
+        return f"Corpus({str(self.path)!r}, {tokens:,} tokens, {self.manifest['vocabulary']:,} ids)"
 
     @property
     def bytes(self) -> int:

@@ -1,53 +1,73 @@
-"""What predict is given: texts of the command, of a file or of standard input, as examples."""
+"""Texts that a function is given: as they are, from a file, or from standard input for -."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clozelab.cli.console import err
-from clozelab.cli.streams import STDIN, read_stdin, sound
 from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.models.load import Loaded
 
+STDIN = "standard input"
 
-def examples(arguments: argparse.Namespace, given: Loaded) -> list[Any]:
-    """The texts of the command, of a table, or one a line of a file or of standard input."""
+
+def read_text(word: str, place: str) -> str:
+    """The text that a command was given, which is that of standard input for -."""
+    return read_stdin() if word == "-" else sound(word, place)
+
+
+def read_stdin() -> str:
+    """All of standard input."""
+    try:
+        return sound(sys.stdin.read(), STDIN)
+    except UnicodeDecodeError:
+        raise UserError(f"{STDIN}: is not UTF-8 text; convert it to UTF-8") from None
+
+
+def sound(text: str, place: str) -> str:
+    """The text, where it is UTF-8: the system lets other bytes pass as characters that are none."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8")
+    except UnicodeError:
+        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
+
+
+def lines_of(file: str) -> list[str]:
+    """The texts of a file or of standard input, one a line."""
+    try:
+        text = read_stdin() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: is not UTF-8 text; convert it to UTF-8") from None
+    # Not splitlines: U+2028 and its like stand inside a text.
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def examples(
+    given: Loaded, text: Sequence[str], *, file: str | None, columns: Sequence[str]
+) -> list[Any]:
+    """The texts given, those of a table, or one a line of a file or of standard input."""
     from clozelab.finetuning.predict import fine_tuned, tabled
 
     task, _ = fine_tuned(given)
-    file: str | None = arguments.file
-    if arguments.text and file is not None:
+    if text and file is not None:
         raise UserError("--file brings its own texts: leave --text out")
-    if not arguments.text and file not in (None, "-") and not str(file).endswith(".txt"):
+    if not text and file not in (None, "-") and not str(file).endswith(".txt"):
         if Path(str(file)).is_dir() and not task.kind.reads_folders:
             raise UserError(f"--file {file}: is a folder; name a file")
-        examples = tabled(given, str(file), columns=arguments.columns)
-        return [task.kind.unlabelled(example) for example in examples]
-    if arguments.columns:
+        return [task.kind.unlabelled(one) for one in tabled(given, str(file), columns=columns)]
+    if columns:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
-    if arguments.text:
-        return _of_command(task, [sound(text, "--text") for text in arguments.text])
+    if text:
+        return _of_command(task, [sound(one, "--text") for one in text])
     return _of_lines(task, _read(file), STDIN if file in (None, "-") else str(file))
 
 
-def check_file(arguments: argparse.Namespace) -> None:
-    """Refuse a file that is not there, before a model is opened."""
-    from clozelab.finetuning.request import Data
-
-    if arguments.file not in (None, "-"):
-        Data("", test=arguments.file).check()
-
-
 def _read(file: str | None) -> str:
-    if file is None and sys.stdin.isatty():
-        err.print("[dim]texts, one a line, until Ctrl-D:[/]")
     if file in (None, "-"):
         return read_stdin()
     try:

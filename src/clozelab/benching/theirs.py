@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from clozelab.bench.laps import Lap
-from clozelab.bench.padding import padded
+from clozelab.benching.laps import Lap
+from clozelab.benching.padding import padded
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import build

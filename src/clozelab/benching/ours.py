@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
-from clozelab.bench.laps import Lap
+from clozelab.benching.laps import Lap
 from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.runs.events import means
 from clozelab.runs.machine import Machine

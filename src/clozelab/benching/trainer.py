@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from clozelab.bench.laps import Lap
-from clozelab.bench.padding import whole_rows
-from clozelab.bench.theirs import opened
+from clozelab.benching.laps import Lap
+from clozelab.benching.padding import whole_rows
+from clozelab.benching.theirs import opened
 from clozelab.models.interop.conversion import Exported
 from clozelab.runs.machine import now
 from clozelab.text.store import Corpus

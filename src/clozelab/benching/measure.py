@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from clozelab.bench.laps import Lap, Share
-from clozelab.bench.ours import Ours
-from clozelab.bench.rows import ROUNDS, TURN, Order, Row, recipe_of, rows, text
-from clozelab.bench.theirs import Theirs, check, exported
-from clozelab.bench.trainer import Trained
+from clozelab.benching.laps import Lap, Share
+from clozelab.benching.ours import Ours
+from clozelab.benching.rows import ROUNDS, TURN, Order, Row, recipe_of, rows, text
+from clozelab.benching.theirs import Theirs, check, exported
+from clozelab.benching.trainer import Trained
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError

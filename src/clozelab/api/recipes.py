@@ -1,0 +1,155 @@
+"""Recipes: read one, compare two, see what it hides in a text and what its blocks look like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clozelab.api.texts import read_text
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.options import ModelLike, Place, Settings, Text, command, option
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from clozelab.config.recipe import Recipe
+    from clozelab.contracts import Blocks, Plan
+    from clozelab.pretraining.masks import Masked, TextBlocks
+
+RecipeLike = ModelLike  # one that was read already, or its name or file
+
+
+@dataclass(frozen=True)
+class RecipeOptions:
+    """How a recipe is changed."""
+
+    size: str | None = option("tiny, mini, small, LAYERSxWIDTH, or a released size")
+    set: Settings = option("change the recipe once", (), metavar="KEY=VALUE")
+
+    def read(self, recipe: str | Recipe, watch: Watch | None = None) -> Recipe:
+        """The recipe of that name or in that file, changed; what is odd in it is said."""
+        from clozelab.config import recipe as recipes
+
+        if isinstance(recipe, str):
+            found = recipes.read(recipe, size=self.size, overrides=self.set)
+        elif self.size is not None:
+            raise UserError("size is for a recipe's name; read it at that size")
+        else:
+            found = recipe.override(self.set)
+        if watch is not None:
+            for line in found.warnings():
+                watch.warn(line)
+        return found
+
+
+@command
+def read(recipe: RecipeLike, *, changes: RecipeOptions) -> Recipe:
+    """Read a recipe, by its name or from a TOML file.
+
+    Args:
+        recipe: a name or a TOML file
+    """
+    return changes.read(recipe)
+
+
+@command
+def diff(a: RecipeLike, b: RecipeLike) -> list[tuple[str, Any, Any]]:
+    """List what two recipes do differently: key, value in the first, value in the second.
+
+    Args:
+        a: a name or a TOML file
+        b: another
+    """
+    one = RecipeOptions()
+    return one.read(a).diff(one.read(b))
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """What a recipe hides in a text, epoch by epoch."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    laid: TextBlocks  # the text as blocks
+    epochs: tuple[Masked, ...]
+
+
+@command
+def mask(
+    recipe: RecipeLike,
+    text: Text,
+    *,
+    epoch: int | None = None,
+    corpus: Place | None = None,
+    seed: int = 0,
+    changes: RecipeOptions,
+    watch: Watch,
+) -> MaskedText:
+    """See what a recipe hides in a text.
+
+    Args:
+        recipe: a name or a TOML file
+        text: the text, or - for standard input
+        epoch: one epoch; several are shown without it
+        corpus: take the tokenizer and the counts from this corpus
+        seed: of the masks (0)
+    """
+    from clozelab.pretraining import masks
+    from clozelab.text.store import Corpus
+
+    found = changes.read(recipe, watch)
+    store = Corpus.open(corpus) if corpus else None
+    laid = masks.lay(read_text(text, "the text"), found, store)
+    copies = found.corruption.copies
+    epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
+    shown = masks.masked(laid, found, epochs=epochs if epoch is None else [epoch], seed=seed)
+    return MaskedText(found, masks.tokenizer_of(found, store), laid, tuple(shown))
+
+
+@dataclass(frozen=True)
+class BlockSample:
+    """Some blocks of a recipe's pass over a corpus."""
+
+    recipe: Recipe
+    tokenizer: Tokenizer
+    plan: Plan  # of the whole pass
+    blocks: Blocks
+
+
+@command
+def show_blocks(
+    recipe: RecipeLike,
+    *,
+    corpus: Place,
+    count: int = 3,
+    number: int = 0,
+    part: str = "train",
+    epoch: int = 0,
+    seed: int = 0,
+    changes: RecipeOptions,
+    watch: Watch,
+) -> BlockSample:
+    """See what a recipe's blocks look like, with pair labels.
+
+    Args:
+        recipe: a name or a TOML file
+        corpus: the corpus they are made from
+        count: how many to show (3)
+        number: the first to show (0)
+        part: train or held_out
+        epoch: of the pass (0)
+        seed: of the run (0)
+    """
+    import numpy as np
+
+    from clozelab.pretraining import masks
+    from clozelab.text.store import Corpus
+
+    found = changes.read(recipe, watch)
+    store = Corpus.open(corpus)
+    plan = masks.plan(found, store, split=part, epoch=epoch, seed=seed)
+    if not 0 <= number < len(plan):
+        raise UserError(f"--number {number}: there are blocks 0 to {len(plan) - 1:,}")
+    chosen = plan.blocks(np.arange(number, min(number + count, len(plan))))
+    return BlockSample(found, store.tokenizer, plan, chosen)

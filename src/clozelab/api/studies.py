@@ -1,0 +1,300 @@
+"""Studies: a table of a paper as an experiment; and pages about runs and studies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozelab.api.recipes import RecipeOptions
+from clozelab.api.training import machine_of
+from clozelab.api.watching import View, Watch, err, resumable
+from clozelab.errors import UserError
+from clozelab.interrupts import Stopped
+from clozelab.options import Few, Place, Places, Settings, Text, command
+from clozelab.runs.directory import STUDY, Run
+from clozelab.runs.options import MachineOptions
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from clozelab.reporting.document import Page
+    from clozelab.runs.events import Event
+    from clozelab.studies.plan import StudyPlan
+    from clozelab.studies.run import StudyEvent
+    from clozelab.studies.verdicts import Judgement
+
+PAUSE = 5  # seconds between two writings of a page that is followed
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study's folder: what its cells came to, and what became of the paper's claims."""
+
+    path: Path
+
+    def result(self) -> dict[str, Any]:
+        """What each cell came to: its scores and its cost."""
+        return Run(self.path).result() or {"cells": []}
+
+    def table(self) -> dict[str, dict[str, dict[int, float]]]:
+        """The scores: by variant, measure and seed."""
+        from clozelab.studies import records
+
+        record = records.read(self.path)
+        return {
+            variant.name: {name: record.scores(variant.name, name) for name in record.measures()}
+            for variant in record.variants
+        }
+
+    def verdicts(self) -> list[Judgement]:
+        """Each claim of the paper, judged by the cells that are done."""
+        from clozelab.studies import records
+        from clozelab.studies.verdicts import judge
+
+        record = records.read(self.path)
+        return [judge(claim, record) for claim in record.study.claims]
+
+    @property
+    def page(self) -> Path:
+        """The page about it."""
+        return self.path / "page.html"
+
+    def _repr_html_(self) -> str:
+        """The page, in a notebook."""
+        from clozelab.reporting.study import page
+        from clozelab.studies import records
+
+        return page(records.read(self.path)).written(self.page)
+
+
+@command
+def study(
+    name: Place | None = None,
+    *,
+    data: Places = (),
+    out: Place | None = None,
+    plan: bool = False,
+    budget: str | None = None,
+    seeds: Few | None = None,
+    variants: Places = (),
+    tasks: Places | None = None,
+    task_data: Place | None = None,
+    tune: Settings = (),
+    keep_models: bool = False,
+    at_once: Few | None = None,
+    on: str | None = None,
+    changes: RecipeOptions,
+    machine: MachineOptions,
+    watch: Watch,
+) -> Any:
+    """Run a table of a paper as an experiment, with seeds and a page.
+
+    The same call goes on where one was stopped, and tries cells again that failed. It returns the
+    `Study`; with `plan` it runs nothing and returns the plan, without data what is to be compared.
+
+    Args:
+        name: a name or a TOML file; none lists the names
+        data (CORPUS[:WEIGHT]): a corpus; several are mixed by their size times their weight
+        out (DIR): the study's folder; the same one goes on
+        plan: show what would be run, and run nothing
+        budget: 30m for all of it, or 300Mtok or 2000steps for each of its runs
+        seeds: how many (what the study says)
+        variants (A,B): some of them (all)
+        tasks (TASK): known ones, or KIND=DIR with train.* and dev.*
+        task_data (DIR): where known tasks lie (CLOZELAB_DATA)
+        tune (KEY=VALUE): change how all are fine-tuned, as in epochs=1, or squad1.epochs=1 for one
+            task
+        keep_models: keep fine-tuned weights as well
+        at_once: side by side (1; of narrow models on a GPU 4)
+        on (CLUSTER): ray://HOST:PORT or local, with Ray
+    """
+    from clozelab.studies import spec as studies
+
+    if name is None:
+        return studies.names()
+    chosen = studies.read(name).narrowed(
+        tasks=None if tasks is None else studies.tasks_of(tasks),
+        variants=[one for word in variants for one in word.split(",")] or None,
+        seeds=seeds,
+        overrides=changes.set,
+        tuning=tune,
+    )
+    if plan and not data:
+        return chosen
+    from clozelab.studies.request import make_request
+
+    request = make_request(chosen, data, size=changes.size, budget=budget, task_data=task_data)
+    if not out and not plan:
+        raise UserError(f"study {name} needs --out DIR for what it makes; or say --plan")
+    from clozelab.studies.run import follow
+
+    place, machine_ = None if out is None else Path(out), machine_of(machine)
+    made = _planned(request, machine_, place, at_once, watch)
+    watch.tell(made)
+    if plan or place is None:
+        return made
+    running = follow(made, place, machine=machine_, on=on, keep_models=keep_models)
+    _watch(running, made, place, watch)
+    return Study(place)
+
+
+def _planned(
+    request: Any, machine: Any, place: Path | None, at_once: int | None, watch: Watch
+) -> StudyPlan:
+    from clozelab.studies.plan import make_plan
+
+    planning = make_plan(request, machine, out=place, at_once=at_once)
+    with err.status("planning", spinner="line"):
+        while True:
+            try:
+                watch.warn(next(planning).text)
+            except StopIteration as done:
+                plan: StudyPlan = done.value
+                return plan
+
+
+def _watch(running: Iterator[StudyEvent], plan: StudyPlan, place: Path, watch: Watch) -> None:
+    """Draw what the cells tell, and write the page whenever a seed is done."""
+    from clozelab.reporting.study import write_page
+    from clozelab.studies.run import CellFinished, CellStarted
+
+    failed, cells = list[str](), plan.request.cells()
+    with resumable(running), watch.bars() as bars:
+        everything = bars.add_task("cells", total=len(cells), told="")
+        view = _Cell(bars, watch)
+        for told in running:
+            watch.tell(told)
+            bars.update(everything, completed=_done(place))
+            if isinstance(told, CellStarted):
+                watch.say(told.cell.name, style="bold")
+            elif isinstance(told, CellFinished):
+                view.end()
+                if told.failed is not None:
+                    failed.append(told.cell.name)
+                    watch.warn(f"{told.cell.name} failed: {told.failed}")
+                bars.update(everything, completed=_done(place))
+                if told.seed_is_done:
+                    write_page(place)
+            else:
+                view.show(told.stage, told.event)
+    write_page(place)
+    watch.tell(Study(place))
+    watch.say(f"{place / 'page.html'}: {_done(place)} of {len(cells)} cells")
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(cells)} cells failed ({', '.join(failed)}); their failed.json"
+            " tells why, and the same command tries them again"
+        )
+
+
+def _done(place: Path) -> int:
+    """The cells that have come to their end, whichever."""
+    return len(Study(place).result()["cells"])
+
+
+class _Cell:
+    """The line of the running cell: its pretraining, then its tasks."""
+
+    def __init__(self, bars: Progress, watch: Watch) -> None:
+        self.bars, self.watch = bars, watch
+        self.view: View | None = None
+        self.heard = set[str]()
+
+    def show(self, stage: str, event: Event) -> None:
+        """Draw an event."""
+        from clozelab.runs.events import Began, Ended, Said
+
+        if isinstance(event, Ended):
+            self.end()
+            if not event.whole:
+                raise Stopped(
+                    "stopped, and saved; run the same command again to go on", signal=event.signal
+                )
+        elif isinstance(event, Said) and event.text in self.heard:
+            return  # what is so of the data is so in every cell
+        else:
+            self.heard |= {event.text} if isinstance(event, Said) else set()
+            if isinstance(event, Began):
+                self.watch.say(stage)
+            self.view = self.view or View(self.bars, self.watch)
+            self.view.show(event)
+
+    def end(self) -> None:
+        """Take the line away."""
+        task: TaskID | None = self.view.task if self.view else None
+        if task is not None:
+            self.bars.remove_task(task)
+        self.view = None
+
+
+@command
+def report(
+    runs: Places,
+    *,
+    out: Place,
+    overwrite: bool = False,
+    title: Text | None = None,
+    follow: bool = False,
+    watch: Watch,
+) -> Path:
+    """Write a page about runs: tables, curves, scores with intervals.
+
+    Args:
+        runs: folders of runs and fine-tunings, or of such; or one study's
+        out: PAGE.html, which needs nothing else, or .md
+        overwrite: replace the file if it is there
+        title: of the page (Runs; a study's own)
+        follow: write it anew every few seconds until they are done
+    """
+    from clozelab.files import check_output, write_text
+    from clozelab.reporting.document import check
+
+    place, folders = Path(out), [Path(one) for one in runs]
+    check(place)
+    check_output(place, overwrite=overwrite)
+    page, what, going = _page(folders, title)
+    if follow and going:
+        watch.say(f"{place}: open it, it keeps up; Ctrl-C ends this, not the runs")
+        try:
+            while going:
+                write_text(place, page.written(place, refresh=PAUSE))
+                time.sleep(PAUSE)
+                page, what, going = _page(folders, title)
+        except KeyboardInterrupt:
+            pass  # what is told last stands, and no longer loads itself
+    write_text(place, page.written(place))
+    watch.say(f"{place}: {what}")
+    return place
+
+
+def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
+    """The page, what it is about, and whether any of that goes on."""
+    try:
+        return _gathered(runs, title)
+    except UserError:
+        raise
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # Records are ours: where one is not of the shape that we write, it was damaged since.
+        raise UserError(
+            f"{', '.join(map(str, runs))}: the records there are damaged ({type(error).__name__}:"
+            f" {error}); put back a copy, or leave them out"
+        ) from error
+
+
+def _gathered(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
+    from clozelab.reporting import page, study
+    from clozelab.reporting.records import gather
+    from clozelab.studies import records
+
+    if len(runs) == 1 and (runs[0] / STUDY).is_file():
+        record = records.read(runs[0])
+        made = study.page(record)
+        what = f"a study, {len(record.cells)} of {record.planned} cells"
+        return replace(made, title=title or made.title), what, not record.ended
+    trained, tuned = gather(runs)
+    going = any(not run.done for run in trained)
+    what = f"{len(trained)} runs, {len(tuned)} fine-tunings"
+    return page.page(trained, tuned, title=title or "Runs"), what, going

@@ -1,0 +1,227 @@
+"""What a function shows while it works: lines and a bar on standard error, events to a callback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from clozelab.interrupts import Stopped, signal_of
+from clozelab.options import option
+
+if TYPE_CHECKING:
+    from clozelab.runs.diagnostics import StepTimes
+    from clozelab.runs.events import Began, Evaluated, Event, Scored
+    from clozelab.training.loop import Step
+
+T = TypeVar("T")
+
+
+class _Err(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on: nobody reads the messages, but the work may be wanted."""
+        self.quiet = True
+
+
+err = _Err(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+
+def speaks() -> bool:
+    """Whether this process does: of those of torchrun, one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who watches."""
+
+    progress: bool = option("say what happens, with a bar, on standard error", True)
+    on_event: Callable[[Any], None] | None = option("called with each event as it happens")
+
+    def say(self, line: str, *, style: str | None = None) -> None:
+        """Say what is done."""
+        if self.progress and speaks():
+            err.print(escape(line), style=style)
+
+    def warn(self, line: str) -> None:
+        """Say something that is not an error."""
+        self.say(line, style="yellow")
+
+    def tell(self, event: Any) -> None:
+        """Hand an event on."""
+        if self.on_event is not None:
+            self.on_event(event)
+
+    def bars(self, *columns: ProgressColumn, transient: bool = False) -> Progress:
+        """Bars with rate and time left, where somebody watches."""
+        shown = self.progress and speaks() and (err.is_terminal or err.is_jupyter)
+        usual = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        return Progress(*columns or usual, console=err, disable=not shown, transient=transient)
+
+    def drain(self, work: Generator[int | tuple[int, int], None, T], name: str, total: int) -> T:
+        """Draw how far the work is until it is done; what it returns."""
+        with self.bars(TextColumn("{task.description}"), BarColumn(), transient=True) as bars:
+            task = bars.add_task(name, total=total)
+            while True:
+                try:
+                    event = next(work)
+                except StopIteration as ended:
+                    found: T = ended.value
+                    return found
+                self.tell(event)
+                done, total = event if isinstance(event, tuple) else (event, total)
+                bars.update(task, completed=done, total=total)
+
+
+def follow_run(events: Iterator[Event], place: Path, watch: Watch) -> None:
+    """Draw a run's events until it ends."""
+    from clozelab.runs.diagnostics import SENTENCES
+    from clozelab.runs.events import Ended
+
+    with watch.bars() as bars:
+        view = View(bars, watch)
+        for event in events:
+            watch.tell(event)
+            if isinstance(event, Ended):
+                last = event
+            else:
+                view.show(event)
+    if not last.whole:
+        raise Stopped(
+            f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
+            f" --resume {place}",
+            signal=last.signal,
+        )
+    watch.say(f"{place}: {last.step:,} steps, {last.result.get('tokens', 0):,} tokens")
+    times = last.result.get("times", {}).items()
+    if times:
+        watch.say("time: " + ", ".join(f"{name} {spent:.1f} s" for name, spent in times))
+    if "limited_by" in last.result:
+        word = last.result["limited_by"]
+        watch.say(f"{word}-bound: {SENTENCES[word]}")
+    stop_after(place, last.signal)
+
+
+def stop_after(place: Path, signal: int) -> None:
+    """Stop what would follow, where a signal came when all steps were taken."""
+    if signal:
+        raise Stopped(f"stopped; {place} is done", signal=signal)
+
+
+@contextmanager
+def resumable(running: Iterator[Any]) -> Iterator[None]:
+    """End what is running with the view of it; an interrupt, too, says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(
+            "stopped; what was saved is kept, and the same command goes on from there",
+            signal=signal_of(error),
+        ) from None
+    finally:
+        if isinstance(running, Generator):  # which, closed, stops the processes that it started
+            running.close()
+
+
+class View:
+    """One line of progress: loss, tokens a second, the device's share of its peak, the limit."""
+
+    def __init__(self, bars: Progress, watch: Watch) -> None:
+        self.bars, self.watch = bars, watch
+        self.task: TaskID | None = None
+        self.spent: StepTimes | None = None
+        self.began: Began | None = None
+
+    def show(self, event: Event) -> None:
+        """Draw an event."""
+        from clozelab.runs.events import Began, Evaluated, Refitted, Said, Scored
+        from clozelab.training.loop import Step
+
+        if isinstance(event, Began):
+            self.begin(event)
+        elif isinstance(event, Said):
+            self.watch.warn(event.text)
+        elif isinstance(event, Step):
+            self.step(event)
+        elif isinstance(event, Refitted):
+            if self.task is not None:
+                self.bars.update(self.task, total=event.steps)
+        elif isinstance(event, Evaluated):
+            self.evaluated(event)
+        elif isinstance(event, Scored):
+            self.scored(event)
+
+    def begin(self, event: Began) -> None:
+        """A run's first line, and its bar."""
+        self.began = event
+        done = f" ({event.first:,} done)" if event.first else ""
+        self.watch.say(
+            f"{event.name}: {event.parameters:,} parameters, {event.steps:,} steps{done},"
+            f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,} tokens"
+        )
+        self.task = self.bars.add_task(
+            event.name, total=event.steps, completed=event.first, told=""
+        )
+
+    def step(self, event: Step) -> None:
+        """The bar a step further."""
+        from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, bottleneck
+        from clozelab.runs.events import means
+
+        losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
+        # The first step compiles; recent steps count most.
+        keep = 0.0 if event.number - self._first() <= FIRST_TIMED else 0.9
+        self.spent = (self.spent or StepTimes()).then(event, keep=keep)
+        told = f"{losses} · {self.spent.speed:,.0f} tokens/s"
+        if self.began is not None:
+            flops, peak = self.began.flops_a_token, self.began.peak
+            told += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
+            found = bottleneck(self.spent, flops_a_token=flops, peak=peak)
+            told += f" · {found.word}-bound" if found else ""
+        if self.task is not None:
+            self.bars.update(self.task, completed=event.number, told=told)
+
+    def scored(self, event: Scored) -> None:
+        """A line with the scores on the dev set."""
+        told = ", ".join(
+            f"{name.replace('_', ' ')} {one:.2f}" for name, one in event.scores.items()
+        )
+        self.watch.say(f"step {event.step:,}: dev {told}")
+
+    def evaluated(self, event: Evaluated) -> None:
+        """A line with the losses on held-out text."""
+        from clozelab.runs.events import means
+
+        told = ", ".join(
+            f"{name} {one['loss']:.3f} ({one['accuracy']:.1%} right)"
+            if "accuracy" in one
+            else f"{name} {one['loss']:.3f}"
+            for name, one in means(event.sums).items()
+        )
+        self.watch.say(f"step {event.step:,}: held out {told}")
+
+    def _first(self) -> int:
+        return self.began.first if self.began else 0

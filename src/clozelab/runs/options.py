@@ -1,0 +1,76 @@
+"""Options that many functions share: those of the machine, and how often a run saves.
+
+Nothing here needs torch: the command line reads these for its help.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from clozelab.errors import UserError
+from clozelab.options import Few, OneOf, option
+
+if TYPE_CHECKING:
+    from clozelab.training.schedule import Schedule
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+Device = Annotated[str, OneOf("cpu", "cuda")]
+
+
+@dataclass(frozen=True)
+class MachineOptions:
+    """These change the speed. A precision changes the arithmetic as well, and with dropout the
+    micro-batch changes what is dropped; without dropout no split changes a gradient.
+    """
+
+    device: Device | None = option("where to compute (a GPU, if there is one)")
+    precision: str | None = option("fp32, bf16 or fp16 (bf16 on a GPU)")
+    micro_batch: int | None = option("full sequences at a time (what memory allows)")
+    workers: Few | None = option("threads that prepare steps (1)")
+    compile: bool | None = option("compile the model (on a GPU)")
+    kernels: bool | None = option("our own kernels, in a compiled model (on a GPU)")
+    graphs: bool | None = option("replay compiled steps as CUDA graphs (narrow models)")
+    recompute: bool | None = option("recompute activations: less memory, more time")
+
+    def __post_init__(self) -> None:
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise UserError(f"--precision {self.precision}: unknown; use {', '.join(PRECISIONS)}")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise UserError(f"--micro-batch {self.micro_batch}: must be at least 1")
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """How often a run saves and evaluates, in steps; 0 is only at the end, the default ten times.
+
+    On a budget of time it evaluates less often where that would take over a tenth of it.
+    """
+
+    save_every: int | None = option("steps between checkpoints; 0: at the end (total/10)")
+    keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
+    evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
+    evaluate_blocks: int = option("held-out blocks of one evaluation (1,024)", 1024)
+    tensorboard: bool = option("write curves for TensorBoard as well", False)
+    max_seconds_between_saves: float | None = 600  # it saves after as long in any case
+
+    def __post_init__(self) -> None:
+        if self.evaluate_blocks < 1:
+            raise UserError(f"--evaluate-blocks {self.evaluate_blocks}: must be at least 1")
+
+    @property
+    def checkpoints(self) -> int:
+        """How many are kept; 0 is all."""
+        return 2 if self.keep is None else self.keep
+
+    def due(self, every: int | None, number: int, schedule: Schedule, *, times: int = 10) -> bool:
+        """Whether something that happens every so often, and at the end, happens now.
+
+        None: `times` over the run, each at an equal share of it.
+        """
+        if number == schedule.total:
+            return True
+        if every is not None:
+            return bool(every and number % every == 0)
+        before, now = (times * schedule.progress(step) + 1e-9 for step in (number - 1, number))
+        return int(now) > int(before)

@@ -1,0 +1,143 @@
+"""A whole project in Python, through `clozelab.__all__` alone."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from corpora import ENVIRONMENT, texts, write
+
+import clozelab
+from clozelab.cli import COMMANDS
+from clozelab.options import options
+
+ON: dict[str, Any] = {"device": "cpu", "workers": 0, "progress": False}
+TINY: dict[str, Any] = {"size": "tiny", "set": {"schedule.sequences": 4}}
+
+
+def labelled(place: Path) -> str:
+    rows = [("a small wild cat", "animal"), ("a loaf of dark bread", "food")] * 8
+    place.write_text("sentence\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows))
+    return str(place)
+
+
+def test_a_project_from_text_to_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.set_num_threads(1)
+    write(tmp_path / "text.jsonl", texts(60))
+    quiet = {"progress": False}
+    corpus = clozelab.build_corpus(
+        "text.jsonl", out=tmp_path / "corpus", vocabulary=600, held_out=0.1, workers=1, **quiet
+    )
+    assert isinstance(corpus, clozelab.Corpus)
+    shown = corpus.show_blocks("roberta", **TINY, count=1, **quiet)
+    assert corpus.decode(shown.blocks.ids)
+
+    events: list[Any] = []
+    run = clozelab.pretrain(
+        "bert", data=corpus, out="a", budget="4steps", on_event=events.append, **TINY, **ON
+    )
+    assert isinstance(run, clozelab.Run) and run.result() and run.recipe().name == "bert"
+    assert {"Began", "Step", "Saved", "Ended"} <= {type(one).__name__ for one in events}
+    assert run.losses("held_out")["masked_lm"][-1][0] == 4 == run.events("step")[-1]["step"]
+    assert "masked_lm, held out" in run._repr_html_()
+    assert run.resume(**ON).result() == run.result()
+    assert clozelab.resume(run, **ON) == run == clozelab.pretrain(resume="a", **ON)
+
+    student = clozelab.distil(
+        run, data=[corpus], out=Path("b"), budget="2steps", set=TINY["set"], **ON
+    )
+    losses = clozelab.evaluate(student, data=corpus, device="cpu", blocks=8, **quiet)
+    assert losses["masked_lm"]["loss"] > 0
+
+    model = clozelab.load(run, **quiet)
+    assert isinstance(model, clozelab.Model)
+    assert len(model.fill("the [MASK] was", top=2, device="cpu").blanks[0]) == 2
+    assert clozelab.embed(run, ["a b", "c"], pool="mean", **quiet).vectors.shape == (2, 128)
+    states, mask = model.encode(["a cat", "a loaf of dark bread"])
+    assert states.shape[:2] == mask.shape and states.shape[2] == 128
+
+    files = {"train": labelled(tmp_path / "t.tsv"), "dev": labelled(tmp_path / "d.tsv")}
+    tuned = clozelab.finetune(run, "classify", out="t", set={"steps": 2}, **files, **ON)
+    assert tuned.result()["best"] == "seed-0"
+    (said,) = tuned.predict("a small wild cat", device="cpu", **quiet)
+    assert said.label in ("animal", "food")
+    assert clozelab.load("t", **quiet).predict(["a small wild cat"])[0] == said
+    assert "accuracy" in clozelab.evaluate(tuned, files["dev"], device="cpu", **quiet)["dev"]
+
+    folder = run.export("hf", **quiet)
+    again = clozelab.import_model(folder, "c", **quiet)
+    assert again.load(**quiet).recipe.encoder == model.recipe.encoder
+
+    study = clozelab.study(
+        "roberta-masking", data=corpus, out="s", budget="1steps", seeds=1, tasks=[], **TINY, **ON
+    )
+    assert isinstance(study, clozelab.Study) and study.page.is_file()
+    assert len(study.table()) == len(study.result()["cells"]) and study.verdicts()
+    page = clozelab.report([run, student, tuned], out="page.html", **quiet)
+    assert page.read_text().startswith("<!doctype html>")
+    heard = capsys.readouterr()
+    assert heard.out == "" and heard.err == ""
+
+
+def test_recipes_are_read_changed_and_compared() -> None:
+    recipe = clozelab.read("roberta", size="tiny", set=["masking.rate=0.4"])
+    assert isinstance(recipe, clozelab.Recipe)
+    assert recipe.override({"masking.rate": 0.15}) == clozelab.Recipe.read("roberta", size="tiny")
+    keys = [key for key, _, _ in clozelab.diff("bert", "roberta")]
+    assert keys == [key for key, _, _ in clozelab.read("bert").diff("roberta")]
+    assert len(clozelab.mask(recipe, "some words to hide", epoch=1).epochs) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: clozelab.pretrain("bert", dta="c"), "no option dta; did you mean data?"),
+        (lambda: clozelab.pretrain("bert", device="gpu"), "--device gpu: is unknown"),
+        (lambda: clozelab.pretrain("bert", micro_batch=-1), "--micro-batch: -1 is not a whole"),
+        (lambda: clozelab.pretrain("bert", out=3), "--out: 3 is neither a name, a path"),
+        (lambda: clozelab.pretrain("bert", data="", out="r"), "data: is empty"),
+        (lambda: clozelab.pretrain("brt", data="c", out="r"), "did you mean bert?"),
+        (lambda: clozelab.report("r"), "report: missing a required argument: 'out'"),
+        (lambda: clozelab.fill("nowhere", "[MASK]"), "nowhere"),
+        (lambda: clozelab.embed("nowhere", pool="max"), "--pool max: is unknown"),
+    ],
+)
+def test_a_mistake_raises_a_user_error(call: Any, says: str) -> None:
+    with pytest.raises(clozelab.UserError) as raised:
+        call()
+    assert says in str(raised.value)
+
+
+def test_names_that_are_none_say_what_there_is() -> None:
+    with pytest.raises(AttributeError, match=r"no 'pretrian'; it has .*pretrain"):
+        clozelab.pretrian  # noqa: B018
+    assert all(getattr(clozelab, name) for name in clozelab.__all__)
+
+
+def test_every_option_says_what_it_means() -> None:
+    for name, command in COMMANDS.items():
+        for one in options(command.call):
+            assert one.help, f"{name} {one.flag}"
+            assert f"    {one.name}" in (inspect.getdoc(command.call) or ""), f"{name} {one.flag}"
+
+
+def test_the_public_functions_need_no_torch_to_be_looked_at() -> None:
+    code = (
+        "import sys, clozelab, inspect\n"
+        "for name in clozelab.__all__:\n"
+        "    if name not in ('Model', 'Corpus', 'Recipe'):\n"
+        "        inspect.getdoc(getattr(clozelab, name))\n"
+        "print([n for n in ('torch', 'tokenizers', 'pyarrow') if n in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
