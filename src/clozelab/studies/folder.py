@@ -69,10 +69,12 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         return None
     try:
         plan = dict(json.loads((out / PLAN).read_text(encoding="utf-8")))
+        if plan["equal"] not in UNITS.values():
+            raise ValueError(plan["equal"])
         study = spec.read(out / STUDY)
         options = {name: plan[name] for name in _OPTIONS}
         saved = SavedPlan(
-            {unit: unit for unit in UNITS.values()}[plan["equal"]],
+            plan["equal"],
             float(plan["amount"]),
             {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
