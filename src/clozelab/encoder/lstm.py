@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
+from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
 
 if TYPE_CHECKING:
     from clozelab.encoder.characters import Reader
 
 
 @dataclass(frozen=True)
-class Lstm(EncoderPart):
+class Lstm(Checked, EncoderPart):
     """A character CNN with highway layers, then `layers` LSTM layers each way, with residuals.
 
     `width` is what every layer puts out, `inner` the cells of an LSTM before its projection to
@@ -26,26 +27,18 @@ class Lstm(EncoderPart):
     reads: ClassVar[Literal["tokens", "words"]] = "words"
     recurrent: ClassVar[bool] = True
 
-    layers: int
-    width: int
-    inner: int
+    layers: PositiveInt
+    width: PositiveInt
+    inner: PositiveInt
     filters: tuple[tuple[int, int], ...]
-    highways: int = 2
-    alphabet: int = 261  # the bytes; block, word and padding marks
-    character_width: int = 16
-    dropout: float = 0.1
-    clip: float = 3.0
+    highways: NonNegativeInt = 2
+    alphabet: PositiveInt = 261  # the bytes; block, word and padding marks
+    character_width: PositiveInt = 16
+    dropout: BelowOne = 0.1
+    clip: Annotated[float, above(0, "must be above 0, for instance 3")] = 3.0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "inner", "alphabet", "character_width"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        if self.highways < 0:
-            raise UserError(f"highways = {self.highways}: must be at least 0")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"dropout = {self.dropout}: must be at least 0 and below 1")
-        if self.clip <= 0:
-            raise UserError(f"clip = {self.clip}: must be above 0, for instance 3")
+        super().__post_init__()
         if not self.filters or min(min(pair) for pair in self.filters) < 1:
             raise UserError("filters: give pairs (characters wide, how many), each at least 1")
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
+from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
 
 if TYPE_CHECKING:
     from clozelab.encoder.streams import Streams
 
 
 @dataclass(frozen=True)
-class Relative(EncoderPart):
+class Relative(Checked, EncoderPart):
     """Attention by distance, so that no position is too far; post-norm, no norm on embeddings.
 
     Projections have no biases; each layer has its own three query biases (content, position,
@@ -26,27 +27,18 @@ class Relative(EncoderPart):
     compiles: ClassVar[Literal["model", "layers"]] = "layers"
     pretraining_parameters: ClassVar[frozenset[str]] = frozenset({"embeddings.query"})
 
-    layers: int
-    heads: int
-    width: int
-    inner: int
-    memory: int = 384
+    layers: PositiveInt
+    heads: PositiveInt
+    width: PositiveInt
+    inner: PositiveInt
+    memory: NonNegativeInt = 384
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu_tanh"
-    epsilon: float = 1e-12
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-12")] = 1e-12
+    dropout: BelowOne = 0.1
+    attention_dropout: BelowOne = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "inner"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0 and below 1")
-        if self.memory < 0:
-            raise UserError(f"memory = {self.memory}: must be at least 0 (no memory)")
-        if self.epsilon <= 0:
-            raise UserError(f"epsilon = {self.epsilon}: must be above 0, for instance 1e-12")
+        super().__post_init__()
         if self.width % (2 * self.heads):
             # Sinusoids come in pairs, so a head's width is even.
             raise UserError(

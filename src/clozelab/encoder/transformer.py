@@ -6,10 +6,11 @@ a smaller embedding and layers that share their weights (ALBERT §3.1).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
+from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
 
 if TYPE_CHECKING:
     from clozelab.encoder.stack import Stack
@@ -19,7 +20,7 @@ _HALVES: tuple[Half, ...] = ("attention", "ffn")
 
 
 @dataclass(frozen=True)
-class Transformer(EncoderPart):
+class Transformer(Checked, EncoderPart):
     """A stack of attention and feed-forward layers over the sum of token, position and type.
 
     `positions` is the longest block; the table has `position_offset` rows more (RoBERTa counts
@@ -29,41 +30,31 @@ class Transformer(EncoderPart):
     objectives, which alone train it.
     """
 
-    layers: int
-    heads: int
-    width: int
-    inner: int
-    embedding: int
-    positions: int = 512
-    position_offset: int = 0
-    types: int = 2
+    layers: PositiveInt
+    heads: PositiveInt
+    width: PositiveInt
+    inner: PositiveInt
+    embedding: PositiveInt
+    positions: PositiveInt = 512
+    position_offset: NonNegativeInt = 0
+    types: NonNegativeInt = 2
     activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
     norm: Literal["post", "pre"] = "post"
-    epsilon: float = 1e-12
+    epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-12")] = 1e-12
     embedding_norm: bool = True
-    dropout: float = 0.1
-    attention_dropout: float = 0.1
+    dropout: BelowOne = 0.1
+    attention_dropout: BelowOne = 0.1
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
-    groups: int = 1
+    groups: PositiveInt = 1
     causal: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("layers", "heads", "width", "inner", "embedding", "positions", "groups"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        for name in ("position_offset", "types"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0")
-        for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0 and below 1")
+        super().__post_init__()
         if self.width % self.heads:
             raise UserError(
                 f"heads = {self.heads}: must divide width = {self.width},"
                 f" for instance {max(1, self.width // 64)}"
             )
-        if self.epsilon <= 0:
-            raise UserError(f"epsilon = {self.epsilon}: must be above 0, for instance 1e-12")
         if self.groups > self.layers:
             raise UserError(f"groups = {self.groups}: must be at most layers = {self.layers}")
         if self.groups > 1 and self.sharing == "none":

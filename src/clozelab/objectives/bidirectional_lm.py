@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import around_words
-from clozelab.objectives.widths import Course, Widths, check_weight
+from clozelab.objectives.widths import Weighted, Widths
+from clozelab.ranges import PositiveInt
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.words import WordHead
 
 
 @dataclass(frozen=True)
-class BidirectionalLm(ObjectivePart):
+class BidirectionalLm(Weighted):
     """Cross-entropy in both directions through one softmax over words, which is not tied.
 
     `words` is how many the softmax knows, `samples` how many of them stand for all in a step of
@@ -24,14 +25,12 @@ class BidirectionalLm(ObjectivePart):
 
     needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
 
-    weight: float = 1.0
-    course: Course = ()
-    words: int = 793471
-    samples: int = 8192
+    words: PositiveInt = 793471
+    samples: PositiveInt = 8192
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
-        if not 1 <= self.samples <= self.words:
+        super().__post_init__()
+        if self.samples > self.words:
             raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
 
     def with_words(self, most: int) -> BidirectionalLm:

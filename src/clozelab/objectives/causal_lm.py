@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.objectives.targets import following
-from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
+from clozelab.objectives.widths import LATER, Tied, Weighted, Widths, table, transform
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
 
 
 @dataclass(frozen=True)
-class CausalLm(ObjectivePart):
+class CausalLm(Weighted):
     """Cross-entropy at every position through the embedding table.
 
     `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
@@ -24,14 +24,9 @@ class CausalLm(ObjectivePart):
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "causal"
 
-    weight: float = 1.0
-    course: Course = ()
     head: Literal["plain", "transform"] = "plain"
     # To the embedding table; false: the head has a table of its own.
     tied: bool = field(default=True, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import chosen, everything
-from clozelab.objectives.widths import Course, Widths, check_weight
+from clozelab.objectives.widths import Weighted, Widths
+from clozelab.ranges import NonNegativeFloat, above
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.teacher import Teaching
 
 
 @dataclass(frozen=True)
-class Distillation(ObjectivePart):
+class Distillation(Weighted):
     """`soft` × divergence at `temperature`, times its square, + `cosine` × distance of last states.
 
     `over` says at which tokens both are compared. `start` is where the student's
@@ -26,23 +27,16 @@ class Distillation(ObjectivePart):
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     needs_teacher: ClassVar[bool] = True
 
-    weight: float = 1.0
-    course: Course = ()
     teacher: str = "bert"
-    temperature: float = 2.0
-    soft: float = 5.0
-    cosine: float = 1.0
+    temperature: Annotated[float, above(0, "must be above 0, for instance 2")] = 2.0
+    soft: NonNegativeFloat = 5.0
+    cosine: NonNegativeFloat = 1.0
     over: Literal["tokens", "targets"] = "tokens"
     start: Literal["spread", "listed", "random"] = "spread"
     layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
-        if self.temperature <= 0:
-            raise UserError(f"temperature = {self.temperature}: must be above 0, for instance 2")
-        for name in ("soft", "cosine"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 0")
+        super().__post_init__()
         if (self.start == "listed") != bool(self.layers):
             raise UserError('layers: list them with start = "listed", and only then')
         if list(self.layers) != sorted(set(self.layers)) or min(self.layers, default=0) < 0:

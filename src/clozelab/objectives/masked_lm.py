@@ -5,28 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.objectives.targets import chosen
-from clozelab.objectives.widths import LATER, Course, Tied, Widths, check_weight, table, transform
+from clozelab.objectives.widths import LATER, Tied, Weighted, Widths, table, transform
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import VocabularyHead
 
 
 @dataclass(frozen=True)
-class MaskedLm(ObjectivePart):
+class MaskedLm(Weighted):
     """Cross-entropy at the chosen positions, through BERT's head and the embedding table."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
-    weight: float = 1.0
-    course: Course = ()
     # To the embedding table; false: the head has a table of its own.
     tied: bool = field(default=True, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

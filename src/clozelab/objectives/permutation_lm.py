@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
-from clozelab.objectives.widths import LATER, Course, Widths, check_weight, table
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.objectives.widths import LATER, Weighted, Widths, table
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import QueryHead
@@ -17,19 +17,14 @@ _MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a devi
 
 
 @dataclass(frozen=True)
-class PermutationLm(ObjectivePart):
+class PermutationLm(Weighted):
     """Cross-entropy of the query stream at the targets, through the embedding table and a bias."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "permutation"
 
-    weight: float = 1.0
-    course: Course = ()
     # To the embedding table; false: the head has a table of its own.
     tied: bool = field(default=True, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

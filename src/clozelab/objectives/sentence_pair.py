@@ -5,28 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.objectives.targets import pairs
-from clozelab.objectives.widths import Course, Widths, check_weight, pair
+from clozelab.objectives.widths import Weighted, Widths, pair
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.pair import PairHead
 
 
 @dataclass(frozen=True)
-class NextSentence(ObjectivePart):
+class NextSentence(Weighted):
     """Does B follow A in the text (BERT §3.1, task 2)? Two classes: 0 next, 1 random.
 
     The classifier reads the pooled first token, and the objective owns the pooler.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"next", "token_vectors"})
-
-    weight: float = 1.0
-    course: Course = ()
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

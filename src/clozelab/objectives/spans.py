@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
 from clozelab.objectives.targets import inside_spans
-from clozelab.objectives.widths import Course, Tied, Widths, check_weight
+from clozelab.objectives.widths import Tied, Weighted, Widths
+from clozelab.ranges import PositiveInt
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.span import SpanBoundaryHead
 
 
 @dataclass(frozen=True)
-class SpanBoundary(ObjectivePart):
+class SpanBoundary(Weighted):
     """Predict the token at each offset of a hidden span from both neighbours and the offset.
 
     `positions` offsets have embeddings of size `dimension`; `longest` is how many tokens of a
@@ -28,18 +29,13 @@ class SpanBoundary(ObjectivePart):
     needs: ClassVar[frozenset[str]] = frozenset({"spans", "token_vectors"})
     chained: ClassVar[bool] = False  # whether the head reads the token before as well
 
-    weight: float = 1.0
-    course: Course = ()
-    positions: int = 200
-    dimension: int = 200
-    longest: int = 15
+    positions: PositiveInt = 200
+    dimension: PositiveInt = 200
+    longest: PositiveInt = 15
     boundary: Literal["content", "any"] = "content"
 
     def __post_init__(self) -> None:
-        check_weight(self.weight, self.course)
-        for name in ("positions", "dimension", "longest"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        super().__post_init__()
         if self.longest > self.positions:
             raise UserError(
                 f"longest = {self.longest}: must be at most positions = {self.positions}"

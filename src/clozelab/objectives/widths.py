@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
 
+from clozelab.contracts import ObjectivePart
 from clozelab.errors import UserError
+from clozelab.ranges import Checked, NonNegativeFloat
 
 
 class Widths(Protocol):
@@ -64,15 +67,22 @@ def pair(encoder: Widths) -> dict[str, int]:
 Course = tuple[tuple[float, float], ...]
 
 
-def check_weight(weight: float, course: Course = ()) -> None:
-    """Refuse a negative weight; 0 is an objective that is measured but not trained."""
-    if weight < 0:
-        raise UserError(f"weight = {weight}: must be at least 0")
-    shares = [share for share, _ in course]
-    if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
-        raise UserError("course: give pairs (share of the run, factor), shares from 0 to 1, rising")
-    if any(factor < 0 for _, factor in course):
-        raise UserError("course: the factors of the weight must be at least 0")
+@dataclass(frozen=True)
+class Weighted(Checked, ObjectivePart):
+    """What all objectives have in common: how much they count."""
+
+    weight: NonNegativeFloat = 1.0  # 0 is an objective that is measured but not trained
+    course: Course = ()  # (share of the run, factor of the weight), linear in between
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = [share for share, _ in self.course]
+        if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
+            raise UserError(
+                "course: give pairs (share of the run, factor), shares from 0 to 1, rising"
+            )
+        if any(factor < 0 for _, factor in self.course):
+            raise UserError("course: the factors of the weight must be at least 0")
 
 
 def weight_at(weight: float, course: Course, progress: float) -> float:
