@@ -22,7 +22,7 @@ from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
 FORMATS = {"next": SegmentPair, "order": SentenceOrderPair}
-_TOKENS = 16_384
+_TOKENS = 16_384  # of a micro-batch
 
 
 def evaluate(

@@ -21,7 +21,7 @@ from clozelab.text.tokenizers import TOKENIZERS, TokenizerSpec
 from clozelab.text.vocabulary import load
 from clozelab.text.words import segmenter
 
-VOCABULARY = 30_000
+VOCABULARY = 30_000  # ids, unless asked otherwise
 
 
 def choose_tokenizer(

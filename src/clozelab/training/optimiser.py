@@ -23,7 +23,7 @@ class Optimiser(Checked):
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: Annotated[float, above(0, "must be above 0, for instance 1e-4")]  # the peak's
+    rate: Annotated[float, above(0, "must be above 0, for instance 1e-4")]  # peak learning rate
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-6")] = 1e-6
     decay: NonNegativeFloat = 0.01  # of weights, decoupled

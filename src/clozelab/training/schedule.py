@@ -1,4 +1,4 @@
-"""How long, how much at once, and at which rate: steps, phases of length, warm-up and decay.
+"""Steps, batch size and learning rate: phases of length, warm-up and decay.
 
 BERT A.2 gives most steps to short blocks; RoBERTa §4.2 fills steps by tokens where blocks differ.
 """
@@ -29,16 +29,9 @@ class Phase(NamedTuple):
 class Schedule(Checked):
     """One run's steps, counted over all devices.
 
-    `sequences` is a step's blocks; with `fill = "tokens"` a step takes as many blocks as make
-    `sequences` full ones, so that formats of short blocks see as much text. `phases` lists
-    (length, share of the steps); none is one phase at the blocks' length. `ramp` lists
-    (sequences, share of the steps) of smaller first steps. The rate rises over `warmup` steps and
-    falls to `final` × peak: "linear" falls from the peak, "google_linear" along the line that began
-    at step 0, as BERT's code did; "polynomial" is linear to the `power`.
-
-    All of that is a function of the share of the run that is done. A run on a budget of time may
-    find that it is slower or faster than it seemed: `refits` lists (step, steps of the whole run
-    from there on), and what is left of the schedule is spread over the steps that are left.
+    Everything is a function of the share of the run that is done. A run on a budget of time may
+    turn out slower or faster than it seemed: then what is left of the schedule is spread over the
+    steps that are left.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()
@@ -47,13 +40,20 @@ class Schedule(Checked):
     steps: PositiveInt
     warmup: NonNegativeInt  # steps over which the learning rate rises
     sequences: PositiveInt  # blocks of a step
+    # "tokens": a step takes as many blocks as make `sequences` full ones, so that formats of short
+    # blocks see as much text.
     fill: Literal["sequences", "tokens"] = "sequences"
+    # How the learning rate falls: "linear" from the peak; "google_linear" along the line that
+    # started at step 0, as BERT's code did; "polynomial" is linear to the `power`.
     decay: Literal["linear", "google_linear", "cosine", "polynomial", "constant"] = "linear"
     power: PositiveFloat = 1.0
+    # The last learning rate, as a share of the peak.
     final: Annotated[float, between(0, 1, "must be a share of the peak, between 0 and 1")] = 0.0
+    # (length, share of the steps); none is one phase at the blocks' length.
     phases: tuple[tuple[int, float], ...] = ()
-    ramp: tuple[tuple[int, float], ...] = ()
-    refits: tuple[tuple[int, int], ...] | None = None  # of a run; a recipe has none
+    ramp: tuple[tuple[int, float], ...] = ()  # (sequences, share) of smaller first steps
+    # (step, steps of the whole run from there on) of a run; a recipe has none.
+    refits: tuple[tuple[int, int], ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,13 +71,13 @@ class Schedule(Checked):
         return self.refits[-1][1] if self.refits else self.steps
 
     def factor(self, step: int) -> float:
-        """The rate after so many steps, as a share of the peak."""
+        """The learning rate after so many steps, as a share of the peak."""
         place = self._planned(step)
         if place < self.warmup:
             return place / self.warmup
         if self.decay == "constant":
             return 1.0
-        # BERT's code began the line with the warm-up, so that the rate drops where that ends.
+        # BERT's code began the line with the warm-up, so the learning rate drops where that ends.
         first = 0 if self.decay == "google_linear" else self.warmup
         left = (self.steps - place) / (self.steps - first) if place < self.steps else 0.0
         if self.decay == "cosine":

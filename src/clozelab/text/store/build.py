@@ -50,7 +50,7 @@ from clozelab.text.words import segmenter
 _KIND = "corpus"
 _BUILDING = "unfinished corpus"
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
-_MOST_SAMPLE = 1 << 30
+_MOST_SAMPLE = 1 << 30  # bytes of text that a tokenizer is trained on, at most
 
 
 def build(
