@@ -318,7 +318,7 @@ def test_a_model_makes_the_tables_of_its_tokenizer_once(
             made_by.append(values)
             super().__init__(*values, **named)
 
-    monkeypatch.setattr(reader, "Encoder", Counted)
+    monkeypatch.setattr(reader, "CachedTokenizer", Counted)
     for text in ("one", "two", "three"):
         embed(given, [text])
     assert len(made_by) == 1

@@ -44,7 +44,7 @@ class Vectors:
 
 
 def embed(
-    given: Loaded,
+    loaded: Loaded,
     texts: Sequence[str],
     *,
     layer: Layer = -1,
@@ -59,11 +59,11 @@ def embed(
     the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
     mean is zero. ELMo reads words, so to it tokens are words.
     """
-    return drained(follow(given, texts, layer=layer, words=words, pool=pool, device=device))
+    return drained(follow(loaded, texts, layer=layer, words=words, pool=pool, device=device))
 
 
 def follow(
-    given: Loaded,
+    loaded: Loaded,
     texts: Sequence[str],
     *,
     layer: Layer = -1,
@@ -72,17 +72,17 @@ def follow(
     device: str | None = None,
 ) -> Generator[int, None, Vectors]:
     """As `embed`, yielding how many texts are done."""
-    check_layer(given, layer)
-    laid = read(given, texts)
+    check_layer(loaded, layer)
+    laid = read(loaded, texts)
     if pool == "cls" and any(text.cls is None for text in laid):
-        raise UserError(f"{given.place}: its texts have no [CLS] to take; use --pool mean")
+        raise UserError(f"{loaded.place}: its texts have no [CLS] to take; use --pool mean")
     lengths = np.array([len(text) for text in laid], dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little to pad
-    nothing = _nothing(given, layer)
+    nothing = _nothing(loaded, layer)
     parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in laid]
-    cells = _CELLS if given.recipe.encoder.reads == "tokens" else _CELLS // 8
+    cells = _CELLS if loaded.recipe.encoder.reads == "tokens" else _CELLS // 8
     with join(device) as world:
-        model = given.model.to(world.device)
+        model = loaded.model.to(world.device)
         done = 0
         while done < len(order) and lengths[order[done]]:
             some = order[done : done + max(1, cells // int(lengths[order[done]]))]
@@ -92,34 +92,39 @@ def follow(
                 parts[number] = _rows(laid[number], one, words, pool)
             done += len(some)
             yield done
-    found = [part for part in parts if part is not None]
+    pieces = [part for part in parts if part is not None]
     return Vectors(
-        vectors=np.concatenate([nothing, *(vectors for vectors, _ in found)]),
-        starts=offsets([len(vectors) for vectors, _ in found]),
-        offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in found)]),
+        vectors=np.concatenate([nothing, *(vectors for vectors, _ in pieces)]),
+        starts=offsets([len(vectors) for vectors, _ in pieces]),
+        offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
         cut=sum(text.cut for text in laid),
     )
 
 
-def save(file: Path, found: Vectors, texts: Sequence[str]) -> list[str]:
+def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
     """Write vectors, starts, offsets, texts and words; the names of what was too long to keep."""
-    owner = np.repeat(np.arange(len(texts)), np.diff(found.starts)).tolist()
-    spans = zip(owner, found.offsets.tolist(), strict=True)
+    owner = np.repeat(np.arange(len(texts)), np.diff(embedded.starts)).tolist()
+    spans = zip(owner, embedded.offsets.tolist(), strict=True)
     words = [texts[number][first:stop] for number, (first, stop) in spans]
     strings = {"texts": _strings(texts), "words": _strings(words)}
-    kept: dict[str, Any] = {name: array for name, array in strings.items() if array is not None}
-    arrays = {"vectors": found.vectors, "starts": found.starts, "offsets": found.offsets, **kept}
+    written: dict[str, Any] = {name: array for name, array in strings.items() if array is not None}
+    arrays = {
+        "vectors": embedded.vectors,
+        "starts": embedded.starts,
+        "offsets": embedded.offsets,
+        **written,
+    }
     with replacing(file) as stream:
         np.savez(stream, **arrays)
     return [name for name, array in strings.items() if array is None]
 
 
-def check_layer(given: Loaded, layer: Layer) -> None:
+def check_layer(loaded: Loaded, layer: Layer) -> None:
     """Refuse a layer that the model has not."""
-    top = given.recipe.encoder.layers
+    top = loaded.recipe.encoder.layers
     if layer != "all" and not -top - 1 <= layer <= top:
         raise UserError(
-            f"--layer {layer}: {given.place} has layers 0 (the embedding) to {top}, or from the"
+            f"--layer {layer}: {loaded.place} has layers 0 (the embedding) to {top}, or from the"
             f" end -1 to {-top - 1}"
         )
 
@@ -134,8 +139,8 @@ def _states(
         states = torch.stack(encoded.layers, dim=1)
     else:
         states = encoded.states if layer == -1 else encoded.layers[layer]
-    found: Floats = states.float().cpu().numpy()
-    return np.split(found, np.cumsum([len(text) for text in texts])[:-1])
+    array: Floats = states.float().cpu().numpy()
+    return np.split(array, np.cumsum([len(text) for text in texts])[:-1])
 
 
 def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats, Ints]:
@@ -158,9 +163,9 @@ def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
     return np.divide(sums, sizes.reshape(-1, *[1] * (sums.ndim - 1)), dtype=np.float32), spans
 
 
-def _nothing(given: Loaded, layer: Layer) -> Floats:
+def _nothing(loaded: Loaded, layer: Layer) -> Floats:
     """The rows of a text without a token."""
-    encoder = given.recipe.encoder
+    encoder = loaded.recipe.encoder
     width = encoder.vector_width
     shape = (0, encoder.layers + 1, width) if layer == "all" else (0, width)
     return np.zeros(shape, dtype=np.float32)

@@ -41,9 +41,9 @@ class Exchanged:
 
 def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
-    given = load(place)
-    task, origin = _head(given), given.origin
-    vocabulary, weights = given.vocabulary, _weights(given)
+    loaded = load(place)
+    task, origin = _head(loaded), loaded.origin
+    vocabulary, weights = loaded.vocabulary, _weights(loaded)
     model_type: str | None = None
     if origin is not None:  # it goes out as it came
         model_type = None if family else origin.model_type
@@ -51,60 +51,62 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
     if origin is not None and family == origin.family and family in ROBERTAS:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
-        offset = getattr(given.recipe.encoder, "position_offset", 1)
+        offset = getattr(loaded.recipe.encoder, "position_offset", 1)
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
-    found = conversion.to_transformers(
-        given.recipe.encoder,
+    exported = conversion.to_transformers(
+        loaded.recipe.encoder,
         weights,
         vocabulary=vocabulary,
-        length=_length(given),
+        length=_length(loaded),
         family=family,
         model_type=model_type,
         task=task,
         bare=origin is not None and origin.bare,
     )
-    kind = found.config["model_type"]
-    if _doubled(given) and found.family not in ROBERTAS:
+    kind = exported.config["model_type"]
+    if _doubled(loaded) and exported.family not in ROBERTAS:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
         )
     # How a model of another library was tuned is not known.
-    tuned = given.task if given.step else None
+    tuned = loaded.task if loaded.step else None
     text = card(
         name=str(out),
-        title=given.recipe.title.rstrip("."),
-        recipe_toml=recipes.to_toml(given.recipe),
-        data=data(given),
-        metrics=metrics(given),
+        title=loaded.recipe.title.rstrip("."),
+        recipe_toml=recipes.to_toml(loaded.recipe),
+        data=data(loaded),
+        metrics=metrics(loaded),
         family=kind,
         task=task,
-        lineage=lineage(given),
+        lineage=lineage(loaded),
         task_toml=_toml(tuned) if tuned else "",
     )
-    huggingface.write(out, found, tokenizer=given.tokenizer, vocabulary=given.vocabulary, card=text)
-    parts = sorted({".".join(name.split(".")[:2]) for name in found.left})
+    huggingface.write(
+        out, exported, tokenizer=loaded.tokenizer, vocabulary=loaded.vocabulary, card=text
+    )
+    parts = sorted({".".join(name.split(".")[:2]) for name in exported.left})
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
-    return Exchanged(f"{found.config['architectures'][0]} of transformers", given.notes + notes)
+    return Exchanged(f"{exported.config['architectures'][0]} of transformers", loaded.notes + notes)
 
 
 def export_graph(place: str, out: Path) -> Exchanged:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
     onnx.require(out)
-    given = load(place)
-    shape, heads, task = given.recipe.encoder, given.model.heads, _head(given)
+    loaded = load(place)
+    shape, heads, task = loaded.recipe.encoder, loaded.model.heads, _head(loaded)
     # A head that reads queries is left out: a graph has none.
     names = [task.kind] if task is not None else language_models(heads, "masked", "causal")
     head: Any = next((heads[name] for name in names if name in heads), None)
-    family = family_for(shape, frozenset(heads), given.vocabulary, task=task)
-    family = "roberta" if _doubled(given) else family  # by what stands between two texts
-    ready = with_special_tokens(given.tokenizer, family, given.vocabulary, tuned=task is not None)
+    family = family_for(shape, frozenset(heads), loaded.vocabulary, task=task)
+    family = "roberta" if _doubled(loaded) else family  # by what stands between two texts
+    ready = with_special_tokens(loaded.tokenizer, family, loaded.vocabulary, tuned=task is not None)
     with new_folder(out) as folder:
         outputs = onnx.export_onnx(
-            folder / "model.onnx", given.model.encoder, shape=shape, head=head, task=task
+            folder / "model.onnx", loaded.model.encoder, shape=shape, head=head, task=task
         )
         (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", given.notes)
+    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", loaded.notes)
 
 
 def import_model(place: str, out: Path) -> Exchanged:
@@ -112,31 +114,33 @@ def import_model(place: str, out: Path) -> Exchanged:
     path = Path(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
         raise UserError(f"{place}: is a run of clozelab already; use it as it is")
-    given = load(place)
-    text = recipes.to_toml(given.recipe)
-    texts = {"recipe.toml": text, "tokenizer.json": given.tokenizer.to_str()}
+    loaded = load(place)
+    text = recipes.to_toml(loaded.recipe)
+    texts = {"recipe.toml": text, "tokenizer.json": loaded.tokenizer.to_str()}
     facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
-    if given.origin is not None:
-        texts[origins.FILE] = origins.to_json(given.origin)
-    if given.task is not None:
-        texts[TASK] = _toml(given.task)
-        facts["task"] = given.task.name
+    if loaded.origin is not None:
+        texts[origins.FILE] = origins.to_json(loaded.origin)
+    if loaded.task is not None:
+        texts[TASK] = _toml(loaded.task)
+        facts["task"] = loaded.task.name
     with new_folder(out) as folder:
         run = Run.create(folder, recipe_toml=text, machine=facts)
-        if given.task is not None:
+        if loaded.task is not None:
             write_text(run.path / TASK, texts[TASK])
         checkpoint.save(
             run.checkpoints,
             0,
-            weights=_weights(given),
+            weights=_weights(loaded),
             tensors={},
             state={},
             texts=texts,
             keep=0,
         )
-    kind = f", tuned to {given.task.kind.name}" if given.task else ""
-    kind = kind or ("" if given.model.heads else ", an encoder alone, without a head that predicts")
-    return Exchanged(f"a run of the recipe {given.recipe.name}, at step 0{kind}", given.notes)
+    kind = f", tuned to {loaded.task.kind.name}" if loaded.task else ""
+    kind = kind or (
+        "" if loaded.model.heads else ", an encoder alone, without a head that predicts"
+    )
+    return Exchanged(f"a run of the recipe {loaded.recipe.name}, at step 0{kind}", loaded.notes)
 
 
 def _toml(task: TunedTask) -> str:
@@ -145,36 +149,36 @@ def _toml(task: TunedTask) -> str:
     return to_toml(task)
 
 
-def _reader(given: Loaded, task: TunedTask) -> TaskReader:
+def _reader(loaded: Loaded, task: TunedTask) -> TaskReader:
     """Texts as the model reads those of its task."""
     from clozelab.finetuning.loading import reader_of
 
-    return reader_of(given, task)
+    return reader_of(loaded, task)
 
 
-def _weights(given: Loaded) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in given.model.named_parameters()}
+def _weights(loaded: Loaded) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in loaded.model.named_parameters()}
 
 
-def _head(given: Loaded) -> TaskHead | None:
+def _head(loaded: Loaded) -> TaskHead | None:
     """The head of the task that a model was fine-tuned for."""
-    if given.task is None:
+    if loaded.task is None:
         return None
     from clozelab.finetuning.loading import outward
 
-    return outward(given.task, length=_length(given))
+    return outward(loaded.task, length=_length(loaded))
 
 
-def _doubled(given: Loaded) -> bool:
+def _doubled(loaded: Loaded) -> bool:
     """Whether the model was tuned on two texts with two separators between them."""
-    task = given.task
+    task = loaded.task
     if task is None or not task.kind.two_texts:
         return False
-    return _reader(given, task).marks(2) > _MARKS
+    return _reader(loaded, task).marks(2) > _MARKS
 
 
-def _length(given: Loaded) -> int:
+def _length(loaded: Loaded) -> int:
     """The most tokens a text may have."""
-    if given.task is not None:
-        return _reader(given, given.task).length
-    return given.recipe.encoder.max_positions or given.recipe.blocks.length
+    if loaded.task is not None:
+        return _reader(loaded, loaded.task).length
+    return loaded.recipe.encoder.max_positions or loaded.recipe.blocks.length

@@ -48,42 +48,42 @@ class Filled:
         return "".join(self.parts)
 
 
-def fill(given: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
+def fill(loaded: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
-    if given.recipe.encoder.reads == "words":
-        name = slots.use("encoder", given.recipe.encoder)
+    if loaded.recipe.encoder.reads == "words":
+        name = slots.use("encoder", loaded.recipe.encoder)
         raise UserError(
-            f"{given.place}: encoder {name} reads whole words by their characters and has no"
+            f"{loaded.place}: encoder {name} reads whole words by their characters and has no"
             " blanks; use clozelab embed"
         )
-    heads = language_models(given.model.heads, *_WAYS)
+    heads = language_models(loaded.model.heads, *_WAYS)
     if not heads:
         raise UserError(
-            f"{given.place}: has no head that predicts tokens; pretrain it with one by --from"
+            f"{loaded.place}: has no head that predicts tokens; pretrain it with one by --from"
         )
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
-    around_blanks = _cut(given, text)
+    around_blanks = _cut(loaded, text)
     kind = str(PARTS[heads[0]].language_model)
-    ids, at = _tokens(given, around_blanks, masked=kind == "masked")
-    most = limit(given)
+    ids, at = _tokens(loaded, around_blanks, masked=kind == "masked")
+    most = limit(loaded)
     if most is not None and len(ids) > most:
         raise UserError(
-            f"the text has {len(ids):,} tokens, and {given.place} reads {most:,} at a time;"
+            f"the text has {len(ids):,} tokens, and {loaded.place} reads {most:,} at a time;"
             f" shorten it to {most:,}"
         )
     with join(device) as world:
-        given.model.to(world.device)
+        loaded.model.to(world.device)
         with torch.inference_mode():
-            logits = _WAYS[kind](given, given.model.heads[heads[0]], ids, at=at).cpu()
-    blanks = _guesses(given, logits, top)
-    parts = _put(given.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
+            logits = _WAYS[kind](loaded, loaded.model.heads[heads[0]], ids, at=at).cpu()
+    blanks = _guesses(loaded, logits, top)
+    parts = _put(loaded.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
     return Filled(tuple(blanks), tuple(parts), kind == "causal")
 
 
-def _cut(given: Loaded, text: str) -> list[str]:
+def _cut(loaded: Loaded, text: str) -> list[str]:
     """What stands before, between and after the blanks."""
-    own = given.tokenizer.id_to_token(given.vocabulary.roles.get("mask", given.vocabulary.size))
+    own = loaded.tokenizer.id_to_token(loaded.vocabulary.roles.get("mask", loaded.vocabulary.size))
     names = {*ROLES["mask"], *([own] if own else [])}
     parts = re.split("|".join(re.escape(name) for name in sorted(names)), text)
     if len(parts) == 1:
@@ -91,27 +91,27 @@ def _cut(given: Loaded, text: str) -> list[str]:
     return parts
 
 
-def _tokens(given: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
+def _tokens(loaded: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
     """The text's tokens with one for each blank, and where the blanks are."""
-    roles = given.vocabulary.roles
-    mask = given.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
-    encoded = CachedTokenizer(given.tokenizer, segment=False, counts=Counts()).encode(parts)
+    roles = loaded.vocabulary.roles
+    mask = loaded.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
+    encoded = CachedTokenizer(loaded.tokenizer, segment=False, counts=Counts()).encode(parts)
     ids = np.insert(encoded.ids, encoded.starts[1:-1], mask)
     return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
 
 
-def _from_both(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_both(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
-    text, device = around(given, ids), _device(given)
-    encoded = given.model.encode(packed([text], device))
+    text, device = around(loaded, ids), _device(loaded)
+    encoded = loaded.model.encode(packed([text], device))
     states = encoded.states[torch.from_numpy(at + text.own.start).to(device)]
     logits: Tensor = head.logits(states, encoded.table)
     return logits
 
 
-def _from_queries(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_queries(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] by XLNet's query stream: a blank sees all that is none, and nothing sees a blank."""
-    text, device = around(given, ids), _device(given)
+    text, device = around(loaded, ids), _device(loaded)
     size = len(text)
     blank = torch.zeros(size, dtype=torch.bool, device=device)
     blank[torch.from_numpy(at).to(device)] = True
@@ -119,7 +119,7 @@ def _from_queries(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     # The encoder lets each half of a block follow the one before; taken back from the second
     # half, all that is no blank comes first in the order, and all blanks after it together.
     later = (batch.places >= (size + 1) // 2) * (size + 1)
-    encoded = given.model.encode(
+    encoded = loaded.model.encode(
         batch._replace(
             order=torch.where(blank, 0, -1) - later,
             kinds=torch.where(blank, _TARGET, _OTHER),
@@ -131,22 +131,22 @@ def _from_queries(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     return logits
 
 
-def _from_left(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_left(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
-    roles = given.vocabulary.roles
+    roles = loaded.vocabulary.roles
     start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
     before = np.array([number for number in start if number is not None], dtype=ids.dtype)
     ids, rows = ids.copy(), []
     for position in at.tolist():
-        left = np.concatenate([before, ids[:position]])[-(limit(given) or 0) :]
+        left = np.concatenate([before, ids[:position]])[-(limit(loaded) or 0) :]
         if not len(left):
             raise UserError(
-                f"nothing stands before the first blank, and {given.place} reads from the left;"
+                f"nothing stands before the first blank, and {loaded.place} reads from the left;"
                 " put a word before it"
             )
-        encoded = given.model.encode(packed([around(given, left)], _device(given)))
+        encoded = loaded.model.encode(packed([around(loaded, left)], _device(loaded)))
         logits = head.logits(encoded.states[-1:], encoded.table)
-        ids[position] = int(logits[0, : given.vocabulary.size].argmax())
+        ids[position] = int(logits[0, : loaded.vocabulary.size].argmax())
         rows.append(logits)
     return torch.cat(rows)
 
@@ -155,17 +155,17 @@ def _from_left(given: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 _WAYS = {"masked": _from_both, "permutation": _from_queries, "causal": _from_left}
 
 
-def _device(given: Loaded) -> torch.device:
-    return next(given.model.parameters()).device
+def _device(loaded: Loaded) -> torch.device:
+    return next(loaded.model.parameters()).device
 
 
-def _guesses(given: Loaded, logits: Tensor, top: int) -> list[tuple[Guess, ...]]:
+def _guesses(loaded: Loaded, logits: Tensor, top: int) -> list[tuple[Guess, ...]]:
     """The likeliest tokens of each blank; a row of the table without a token is never one."""
-    chances = logits.double().softmax(-1)[:, : given.vocabulary.size]
+    chances = logits.double().softmax(-1)[:, : loaded.vocabulary.size]
     best = chances.topk(min(top, chances.shape[1]))
     return [
         tuple(
-            Guess(_written(given.tokenizer, number)[0], number, chance)
+            Guess(_written(loaded.tokenizer, number)[0], number, chance)
             for number, chance in zip(numbers, values, strict=True)
         )
         for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

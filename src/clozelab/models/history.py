@@ -13,43 +13,43 @@ from clozelab.training.checkpoint import CHECKSUMS
 _FAR = 32  # models back; a chain that is longer goes in a circle
 
 
-def data(given: Loaded) -> dict[str, object]:
+def data(loaded: Loaded) -> dict[str, object]:
     """What the model learned from."""
-    facts = _facts(given)
-    told: dict[str, object] = {"corpora": _corpora(facts), "from": facts.get("from")}
-    if given.task is not None:
-        before = (_corpora(run.machine()) for _, run in _before(given) if run)
-        told = {
+    facts = _facts(loaded)
+    entries: dict[str, object] = {"corpora": _corpora(facts), "from": facts.get("from")}
+    if loaded.task is not None:
+        before = (_corpora(run.machine()) for _, run in _before(loaded) if run)
+        entries = {
             "task": facts.get("task"),
             "training examples": facts.get("examples"),
             "corpora of its pretraining": next(filter(None, before), None),
         }
-    told |= {"teacher": facts.get("teacher"), "seed": facts.get("seed")}
-    return {name: fact for name, fact in told.items() if fact not in (None, "")}
+    entries |= {"teacher": facts.get("teacher"), "seed": facts.get("seed")}
+    return {name: fact for name, fact in entries.items() if fact not in (None, "")}
 
 
-def metrics(given: Loaded) -> dict[str, object]:
+def metrics(loaded: Loaded) -> dict[str, object]:
     """What came out at the end of the run, if this is its end."""
-    run = _run(given)
+    run = _run(loaded)
     result = (run.result() if run else None) or {}
-    if run is None or result.get("steps") != given.step:
-        return {"steps": given.step} if given.step else {}
-    if given.task is None:
+    if run is None or result.get("steps") != loaded.step:
+        return {"steps": loaded.step} if loaded.step else {}
+    if loaded.task is None:
         return dict(_flat(result))
     scores = dict(result.get("dev", {}))
-    best = scores.pop("step", given.step)
+    best = scores.pop("step", loaded.step)
     shown = {f"{name} on dev": f"{score:.4g}{_spread(run, name)}" for name, score in scores.items()}
-    return {**shown, "steps": f"{given.step:,}, the best after {best:,}"}
+    return {**shown, "steps": f"{loaded.step:,}, the best after {best:,}"}
 
 
-def lineage(given: Loaded) -> list[str]:
+def lineage(loaded: Loaded) -> list[str]:
     """The models that this one came from, the oldest first."""
-    return [_called(run) if run else _short(place) for place, run in _before(given)][::-1]
+    return [_called(run) if run else _short(place) for place, run in _before(loaded)][::-1]
 
 
-def _before(given: Loaded) -> Iterator[tuple[str, Run | None]]:
+def _before(loaded: Loaded) -> Iterator[tuple[str, Run | None]]:
     """The places that the model came from, the nearest first, with the run of each if it has."""
-    place = _facts(given).get("from")
+    place = _facts(loaded).get("from")
     for _ in range(_FAR):
         if not place:
             return
@@ -58,14 +58,14 @@ def _before(given: Loaded) -> Iterator[tuple[str, Run | None]]:
         place = run.machine().get("from") if run else None
 
 
-def _facts(given: Loaded) -> dict[str, Any]:
-    run = _run(given)
+def _facts(loaded: Loaded) -> dict[str, Any]:
+    run = _run(loaded)
     return run.machine() if run else {}
 
 
-def _run(given: Loaded) -> Run | None:
+def _run(loaded: Loaded) -> Run | None:
     """The run that a checkpoint belongs to, if it lies in one."""
-    folder = Path(given.place)
+    folder = Path(loaded.place)
     return _home(folder) if (folder / CHECKSUMS).is_file() else None
 
 

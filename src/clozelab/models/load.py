@@ -134,22 +134,22 @@ def load(place: str) -> Loaded:
     if (path / CHECKSUMS).exists():
         return _checkpoint(open_checkpoint(path), ())
     if (path / "recipe.toml").exists():
-        found, passed = newest(path / "checkpoints")
-        if found is None:
+        checkpoint, passed = newest(path / "checkpoints")
+        if checkpoint is None:
             raise _weightless(path, passed)
-        return _checkpoint(found, tuple(passed))
+        return _checkpoint(checkpoint, tuple(passed))
     if (path / PLAN).exists():
         return load(str(path / _best(path)))
     return _foreign(place)
 
 
-def pretrained(given: Loaded) -> Model:
+def pretrained(loaded: Loaded) -> Model:
     """The model with its objectives' heads; refused if it was fine-tuned and has none."""
-    if isinstance(given.model, Model):
-        return given.model
-    told = given.task.name if given.task else "a task"
+    if isinstance(loaded.model, Model):
+        return loaded.model
+    task = loaded.task.name if loaded.task else "a task"
     raise UserError(
-        f"{given.place}: is fine-tuned for {told}; name the pretrained model that it came from"
+        f"{loaded.place}: is fine-tuned for {task}; name the pretrained model that it came from"
     )
 
 
@@ -179,26 +179,26 @@ def _best(folder: Path) -> str:
     return str(result["best"])
 
 
-def _checkpoint(found: Checkpoint, notes: tuple[str, ...]) -> Loaded:
-    recipe = recipes.parse(found.text("recipe.toml"), str(found.path / "recipe.toml"))
-    tokenizer = Tokenizer.from_str(found.text("tokenizer.json"))
+def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Loaded:
+    recipe = recipes.parse(checkpoint.text("recipe.toml"), str(checkpoint.path / "recipe.toml"))
+    tokenizer = Tokenizer.from_str(checkpoint.text("tokenizer.json"))
     recipe = recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary)
     origin: Origin | None = None
-    if (found.path / origins.FILE).exists():
-        origin = origins.parse(found.text(origins.FILE), str(found.path / origins.FILE))
+    if (checkpoint.path / origins.FILE).exists():
+        origin = origins.parse(checkpoint.text(origins.FILE), str(checkpoint.path / origins.FILE))
     task: TunedTask | None = None
-    if (found.path / TASK).exists():
+    if (checkpoint.path / TASK).exists():
         from clozelab.finetuning.loading import parse
 
-        task = parse(found.text(TASK), str(found.path / TASK))
+        task = parse(checkpoint.text(TASK), str(checkpoint.path / TASK))
     # What compared a student with a teacher of another width is idle without one.
     parts = [slots.use("objectives", part) for part in recipe.objectives if part.needs_teacher]
     idle = tuple(f"heads.{part}." for part in parts)
-    weights = {name: w for name, w in found.weights().items() if not name.startswith(idle)}
+    weights = {name: w for name, w in checkpoint.weights().items() if not name.startswith(idle)}
     model = _shell(recipe, task, origin, weights)
     set_weights(model, weights)
-    place = str(found.path)
-    return Loaded(place, recipe, tokenizer, model.eval(), found.step, notes, task, origin)
+    place = str(checkpoint.path)
+    return Loaded(place, recipe, tokenizer, model.eval(), checkpoint.step, notes, task, origin)
 
 
 def _shell(
@@ -228,10 +228,10 @@ def _foreign(place: str) -> Loaded:
     files = huggingface.read(place)
     tokenizer = load_tokenizer(files.folder)
     try:
-        found = from_transformers(files.config, files.tensors)
-        rows = len(found.weights["encoder.embeddings.words.weight"])
+        imported = from_transformers(files.config, files.tensors)
+        rows = len(imported.weights["encoder.embeddings.words.weight"])
         tokenizer, beyond = in_table(tokenizer, rows)
-        recipe = _taken_for(found).reading(tokenizer, vocabulary=rows)
+        recipe = _taken_for(imported).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     size = describe(tokenizer).size
@@ -241,18 +241,18 @@ def _foreign(place: str) -> Loaded:
             " resize the model's embeddings to the tokenizer, and save both"
         )
     dtype = str(_dtype(files.tensors)).removeprefix("torch.")
-    origin = Origin(found.family, found.heads, found.bare, dtype, found.model_type)
+    origin = Origin(imported.family, imported.heads, imported.bare, dtype, imported.model_type)
     task: TunedTask | None = None
-    if found.task is not None:
+    if imported.task is not None:
         from clozelab.finetuning.loading import inward
 
-        length = found.encoder.max_positions or _LENGTH
-        task = inward(found.task, place=place, length=length)
-    model = _shell(recipe, task, origin, found.weights)
+        length = imported.encoder.max_positions or _LENGTH
+        task = inward(imported.task, place=place, length=length)
+    model = _shell(recipe, task, origin, imported.weights)
     names = {name for name, _ in model.named_parameters()}
-    set_weights(model, {name: w for name, w in found.weights.items() if name in names})
-    left = sorted({*found.left, *(found.weights.keys() - names)})
-    notes = [f"{place}: {note}" for note in found.notes]
+    set_weights(model, {name: w for name, w in imported.weights.items() if name in names})
+    left = sorted({*imported.left, *(imported.weights.keys() - names)})
+    notes = [f"{place}: {note}" for note in imported.notes]
     if beyond:
         notes.append(
             f"{place}: left aside, since the model has no row for them: the tokenizer's"
@@ -262,17 +262,17 @@ def _foreign(place: str) -> Loaded:
     return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
 
 
-def _taken_for(found: Imported) -> Recipe:
+def _taken_for(imported: Imported) -> Recipe:
     """The recipe that the model most likely came from, with its sizes and of its heads."""
-    known = recipes.read(_recipe(found))
-    parts = [p for p in known.objectives if slots.use("objectives", p) in found.heads]
-    if "heads.causal_lm.dense.weight" in found.weights:
+    known = recipes.read(_recipe(imported))
+    parts = [p for p in known.objectives if slots.use("objectives", p) in imported.heads]
+    if "heads.causal_lm.dense.weight" in imported.weights:
         parts = [CausalLm(head="transform")]
-    own = [name.split(".")[1] for name in found.weights if name.endswith(".table")]
+    own = [name.split(".")[1] for name in imported.weights if name.endswith(".table")]
     # Without a head over the vocabulary it has the objectives that it would be trained on with.
-    predicts = any("targets" in part.needs for part in parts) or found.heads == ("causal_lm",)
+    predicts = any("targets" in part.needs for part in parts) or imported.heads == ("causal_lm",)
     return replace(
-        within(known, found.encoder),
+        within(known, imported.encoder),
         objectives=tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives,
     )
 
@@ -290,14 +290,18 @@ def _summed(names: Sequence[str]) -> str:
     return f"{', '.join(modules[:_NAMED])}{more}"
 
 
-def _recipe(found: Imported) -> str:
+def _recipe(imported: Imported) -> str:
     """The recipe that a model of that family most likely came from."""
-    encoder: Any = found.encoder
+    encoder: Any = imported.encoder
     if encoder.causal:
         return "gpt"
-    if found.family == "bert" and encoder.segment_types < 2 and "next_sentence" not in found.heads:
+    if (
+        imported.family == "bert"
+        and encoder.segment_types < 2
+        and "next_sentence" not in imported.heads
+    ):
         return "roberta"  # it never saw a second segment
-    return _RECIPES.get(found.family, found.family)
+    return _RECIPES.get(imported.family, imported.family)
 
 
 def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]:

@@ -74,16 +74,16 @@ class TaskReader:
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         """Sentences in words as tokens, a space between any two."""
-        found = self.pieces([" ".join(words) for words in sentences])
+        pieces = self.pieces([" ".join(words) for words in sentences])
         first = offsets([len(words) for words in sentences])
         begins = offsets([len(word) + 1 for words in sentences for word in words])
         # The sentences one after another, so that words ascend over all of them.
-        owner = np.repeat(np.arange(len(sentences)), np.diff(found.starts))
-        place = found.spans[:, 0] + begins[first[owner]]
+        owner = np.repeat(np.arange(len(sentences)), np.diff(pieces.starts))
+        place = pieces.spans[:, 0] + begins[first[owner]]
         word = np.searchsorted(begins[:-1], place, side="right") - 1
         fresh = np.ones(len(word), dtype=bool)
         fresh[1:] = word[1:] != word[:-1]
-        return found._replace(begins=fresh, words=word - first[owner])
+        return pieces._replace(begins=fresh, words=word - first[owner])
 
     def marks(self, texts: int) -> int:
         """How many tokens of a block of one text, or two, are not theirs."""

@@ -30,41 +30,41 @@ class Text:
         return len(self.columns["ids"])
 
 
-def limit(given: Loaded) -> int | None:
+def limit(loaded: Loaded) -> int | None:
     """The most tokens of its own a text may have; a recurrent encoder reads any number.
 
     Attention without a table of positions does, too, but its memory grows with the square: what it
     was trained on will do.
     """
-    encoder = given.recipe.encoder
+    encoder = loaded.recipe.encoder
     if encoder.recurrent:
         return None
-    layout, length = encoder.layout, encoder.max_positions or given.recipe.blocks.length
+    layout, length = encoder.layout, encoder.max_positions or loaded.recipe.blocks.length
     return length - (len(layout.before) + len(layout.after) if layout.in_pretraining else 0)
 
 
-def around(given: Loaded, ids: Array) -> Text:
+def around(loaded: Loaded, ids: Array) -> Text:
     """Some tokens with the marks around them that the model knows from its training."""
     size = len(ids)
-    return _laid(_reader(given), {"ids": ids}, np.ones(size, bool), np.zeros((size, 2), np.int64))
+    return _laid(_reader(loaded), {"ids": ids}, np.ones(size, bool), np.zeros((size, 2), np.int64))
 
 
-def read(given: Loaded, texts: Sequence[str]) -> list[Text]:
+def read(loaded: Loaded, texts: Sequence[str]) -> list[Text]:
     """Texts as the model reads them, each cut where the model's positions end."""
-    reader, most = _reader(given), limit(given)
+    reader, most = _reader(loaded), limit(loaded)
     pieces = reader.pieces(texts)
-    found = []
+    laid = []
     for number in range(len(texts)):
         every = pieces.text(number)
         here = every if most is None else slice(every.start, min(every.stop, every.start + most))
         part = pieces.part(here)
         text = _laid(reader, part, pieces.begins[here], pieces.spans[here])
-        found.append(replace(text, cut=here.stop < every.stop))
-    return found
+        laid.append(replace(text, cut=here.stop < every.stop))
+    return laid
 
 
-def _reader(given: Loaded) -> TaskReader:
-    return given.reader(given.recipe.blocks.length)
+def _reader(loaded: Loaded) -> TaskReader:
+    return loaded.reader(loaded.recipe.blocks.length)
 
 
 def _laid(reader: TaskReader, part: dict[str, Array], begins: Bools, spans: Ints) -> Text:
