@@ -121,6 +121,12 @@ def test_a_command_imports_what_it_is_given(capsys: pytest.CaptureFixture[str]) 
         assert told in capsys.readouterr().err
 
 
+def test_the_help_says_how_parts_are_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert "--import MODULE" in capsys.readouterr().out
+
+
 def test_a_schedule_from_outside_is_named_by_its_table() -> None:
     clozelab.register("schedule", "half", Half)
     recipe = read("bert", overrides=["schedule.use=half"])

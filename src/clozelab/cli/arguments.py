@@ -46,6 +46,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     words: argparse.ArgumentParser = _Parser(
         prog="clozelab",
         description="Pretrain, fine-tune, distil and compare the BERT family of encoders.",
+        epilog="Any command takes --import MODULE: a module that registers parts of your own.",
     )
     words.add_argument(
         "--version",
