@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from clozelab.files import sha256, write_text
 from clozelab.finetuning.inputs import inputs_for
-from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
@@ -72,7 +72,7 @@ def ours(
     fresh()
     began, times = time.perf_counter(), list[float]()
     settings = (f"steps={MOST}", f"sequences={sequences}", "length=128")
-    given = inputs_for(Order(str(place), data, protocol="bert", settings=settings))
+    given = inputs_for(FinetuneRequest(str(place), data, protocol="bert", settings=settings))
     with join() as world:
         work = Trial(given, machine, world)
         with closing(ahead(work.jobs(0, work.start()), workers=2)) as feed:

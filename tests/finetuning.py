@@ -21,7 +21,7 @@ from learning import HERE, MACHINE, of, task, went
 from clozelab import data
 from clozelab.finetuning.finetune import Happened, Plan, follow, planned
 from clozelab.finetuning.inputs import FinetuneInputs, inputs_for
-from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
@@ -80,19 +80,25 @@ def sample(name: str, count: int) -> str:
     return str(file)
 
 
-def order(kind: str, file: str, *settings: str, model: str | None = None, **more: Any) -> Order:
+def order(
+    kind: str, file: str, *settings: str, model: str | None = None, **more: Any
+) -> FinetuneRequest:
     """To learn a file and be judged by it."""
     given = Data(kind, train=file, dev=more.pop("dev", file))
-    return Order(model or base(), given, settings=settings or QUICK, **more)
+    return FinetuneRequest(model or base(), given, settings=settings or QUICK, **more)
 
 
-def named(task: str, root: Path, *settings: str, model: str | None = None, **more: Any) -> Order:
+def named(
+    task: str, root: Path, *settings: str, model: str | None = None, **more: Any
+) -> FinetuneRequest:
     """To learn a task that goes by name."""
-    return Order(model or base(), Data(task, root=str(root)), settings=settings or SHORT, **more)
+    return FinetuneRequest(
+        model or base(), Data(task, root=str(root)), settings=settings or SHORT, **more
+    )
 
 
 def tuned(
-    given: Order | Plan, out: Path, *, at_once: int = 1, machine: Machine = MACHINE
+    given: FinetuneRequest | Plan, out: Path, *, at_once: int = 1, machine: Machine = MACHINE
 ) -> list[Happened]:
     """Everything that happens in a fine-tuning."""
     plan = given if isinstance(given, Plan) else planned(given)
@@ -120,7 +126,7 @@ def steps_of(work: Trial) -> list[Step]:
     return list(train(work.train_state, (job() for job in jobs), work.world))
 
 
-def inputs_of(given: Order, **settings: Any) -> FinetuneInputs:
+def inputs_of(given: FinetuneRequest, **settings: Any) -> FinetuneInputs:
     """Its lesson with some settings of the tuning changed."""
     made = inputs_for(replace(given, protocol="ours"))
     tuning = replace(made.task.tuning, **settings)

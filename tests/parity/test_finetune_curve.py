@@ -17,7 +17,7 @@ from torch import Tensor
 from clozelab import data
 from clozelab.contracts import Batch, Targets
 from clozelab.finetuning.inputs import inputs_for
-from clozelab.finetuning.request import Data, Order
+from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
 from clozelab.models.interop.conversion import to_transformers
 from clozelab.models.interop.families import summary
@@ -95,7 +95,7 @@ def trial(folder: Path, task: str, *, steps: int) -> Trial:
         file = folder / f"{task}.tsv"
         file.write_text("".join(lines[:61]), encoding="utf-8")
     found = Data(task, train=str(file), dev=str(file))
-    order = Order(str(folder), found, settings=(*SETTINGS, f"steps={steps}"))
+    order = FinetuneRequest(str(folder), found, settings=(*SETTINGS, f"steps={steps}"))
     return Trial(inputs_for(order), MACHINE, HERE)
 
 

@@ -22,10 +22,10 @@ from clozelab.runs.directory import Run
 from clozelab.runs.options import Device, MachineOptions, SaveOptions
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.files.splits import Found
+    from clozelab.finetuning.files.splits import TaskSplits
     from clozelab.finetuning.finetune import Happened, Plan
     from clozelab.finetuning.kinds import TaskKind
-    from clozelab.finetuning.request import Order
+    from clozelab.finetuning.request import FinetuneRequest
     from clozelab.runs.machine import Machine
 
 
@@ -79,12 +79,12 @@ def finetune(
         grid (KEY=A,B): every combination; none given: the protocol's
         at_once: side by side (1)
     """
-    from clozelab.finetuning.request import Data, Order
+    from clozelab.finetuning.request import Data, FinetuneRequest
 
     place = Path(out or f"{model.rstrip('/')}-{task}")
     own = tuple(files.columns)
     data = Data(task, root=files.task_data, train=train, dev=dev, columns=own)
-    order = Order(
+    order = FinetuneRequest(
         model,
         data,
         protocol=protocol,
@@ -107,7 +107,7 @@ def finetune(
     return Run(place)
 
 
-def _first(order: Order, place: Path, machine: Machine, watch: Watch) -> str:
+def _first(order: FinetuneRequest, place: Path, machine: Machine, watch: Watch) -> str:
     """Fit the model to an earlier task, once; where it then is."""
     from clozelab.finetuning.finetune import follow, planned
     from clozelab.training.world import is_distributed
@@ -319,7 +319,7 @@ def _predicted(given: Any, examples: list[Any], device: str | None, watch: Watch
 
 def _submitted(
     model: Any,
-    found: Found,
+    found: TaskSplits,
     split: str,
     folder: Path,
     overwrite: bool,
@@ -342,7 +342,7 @@ def _submitted(
     return predictions
 
 
-def _check_alike(model: str, kind: TaskKind, found: Found) -> None:
+def _check_alike(model: str, kind: TaskKind, found: TaskSplits) -> None:
     """Refuse a model whose answers are none to the task's questions."""
     if found.kind != kind.name:
         raise UserError(

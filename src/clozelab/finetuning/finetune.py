@@ -29,7 +29,7 @@ from clozelab.finetuning.inputs import (
     opened,
     tuning_of,
 )
-from clozelab.finetuning.request import Order, refuse_changed, settled, with_settings
+from clozelab.finetuning.request import FinetuneRequest, refuse_changed, settled, with_settings
 from clozelab.finetuning.task import to_toml
 from clozelab.finetuning.trial import Trial
 from clozelab.interrupts import first_done
@@ -50,11 +50,11 @@ _KIND = "fine-tuning"  # by its marker
 class Plan:
     """What to fine-tune: one order for each cell of the grid and each seed."""
 
-    order: Order
+    order: FinetuneRequest
     cells: tuple[Mapping[str, Any], ...] = ({},)
     seeds: int = 1
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[FinetuneRequest]:
         """Every trial, cell by cell."""
         return [
             replace(
@@ -112,7 +112,7 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, saving: SaveOptions) ->
         world.barrier()
 
 
-def _left(plan: Plan, out: Path) -> list[Order]:
+def _left(plan: Plan, out: Path) -> list[FinetuneRequest]:
     """What is not done yet."""
     return [order for order in plan.orders() if Run(out / order.name).result() is None]
 
@@ -146,10 +146,10 @@ def trial(
 def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     """Begin a trial, or go on with it, in a folder that is ours alone."""
     run, world, given = session.run, work.world, work.inputs
-    begun = run.recipe_file.exists()
+    started = run.recipe_file.exists()
     if world.is_main:
         tidy(run.checkpoints, keep=session.saving.checkpoints)
-        if not begun:
+        if not started:
             Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
         write_text(run.path / TASK, to_toml(given.task))
     world.barrier()
@@ -161,7 +161,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
         first, cursor = found.step, work.recall(found)
         session.recall(found.state())
         session.last = work.chosen()
-    if world.is_main and begun:
+    if world.is_main and started:
         run.resumed(first)
         if first < work.schedule.total:
             yield from session.settle(first)
@@ -176,7 +176,7 @@ def _resumed(session: Session, work: Trial) -> Iterator[Event]:
 
 
 def planned(
-    order: Order,
+    order: FinetuneRequest,
     *,
     grid: Sequence[str] | None = None,
     seeds: int = 1,
@@ -184,7 +184,7 @@ def planned(
 ) -> Plan:
     """The plan of an order; `grid` may be empty, which is the protocol's own.
 
-    What was begun in `out` keeps its protocol, unless the order names one. Settings that are wrong
+    What was started in `out` keeps its protocol, unless the order names one. Wrong settings
     are refused here, before anything is written.
     """
     if seeds < 1:
@@ -221,7 +221,7 @@ def _begin(plan: Plan, out: Path) -> list[str]:
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     file, lines = out / PLAN, list[str]()
-    if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was begun
+    if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
         before, now = _planned_before(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
         if changed:
@@ -261,7 +261,7 @@ def _side_by_side(
 
 
 def _spread(
-    orders: list[Order], out: Path, machine: Machine, saving: SaveOptions, at_once: int
+    orders: list[FinetuneRequest], out: Path, machine: Machine, saving: SaveOptions, at_once: int
 ) -> Iterator[Happened]:
     """The trials over so many processes."""
     many = max(1, min(at_once, len(orders)))
@@ -279,7 +279,9 @@ def _spread(
                     yield Happened(name, event)
 
 
-def _alone(order: Order, place: Path, machine: Machine, saving: SaveOptions) -> list[Event]:
+def _alone(
+    order: FinetuneRequest, place: Path, machine: Machine, saving: SaveOptions
+) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
         happened = trial(inputs_for(order), place, machine, saving, world)

@@ -18,9 +18,9 @@ from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.evaluator import Evaluator, packed
-from clozelab.finetuning.files.splits import Found
+from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.request import Data, Order, absolute, refuse_changed
+from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_changed
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.interop.families import family_for, summary
@@ -60,7 +60,7 @@ class Read:
     notes: tuple[str, ...]
 
 
-def inputs_for(order: Order) -> FinetuneInputs:
+def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     given = opened(order.model)
     tuning = tuning_of(order, given)
@@ -103,7 +103,7 @@ def forget() -> None:
         kept.cache_clear()
 
 
-def tuning_of(order: Order, given: Loaded) -> FinetuneConfig:
+def tuning_of(order: FinetuneRequest, given: Loaded) -> FinetuneConfig:
     """The protocol's settings for the task, with the user's own over them."""
     found = found_of(order.data)
     protocol = order.protocol or protocols.protocol_for(given.recipe)
@@ -112,7 +112,7 @@ def tuning_of(order: Order, given: Loaded) -> FinetuneConfig:
 
 
 @lru_cache(maxsize=4)
-def found_of(data: Data) -> Found:
+def found_of(data: Data) -> TaskSplits:
     """The examples of a task, read once for all orders."""
     return data.found()
 
@@ -134,7 +134,7 @@ def _read(model: str, data: Data, kind: TaskKind, length: int) -> Read:
     return Read(kind, packed(tokenized, kind.name), evaluators, tuple(told))
 
 
-def _dev_sets(data: Data, found: Found) -> list[str]:
+def _dev_sets(data: Data, found: TaskSplits) -> list[str]:
     splits = [name for name in found.splits if name.startswith("dev")]
     if not splits:
         raise UserError(
@@ -143,7 +143,7 @@ def _dev_sets(data: Data, found: Found) -> list[str]:
     return splits
 
 
-def kind_for(given: Loaded, found: Found, tuning: FinetuneConfig) -> TaskKind:
+def kind_for(given: Loaded, found: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
     """The task's kind with a head that the encoder's class in transformers has too.
 
     What the protocol or the user sets of it overrides that.
@@ -201,7 +201,7 @@ def _start(given: Loaded, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, T
     return start
 
 
-def _taught(order: Order, given: Loaded, kind: TaskKind) -> Tuned | None:
+def _taught(order: FinetuneRequest, given: Loaded, kind: TaskKind) -> Tuned | None:
     """The teacher, which must have been tuned on the same task."""
     if order.teacher is None:
         return None
@@ -220,7 +220,7 @@ def _taught(order: Order, given: Loaded, kind: TaskKind) -> Tuned | None:
     return teacher.model
 
 
-def _chained(order: Order, given: Loaded, tuning: FinetuneConfig) -> list[str]:
+def _chained(order: FinetuneRequest, given: Loaded, tuning: FinetuneConfig) -> list[str]:
     """What to say where the protocol goes on from another task's model and this is none."""
     before = given.task.name if given.task is not None else None
     if order.fresh or tuning.after in (None, before):

@@ -11,7 +11,7 @@ from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import Asked
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.splits import Found
+from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.finetuning.task import TunedTask
@@ -24,25 +24,25 @@ from clozelab.training.world import join
 _TOKENS = 16_384  # at a time
 
 
-def predict(given: Loaded, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+def predict(loaded: Loaded, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
     """What the model says of each input.
 
     An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
     question and its passage (answer), a text and its continuations (choose), or a document in
     sentences of words (coreference).
     """
-    task, _ = fine_tuned(given)
+    task, _ = fine_tuned(loaded)
     examples = [example(task.kind, value, number) for number, value in enumerate(inputs)]
-    return drained(follow(given, examples, device=device))
+    return drained(follow(loaded, examples, device=device))
 
 
 def follow(
-    given: Loaded, examples: Sequence[Any], *, device: str | None = None
+    loaded: Loaded, examples: Sequence[Any], *, device: str | None = None
 ) -> Generator[tuple[int, int], None, list[Any]]:
     """As `predict`, of examples, yielding how much is done out of how much."""
-    task, model = fine_tuned(given)
+    task, model = fine_tuned(loaded)
     kind = task.kind.suited(examples, imported=task.imported)
-    evaluator = Evaluator.of(kind, examples, reader_of(given, task))
+    evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
     total = len(evaluator.tokenized.groups) - 1
     with join(device) as world:
         model = model.to(world.device)
@@ -56,7 +56,7 @@ def follow(
 
 
 def score(
-    given: Loaded,
+    loaded: Loaded,
     what: str,
     *,
     root: str | None = None,
@@ -69,29 +69,29 @@ def score(
     A task may have several dev sets; `part` names them all. `columns` are those of the files that
     the model was tuned on, unless others are given.
     """
-    task, _ = fine_tuned(given)
-    data = data_of(given, what, root=root, columns=columns, part=part)
-    found = data.found()
-    if found.kind != task.kind.name:
+    task, _ = fine_tuned(loaded)
+    data = data_of(loaded, what, root=root, columns=columns, part=part)
+    files = data.found()
+    if files.kind != task.kind.name:
         raise UserError(
-            f"{what}: is a task to {found.kind}, and {given.place} was tuned to {task.kind.name}"
+            f"{what}: is a task to {files.kind}, and {loaded.place} was tuned to {task.kind.name}"
         )
-    splits = [name for name in found.splits if name.startswith(part)]
+    splits = [name for name in files.splits if name.startswith(part)]
     if not splits:
         raise UserError(
-            f"{what}: has no {part} set with labels, only {', '.join(found.splits)}; clozelab"
-            f" predict {given.place} --task {what} --out DIR writes its submission"
+            f"{what}: has no {part} set with labels, only {', '.join(files.splits)}; clozelab"
+            f" predict {loaded.place} --task {what} --out DIR writes its submission"
         )
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
-        examples = found.read(split)
-        predictions = drained(follow(given, examples, device=device))
-        scores[split] = _judging(task.kind, found).score(predictions, examples)
+        examples = files.read(split)
+        predictions = drained(follow(loaded, examples, device=device))
+        scores[split] = _judging(task.kind, files).score(predictions, examples)
     return scores
 
 
 def data_of(
-    given: Loaded,
+    loaded: Loaded,
     what: str,
     *,
     root: str | None = None,
@@ -99,7 +99,7 @@ def data_of(
     part: str = "dev",
 ) -> Data:
     """Where the examples are that `score` reads of a known task, or of a labelled file."""
-    task, _ = fine_tuned(given)
+    task, _ = fine_tuned(loaded)
     if what in NAMED:
         return Data(what, root=root)
     if part != "dev":
@@ -109,16 +109,16 @@ def data_of(
     return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
 
 
-def _judging(kind: Any, found: Found) -> TaskKind:
+def _judging(kind: Any, files: TaskSplits) -> TaskKind:
     """The kind with the official metrics of the task it is judged by."""
-    official = {name: found.settings[name] for name in kind.scoring if name in found.settings}
+    official = {name: files.settings[name] for name in kind.scoring if name in files.settings}
     judging: TaskKind = replace(kind, **official)
     return judging
 
 
-def tabled(given: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
+def tabled(loaded: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
     """The examples of a table, whose labels need not be there; its columns as in `score`."""
-    task, _ = fine_tuned(given)
+    task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
     return Data(_word(task, file, columns), test=file, columns=columns).found().read("test")
 
@@ -129,26 +129,26 @@ def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     return task.kind.word(Path(file), Asked(columns=named), imported=task.imported)
 
 
-def fine_tuned(given: Loaded) -> tuple[TunedTask, Tuned]:
+def fine_tuned(loaded: Loaded) -> tuple[TunedTask, Tuned]:
     """The task and the model; refused if it was never tuned on one."""
-    if given.task is None or not isinstance(given.model, Tuned):
+    if loaded.task is None or not isinstance(loaded.model, Tuned):
         raise UserError(
-            f"{given.place}: was not fine-tuned, so there is nothing it can say of a text; use"
-            f" clozelab finetune {given.place} TASK --out DIR first"
+            f"{loaded.place}: was not fine-tuned, so there is nothing it can say of a text; use"
+            f" clozelab finetune {loaded.place} TASK --out DIR first"
         )
-    return given.task, given.model
+    return loaded.task, loaded.model
 
 
-def reader_of(given: Loaded, task: TunedTask) -> TaskReader:
+def reader_of(loaded: Loaded, task: TunedTask) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
-    return given.reader(given.block_length(task.tuning.length))
+    return loaded.reader(loaded.block_length(task.tuning.length))
 
 
-def example(kind: TaskKind, given: Any, number: int) -> Any:
+def example(kind: TaskKind, loaded: Any, number: int) -> Any:
     """An input as an example of that kind, its label not known."""
     try:
-        return kind.example(given, str(number))
+        return kind.example(loaded, str(number))
     except (TypeError, ValueError, AttributeError):
         raise UserError(
-            f"input {number}: is {given!r:.80}, and the model takes {kind.takes().words}"
+            f"input {number}: is {loaded!r:.80}, and the model takes {kind.takes().words}"
         ) from None

@@ -14,7 +14,7 @@ from clozelab.files import sha256
 from clozelab.finetuning import protocols
 from clozelab.finetuning.files.hub import is_hub
 from clozelab.finetuning.files.lines import located
-from clozelab.finetuning.files.splits import Found, find, own
+from clozelab.finetuning.files.splits import TaskSplits, find, own
 from clozelab.finetuning.files.tables import Table
 from clozelab.finetuning.kinds import own_words
 
@@ -31,7 +31,7 @@ class Data:
     columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
     labels: tuple[str, ...] = ()  # those there are; none: those of the training file
 
-    def found(self) -> Found:
+    def found(self) -> TaskSplits:
         """The files, each known to be there."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         if not any(files.values()):
@@ -52,7 +52,7 @@ class Data:
             self.found()
 
     def digests(
-        self, find_data: Callable[[Data], Found] | None = None, *, part: str | None = None
+        self, find_data: Callable[[Data], TaskSplits] | None = None, *, part: str | None = None
     ) -> dict[str, str]:
         """The sha256 of all there is to learn from or to choose the best by, or of a `part` alone.
 
@@ -84,7 +84,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Order:
+class FinetuneRequest:
     """One fine-tuning, in words: what a process needs to know to do it."""
 
     model: str
@@ -98,7 +98,7 @@ class Order:
     digests: Mapping[str, str] | None = None  # of its data; None: not known
 
 
-def settled(order: Order) -> Order:
+def settled(order: FinetuneRequest) -> FinetuneRequest:
     """The order with its places as they are seen from anywhere."""
     given = order.data
     data = replace(
@@ -153,7 +153,7 @@ def _rows_digest(source: Path | Table) -> str:
     return digest.hexdigest()
 
 
-def with_settings(order: Order, cell: Mapping[str, Any]) -> Order:
+def with_settings(order: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRequest:
     """The order with a grid's cell over its settings."""
     return replace(order, settings=(*order.settings, *protocols.changes(cell)))
 

@@ -52,20 +52,20 @@ class Tuned(nn.Module):
                 found[name] = self.heads[name](encoded, batch.targets[name])
         return found, None
 
-    def encode(self, given: Input, *, keep: bool = False) -> Encoded:
+    def encode(self, inputs: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""
-        encoded: Encoded = self.encoder(given, keep=keep)
+        encoded: Encoded = self.encoder(inputs, keep=keep)
         return encoded
 
-    def vectors(self, given: Input) -> Encoded:
+    def vectors(self, inputs: Input) -> Encoded:
         """What the head works on."""
         mixes = "mix" in self.features
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            encoded = self.encode(given, keep=mixes)
+            encoded = self.encode(inputs, keep=mixes)
         if mixes:
             encoded = self.features["mix"](encoded)
         if "recurrent" in self.features:
-            encoded = self.features["recurrent"](encoded, given)
+            encoded = self.features["recurrent"](encoded, inputs)
         return encoded
 
     def predict(self, batch: Batch) -> Tensor:
@@ -116,8 +116,10 @@ def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) 
 def _dropping(encoder: Any, tuning: FinetuneConfig) -> Any:
     """The encoder with the dropout that it is fine-tuned with."""
     rates = {"dropout": tuning.dropout, "attention_dropout": tuning.attention_dropout}
-    told = {name: rate for name, rate in rates.items() if rate is not None}
-    return replace(encoder, **{name: rate for name, rate in told.items() if hasattr(encoder, name)})
+    changed = {name: rate for name, rate in rates.items() if rate is not None}
+    return replace(
+        encoder, **{name: rate for name, rate in changed.items() if hasattr(encoder, name)}
+    )
 
 
 def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module], int]:

@@ -14,7 +14,7 @@ from typing import Any
 from clozelab.errors import UserError
 from clozelab.files import replacing, write_text
 from clozelab.finetuning import finetune
-from clozelab.finetuning.request import Order as TaskOrder
+from clozelab.finetuning.request import FinetuneRequest
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.runs.directory import MEASURED, Run, read_json
@@ -201,7 +201,7 @@ def _finetune(job: CellJob, task: str) -> Iterator[Event]:
     """Fine-tune on a task with the seed of the cell, and drop the weights once scores are known."""
     folder, request, variant = job.folder / TASKS / task, job.request, job.cell.variant
     if Run(folder).result() is None:
-        order = TaskOrder(
+        order = FinetuneRequest(
             str(model_folder(job)),
             request.tasks()[task],
             protocol=request.protocol(variant),

@@ -73,11 +73,11 @@ def _race(articles: Iterator[Row], asked: Asked) -> Iterator[Choice]:
         asks, options = record.get("questions"), record.get("options")
         answers = record.get("answers")
         if not isinstance(asks, list) or not isinstance(options, list) or len(asks) != len(options):
-            raise UserError(f"{place} needs as many options as questions: mend the article")
+            raise UserError(f"{place} needs as many options as questions: fix the article")
         if answers is None and not asked.labelled:
             answers = [None] * len(asks)
         if not isinstance(answers, list) or len(answers) != len(asks):
-            raise UserError(f"{place} needs as many answers as questions: mend the article")
+            raise UserError(f"{place} needs as many answers as questions: fix the article")
         for number, (ask, option, answer) in enumerate(zip(asks, options, answers, strict=True)):
             label = _right(answer, option, place, asked=asked)
             seconds = tuple(joined(ask.strip(), one.strip()) for one in option)

@@ -113,7 +113,7 @@ def known(spelled: str, place: str, labels: Sequence[str], *, what: str = "label
     if labels and spelled not in labels:
         shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
         raise UserError(
-            f"{place} has the {what} {spelled!r}, which is none of {shown}: mend it, or train on"
+            f"{place} has the {what} {spelled!r}, which is none of {shown}: fix it, or train on"
             " examples that have it"
         )
     return spelled
@@ -131,7 +131,7 @@ def number(row: Row, column: str | None, *, asked: Asked) -> float | None:
     except (TypeError, ValueError):
         found = math.nan
     if not math.isfinite(found):
-        raise UserError(f"{row.place} has {value!r} where a number should stand: mend it")
+        raise UserError(f"{row.place} has {value!r} where a number should stand: fix it")
     return found
 
 

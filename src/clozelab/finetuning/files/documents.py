@@ -57,7 +57,7 @@ class _Reading:
         self.words += 1
 
     def close(self, entity: int, place: str) -> None:
-        """End the mention of an entity that was begun last."""
+        """End the mention of an entity that was opened last."""
         for at in reversed(range(len(self.unclosed))):
             if self.unclosed[at][0] == entity:
                 first = self.unclosed.pop(at)[1]

@@ -109,7 +109,7 @@ def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
 def _broken(error: Exception, path: Path, *, before: int = 0) -> UserError:
     line = before + (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
     reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-    return UserError(f"{path}:{line} is not JSON ({reason}): mend it, or fetch the file again")
+    return UserError(f"{path}:{line} is not JSON ({reason}): fix it, or fetch the file again")
 
 
 def _whole(value: Any) -> Any:

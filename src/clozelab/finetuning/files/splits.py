@@ -31,7 +31,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Found:
+class TaskSplits:
     """A task whose files are there; `settings` are the fields of its kind of task."""
 
     name: str
@@ -75,7 +75,7 @@ class Found:
         return self.part.read(source, asked, settings=self.settings, counts=self.counts)
 
 
-def find(name: str, root: Path | None) -> Found:
+def find(name: str, root: Path | None) -> TaskSplits:
     """A task by name, under a folder of tasks, or the one that the environment names."""
     named = _named(name)
     if root is None:
@@ -110,7 +110,7 @@ def _named(name: str) -> Named:
     return NAMED[name]
 
 
-def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) -> Found:
+def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) -> TaskSplits:
     notes = [named.note] if named.note else []
     if folder.name.endswith("_subset"):
         notes.append(f"{folder.name} is a subset of {named.name}")
@@ -122,7 +122,7 @@ def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) ->
         skips=named.skips,
         level=named.level,
     )
-    return Found(
+    return TaskSplits(
         named.name,
         named.kind,
         named.settings,
@@ -173,7 +173,7 @@ def own(
     test: str | Path | None = None,
     columns: Mapping[str, str] | None = None,
     labels: Sequence[str] = (),
-) -> Found:
+) -> TaskSplits:
     """The user's files as a task, all read at once, so that what is wrong shows before training.
 
     `word` is a kind of task or another word for one. `labels` are those there are; without them,
@@ -206,7 +206,7 @@ def own(
     settings |= kind.derive(every, labels=asked.labels)
     layout = ": name its file by --train, --dev or --test"
     notes = kind.notes(settings)
-    return Found("own", name, settings, splits, notes, layout=layout, counts=counts, held=held)
+    return TaskSplits("own", name, settings, splits, notes, layout=layout, counts=counts, held=held)
 
 
 def _source(name: str | Path, split: str) -> Path | Table:

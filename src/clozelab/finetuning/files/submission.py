@@ -9,10 +9,10 @@ from typing import Any
 from clozelab.errors import UserError
 from clozelab.files import check_output, write_text
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.splits import Found
+from clozelab.finetuning.files.splits import TaskSplits
 
 
-def check_submission(found: Found, split: str, *, folder: Path, overwrite: bool) -> None:
+def check_submission(found: TaskSplits, split: str, *, folder: Path, overwrite: bool) -> None:
     """Refuse, before anything is predicted, a folder where the file must not be written."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; name the folder of the submission")
@@ -21,7 +21,9 @@ def check_submission(found: Found, split: str, *, folder: Path, overwrite: bool)
             check_output(folder / name, overwrite=overwrite)
 
 
-def write_submission(found: Found, split: str, *, predictions: Sequence[Any], folder: Path) -> Path:
+def write_submission(
+    found: TaskSplits, split: str, *, predictions: Sequence[Any], folder: Path
+) -> Path:
     """Write the predictions for a split, in the order of its examples; where they were written."""
     examples = found.read(split)
     if len(examples) != len(predictions):
@@ -37,5 +39,5 @@ def write_submission(found: Found, split: str, *, predictions: Sequence[Any], fo
     return folder / _name(found, split)
 
 
-def _name(found: Found, split: str) -> str:
+def _name(found: TaskSplits, split: str) -> str:
     return found.submission.get(split, f"{split}.{found.part.suffix}")

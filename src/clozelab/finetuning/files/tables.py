@@ -85,7 +85,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}:{number} is not CSV ({error}): mend its quotation marks, or name a TSV .tsv"
+            f"{path}:{number} is not CSV ({error}): fix its quotation marks, or name a TSV .tsv"
         ) from None
 
 
@@ -108,7 +108,7 @@ def _separated(
             rows.append(Row(place, dict(zip(names, values, strict=True))))
         elif skips is None:
             raise UserError(
-                f"{place} has {len(values)} columns where {len(names)} are expected: mend the line"
+                f"{place} has {len(values)} columns where {len(names)} are expected: fix the line"
                 " (no tab or line end may stand inside a cell of a TSV; a CSV quotes those)"
             )
         else:

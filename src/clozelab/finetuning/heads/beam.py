@@ -45,18 +45,18 @@ class BeamHead(nn.Module):
         self.impossible, self.dropout = impossible, dropout
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
+    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
         """The loss over the windows, how many there are, and how many have both ends right."""
-        return self.loss(self.logits(encoded, given, targets), targets)
+        return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
+        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
         """[P, L] of starts and of ends given the right start; [P, 2]: there is an answer, or not.
 
         Rows as `around` lays them, one a window; the third only where `impossible`.
         """
-        laid = self._lay(encoded, given, targets)
+        laid = self._lay(encoded, inputs, targets)
         window = _slot(targets, 0)
         end = self._ends(laid, encoded.states.index_select(0, window["left"]))
         if not self.impossible:
@@ -83,14 +83,14 @@ class BeamHead(nn.Module):
         """[P] which rows are windows whose answer is known."""
         return _slot(targets, 0)["labels"] != Targets.IGNORED
 
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         """[K, 2b + 2b² + 1] for b beams; a window's row is that of its first slot.
 
         In it are log p of the b best starts, their places in the block, log p of the b best ends
         of the first start, then of the second, …, the places of those, and the logit of there
         being no answer (0 where there always is one).
         """
-        laid = self._lay(encoded, given, targets)
+        laid = self._lay(encoded, inputs, targets)
         at = _slot(targets, 0)["at"]
         start = laid.start.log_softmax(1).topk(self.beams)
         chosen = laid.tokens.gather(1, start.indices)
@@ -100,7 +100,7 @@ class BeamHead(nn.Module):
         ]
         end_places = torch.cat([end.indices for end in ends], dim=1)
         # A cell that is no token has the place that would be its, beyond the block's end.
-        shift, columns = given.places.index_select(0, at)[:, None], laid.start.shape[1]
+        shift, columns = inputs.places.index_select(0, at)[:, None], laid.start.shape[1]
         score = (
             self._unanswerable(laid) if self.impossible else torch.zeros_like(start.values[:, 0])
         )
@@ -117,10 +117,10 @@ class BeamHead(nn.Module):
         both = row.repeat_interleave(2, dim=0)
         return functional.pad(both, (0, 0, 0, len(targets["at"]) - len(both)))
 
-    def _lay(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Rows:
-        """The rectangle; what needs no start is reckoned on the packed tokens."""
+    def _lay(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Rows:
+        """The rectangle; what needs no start is computed on the packed tokens."""
         window, passage = _slot(targets, 0), _slot(targets, 1)
-        tokens, there = around(given, window["at"], max(given.longest, self.beams))
+        tokens, there = around(inputs, window["at"], max(inputs.longest, self.beams))
         legal = (tokens >= passage["left"][:, None]) & (tokens <= passage["right"][:, None])
         legal = (legal | (tokens == window["at"][:, None])) & there
         states = encoded.states

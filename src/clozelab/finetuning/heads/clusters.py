@@ -74,17 +74,17 @@ class ClustersHead(nn.Module):
         self.gate = Linear(2 * span, span) if task.rounds > 1 else None
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
+    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
         """The loss of the document, and the share of its spans whose antecedent is right."""
-        return self.loss(self.logits(encoded, given, targets), targets)
+        return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
+        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, antecedents and spans: see the class."""
         # Scores of a softmax over a whole document, in full precision: little is gained by less.
         states = wide(encoded.states)
-        words = placed(given, targets)
+        words = placed(inputs, targets)
         count = len(words.numbers)
         if not count:
             nothing = targets["at"][:0, None]
@@ -132,9 +132,9 @@ class ClustersHead(nn.Module):
             " distil the encoder and fine-tune it"
         )
 
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         """[S, 3] first word, last word, and the row of the antecedent or -1."""
-        scores, antecedents, ends = self.logits(encoded, given, targets)
+        scores, antecedents, ends = self.logits(encoded, inputs, targets)
         if not len(scores):
             return scores.new_zeros(0, 3)
         none = antecedents.new_full((len(antecedents), 1), -1)

@@ -100,21 +100,21 @@ class Recurrent(nn.Module):
             batch_first=True,
         )
 
-    def forward(self, encoded: Encoded, given: Input) -> Encoded:
+    def forward(self, encoded: Encoded, inputs: Input) -> Encoded:
         """What was encoded, with the states of both directions, [N, 2 · hidden]."""
         states = encoded.states
-        rows = self._laid(states.to(next(self.lstm.parameters()).dtype), given)
+        rows = self._laid(states.to(next(self.lstm.parameters()).dtype), inputs)
         # An empty block is read as one token, which is then nobody's.
-        lengths = given.starts.diff().clamp(min=1).cpu().long()
+        lengths = inputs.starts.diff().clamp(min=1).cpu().long()
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         read, _ = self.lstm(packed)
-        out, _ = pad_packed_sequence(read, batch_first=True, total_length=given.longest)
-        cells = blocks(given) * given.longest + given.places
+        out, _ = pad_packed_sequence(read, batch_first=True, total_length=inputs.longest)
+        cells = blocks(inputs) * inputs.longest + inputs.places
         flat: Tensor = out.flatten(0, 1).index_select(0, cells)
         return encoded._replace(states=flat.to(states.dtype))
 
-    def _laid(self, states: Tensor, given: Input) -> Tensor:
+    def _laid(self, states: Tensor, inputs: Input) -> Tensor:
         """[B, L, W] the blocks as rows; what lies beyond a block's end is never read."""
-        columns = torch.arange(given.longest, device=states.device)
-        cells = (given.starts[:-1, None] + columns).clamp(max=len(states) - 1)
+        columns = torch.arange(inputs.longest, device=states.device)
+        cells = (inputs.starts[:-1, None] + columns).clamp(max=len(states) - 1)
         return states.index_select(0, cells.flatten()).view(*cells.shape, -1)

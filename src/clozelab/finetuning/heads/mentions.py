@@ -45,7 +45,7 @@ class Spans(NamedTuple):
         return Spans(self.first[chosen], self.last[chosen])
 
 
-def placed(given: Input, targets: dict[str, Tensor]) -> Words:
+def placed(inputs: Input, targets: dict[str, Tensor]) -> Words:
     """The words that the rows of a document name."""
     real, twice = targets["kind"] == WORD, targets["kind"] == AGAIN
     at, numbers = targets["at"][real], targets["word"][real]
@@ -58,7 +58,7 @@ def placed(given: Input, targets: dict[str, Tensor]) -> Words:
     return Words(
         numbers=numbers,
         sentences=targets["sentence"][real],
-        segments=torch.searchsorted(given.starts.long(), at, right=True) - 1,
+        segments=torch.searchsorted(inputs.starts.long(), at, right=True) - 1,
         firsts=firsts,
         lasts=firsts + sizes - 1,
         owners=owners,

@@ -25,16 +25,16 @@ class SpanHead(nn.Module):
         self.dropout = dropout
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
+    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
         """The loss over the windows, how many there are, and how many have both ends right."""
-        return self.loss(self.logits(encoded, given, targets), targets)
+        return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
+        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
         """[K, L] of starts and of ends; rows as `around` lays them."""
-        cells, there = around(given, targets["at"], given.longest)
-        scores = self.predict(encoded, given, targets)
+        cells, there = around(inputs, targets["at"], inputs.longest)
+        scores = self.predict(encoded, inputs, targets)
         start, end = scores.index_select(0, cells.flatten()).view(*cells.shape, 2).unbind(-1)
         return start.masked_fill(~there, ABSENT), end.masked_fill(~there, ABSENT)
 
@@ -52,23 +52,23 @@ class SpanHead(nn.Module):
         """[K] which rows are windows whose answer is known."""
         return targets["labels"] != Targets.IGNORED
 
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         """[N, 2] each token's score as the first of the answer and as its last."""
         return wide(self.scores(drop(encoded.states, self.dropout, self.training)))
 
 
-def around(given: Input, at: Tensor, columns: int) -> tuple[Tensor, Tensor]:
+def around(inputs: Input, at: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     """The block of each slot as a row: [K, columns] tokens, and which of these cells are any.
 
     A row begins at the slot's own token, goes on to the block's end and then around from its
     beginning, so that a place in it is a distance from that token, modulo the columns.
     """
-    starts = given.starts.long()
-    block = block_of(given, at)
+    starts = inputs.starts.long()
+    block = block_of(inputs, at)
     first, length = starts[block], starts.diff()[block]
     place = (at - first)[:, None] + torch.arange(columns, device=at.device)
     place = place % columns
-    tokens = (first[:, None] + place).clamp(max=len(given.ids) - 1)
+    tokens = (first[:, None] + place).clamp(max=len(inputs.ids) - 1)
     return tokens, place < length[:, None]
 
 

@@ -40,15 +40,15 @@ class SummaryHead(nn.Module):
         self.rate, self.numeric, self.choices = kind.dropout, numeric, choices
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
+    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
         """The loss over the slots that have a label, how many do, and how many were right."""
-        return self.loss(self.logits(encoded, given, targets), targets)
+        return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
+        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
         """[K, outputs], or [K / choices, choices]: a choice that is not there is never taken."""
-        scores = self.predict(encoded, given, targets)
+        scores = self.predict(encoded, inputs, targets)
         if not self.choices:
             return (scores,)
         there = self._grouped(targets["there"]) > 0
@@ -64,18 +64,18 @@ class SummaryHead(nn.Module):
         """Which rows of the logits have a label."""
         return labelled(self._labels(targets))
 
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         """[K, outputs] the score of each class, the number, or the score of a choice."""
-        x = self._pooled(encoded.states, given, targets["at"])
+        x = self._pooled(encoded.states, inputs, targets["at"])
         if self.dense is not None:
             x = self.dense(drop(x, self.rate if self.drop_first else 0.0, self.training))
             x = torch.tanh(x) if self.activation == "tanh" else torch.relu(x)
         return wide(self.classifier(drop(x, self.rate, self.training)))
 
-    def _pooled(self, states: Tensor, given: Input, at: Tensor) -> Tensor:
+    def _pooled(self, states: Tensor, inputs: Input, at: Tensor) -> Tensor:
         if self.pool == "mark":
             return states.index_select(0, at)
-        return means(states, given).index_select(0, block_of(given, at))
+        return means(states, inputs).index_select(0, block_of(inputs, at))
 
     def _labels(self, targets: dict[str, Tensor]) -> Tensor:
         """The label of each row of the logits; a group's stands at its first slot."""

@@ -22,15 +22,15 @@ class TagHead(nn.Module):
         self.rate = dropout
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Sums:
+    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
         """The loss over the words that have a label, how many do, and how many were right."""
-        return self.loss(self.logits(encoded, given, targets), targets)
+        return self.loss(self.logits(encoded, inputs, targets), targets)
 
     def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
+        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
     ) -> tuple[Tensor, ...]:
         """[K, tags]."""
-        return (self.predict(encoded, given, targets),)
+        return (self.predict(encoded, inputs, targets),)
 
     def loss(self, logits: tuple[Tensor, ...], targets: dict[str, Tensor]) -> Sums:
         """Cross-entropy."""
@@ -40,7 +40,7 @@ class TagHead(nn.Module):
         """Which rows of the logits have a label."""
         return labelled(targets["labels"])
 
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         """[K, tags] the score of each tag."""
         states = encoded.states.index_select(0, targets["at"])
         return wide(self.classifier(drop(states, self.rate, self.training)))

@@ -135,7 +135,7 @@ class Choose(TaskKind):
         return SummaryHead(self, width, 1, choices=self.choices)
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Parameters of the head, by part."""
         return head_parameters(self, width, 1)
 
     def decode(

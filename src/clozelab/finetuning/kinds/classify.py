@@ -117,7 +117,7 @@ class Classify(SentenceKind):
         return SummaryHead(self, width, len(self.labels))
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Parameters of the head, by part."""
         return head_parameters(self, width, len(self.labels))
 
     def decode(

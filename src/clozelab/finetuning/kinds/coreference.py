@@ -191,7 +191,7 @@ class Coreference(TaskKind):
         return ClustersHead(self, width)
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers by part."""
+        """Parameters by part."""
         span = 3 * width + self.feature
         pair = 3 * span + 2 * self.feature
         counts = {

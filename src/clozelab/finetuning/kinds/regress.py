@@ -82,7 +82,7 @@ class Regress(SentenceKind):
         return SummaryHead(self, width, 1, numeric=True)
 
     def parameters(self, width: int) -> dict[str, int]:
-        """Trainable numbers of the head, by part."""
+        """Parameters of the head, by part."""
         return head_parameters(self, width, 1)
 
     def decode(

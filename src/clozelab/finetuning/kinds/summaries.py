@@ -80,7 +80,7 @@ def check_head(kind: Summarised) -> None:
 
 
 def head_parameters(kind: Summarised, width: int, outputs: int) -> dict[str, int]:
-    """Trainable numbers of a `SummaryHead`, by part."""
+    """Parameters of a `SummaryHead`, by part."""
     dense = {} if kind.summary == "none" else {"dense": width * width + width}
     return {**dense, "classifier": width * outputs + outputs * kind.bias}
 
