@@ -100,7 +100,7 @@ def test_a_ragged_row_is_refused_with_its_line_and_both_numbers(tmp_path: Path, 
     rows = [("sentence", "label"), ("fine", "1"), ("a", "b", "0")]
     path = write(tmp_path / name, "".join(between.join(row) + "\n" for row in rows))
     said = refusal(lambda: sentences(path))
-    assert f"{path}:3 has 3 columns where 2 are expected: mend" in said
+    assert f"{path}:3 has 3 columns where 2 are expected: fix" in said
 
 
 def test_a_blank_line_inside_a_table_is_ragged_but_at_its_end_is_nothing(tmp_path: Path) -> None:
