@@ -36,7 +36,7 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
     registry.load(NAME)
     job = task("roberta", "masking.use=each_nth", "masking.n=4", steps=2)
     went(job, tmp_path / "run")
-    assert f'imports = ["{NAME}"]' in Run(tmp_path / "run").recipe()
+    assert f'imports = ["{NAME}"]' in (tmp_path / "run" / "recipe.toml").read_text()
     forget()
     monkeypatch.delenv(registry.IMPORTS)
     for reopen in (starting.resumed, load):
