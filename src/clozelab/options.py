@@ -303,7 +303,7 @@ def texts(value: Any, place: str) -> list[str]:
 Conversion = Callable[[Any, str], Any]
 _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, int: whole}
 
-# The types of options: what a function gets, and how it comes to be that.
+# The types of options: what a function gets, and how a value becomes that.
 Place = Annotated[str, word]
 Places = Annotated[Sequence[str], several]
 Settings = Annotated[Sequence[str], settings]

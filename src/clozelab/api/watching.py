@@ -49,7 +49,7 @@ def speaks() -> bool:
 
 @dataclass(frozen=True)
 class Watch:
-    """Who watches."""
+    """What is shown of the work, and who is told of it."""
 
     progress: bool = option("say what happens, with a bar, on standard error", True)
     on_event: Callable[[Any], None] | None = option("called with each event as it happens")
