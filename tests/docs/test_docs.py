@@ -21,6 +21,7 @@ from clozelab import data
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "README.zh.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / "benchmarks").glob("*.md"),
 ]
