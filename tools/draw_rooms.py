@@ -19,7 +19,7 @@ PICTURE = ROOT / "docs" / "pictures" / "rooms.svg"
 FLOORS = (
     ("cli",),
     ("api",),
-    ("reporting", "bench"),
+    ("reporting", "benching"),
     ("studies",),
     ("pretraining", "finetuning"),
     ("models",),
