@@ -268,7 +268,7 @@ def test_nothing_needs_posix_to_be_imported() -> None:
 
 
 def test_what_a_test_interrupts_hears_it() -> None:
-    """By tests/interrupting.py: in a background job a process begins deaf to SIGINT."""
+    """By tests/support/interrupting.py: in a background job a process begins deaf to SIGINT."""
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         text = file.read_text(encoding="utf-8")
         if file.name not in ("interrupting.py", "test_rules.py") and "signal.SIGINT" in text:

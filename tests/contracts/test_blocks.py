@@ -6,12 +6,12 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
-import made
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import cut_out, document_of, everything, neighbours, same
+from support import made
+from support.reading import cut_out, document_of, everything, neighbours, same
 
 from clozelab.blocks import PARTS
 from clozelab.contracts import Blocks, Documents, Format, Mark

@@ -4,7 +4,9 @@ from hashlib import blake2b
 
 import numpy as np
 import pytest
-from hiding import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.hiding import (
     WORDS,
     assert_shares,
     chi_square_limit,
@@ -16,9 +18,7 @@ from hiding import (
     ragged,
     repeat,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from made import SPECIAL, vocabulary
+from support.made import SPECIAL, vocabulary
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
 from clozelab.errors import UserError

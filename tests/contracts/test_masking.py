@@ -7,9 +7,9 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
 
 from clozelab.contracts import Blocks, Masking
 from clozelab.keys import key

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hiding import lay, ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+from support.hiding import lay, ragged
+from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
 
 from clozelab.contracts import Blocks, Targets
 from clozelab.masking.span import SpanMasking

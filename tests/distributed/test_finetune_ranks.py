@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from finetuning import SHORT, base, order, sample, tuned, weights
-from learning import assert_close
-from referring import stories
+from support.finetuning import SHORT, base, order, sample, tuned, weights
+from support.learning import assert_close
+from support.referring import stories
 from test_ranks import torchrun
 
 from clozelab.runs.directory import Run

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import ENVIRONMENT, SOURCE
-from learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
+from support.corpora import ENVIRONMENT, SOURCE
+from support.learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
 
 from clozelab.cli import main
 from clozelab.config.recipe import to_toml

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from learning import store
+from support.learning import store
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-part.md").read_text(encoding="utf-8")

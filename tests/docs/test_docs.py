@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from referring import stories
+from support.referring import stories
 
 from clozelab import data
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from recording import (
+from support.recording import (
     DROPOUT,
     RUNS,
     SECTIONS,

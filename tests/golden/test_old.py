@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from learning import MACHINE, QUIET, of
-from recording import old, unpack_old
+from support.learning import MACHINE, QUIET, of
+from support.recording import old, unpack_old
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from learning import HERE, MACHINE
 from safetensors.torch import load_file
+from support.learning import HERE, MACHINE
 from torch import Tensor
 
 from clozelab import data

@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from peers import SHAPE, VOCABULARY, Model, agree, loaded, made, ours, padded, shaken, sized, theirs
 from safetensors import safe_open
+from support.peers import (
+    SHAPE,
+    VOCABULARY,
+    Model,
+    agree,
+    loaded,
+    made,
+    ours,
+    padded,
+    shaken,
+    sized,
+    theirs,
+)
 from tokenizers import Tokenizer
 
 from clozelab import data

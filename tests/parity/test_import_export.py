@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peers import shaken, theirs
 from safetensors.torch import load_file, save_file
+from support.peers import shaken, theirs
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 

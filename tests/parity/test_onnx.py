@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from peers import SHAPE as SHAPES
-from peers import Model, ours, padded, shaken
+from support.peers import SHAPE as SHAPES
+from support.peers import Model, ours, padded, shaken
 
 from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.models.interop.onnx import export_onnx

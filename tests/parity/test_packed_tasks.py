@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from learning import HERE, shrunk
-from referring import stories
-from texts import tokenizer
+from support.learning import HERE, shrunk
+from support.referring import stories
+from support.texts import tokenizer
 from torch import Tensor
 
 from clozelab import data

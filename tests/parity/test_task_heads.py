@@ -13,9 +13,9 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from peers import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
-from peers import _widen as widen
 from safetensors import safe_open
+from support.peers import LENGTHS, SHAPE, VOCABULARY, packed, padded, shaken
+from support.peers import _widen as widen
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
+from support.streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from transformers import XLNetConfig, XLNetLMHeadModel
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import ENVIRONMENT, texts, write
+from support.corpora import ENVIRONMENT, texts, write
 
 import clozelab
 from clozelab.cli import COMMANDS

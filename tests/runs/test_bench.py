@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import build, texts, write
 from rich.console import Console
+from support.corpora import build, texts, write
 
 from clozelab import cli
 from clozelab.benching import measure, theirs

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from corpora import ENVIRONMENT, build, refused, run, texts, write
+from support.corpora import ENVIRONMENT, build, refused, run, texts, write
 
 from clozelab import cli, data
 from clozelab.config import recipe

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from corpora import ENVIRONMENT, SOURCE, build, decoded, digests, run, start, texts, write
+from support.corpora import ENVIRONMENT, SOURCE, build, decoded, digests, run, start, texts, write
 
 from clozelab import data
 from clozelab.text.reading.sources import Reading

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpora import alter, build, digests, refused, run, texts, write
+from support.corpora import alter, build, digests, refused, run, texts, write
 
 from clozelab.cli.views.corpora import show
 from clozelab.errors import UserError

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from corpora import ENVIRONMENT, digests, start, texts, write
+from support.corpora import ENVIRONMENT, digests, start, texts, write
 
 from clozelab import data
 from clozelab.errors import UserError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from corpora import build, decoded, refused, run, texts, write
+from support.corpora import build, decoded, refused, run, texts, write
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Counts

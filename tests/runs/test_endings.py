@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from corpora import ENVIRONMENT, refused, run
+from support.corpora import ENVIRONMENT, refused, run
 
 import clozelab
 from clozelab import cli

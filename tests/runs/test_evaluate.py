@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import store, task, went
+from support.learning import store, task, went
 
 from clozelab import cli
 from clozelab.errors import UserError

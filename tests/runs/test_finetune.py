@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from finetuning import (
+from support.finetuning import (
     QUICK,
     SHORT,
     STILL,
@@ -25,9 +25,9 @@ from finetuning import (
     tuned,
     weights,
 )
-from labelled import jsonl, write
-from learning import HERE, MACHINE, shrunk
-from referring import stories
+from support.labelled import jsonl, write
+from support.learning import HERE, MACHINE, shrunk
+from support.referring import stories
 
 import clozelab
 from clozelab import data, statistics

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from finetuning import SHORT, base, events, order, sample, tuned
-from labelled import jsonl, write
-from learning import MACHINE
+from support.finetuning import SHORT, base, events, order, sample, tuned
+from support.labelled import jsonl, write
+from support.learning import MACHINE
 
 from clozelab.cli import main
 from clozelab.errors import UserError

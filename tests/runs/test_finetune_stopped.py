@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from corpora import ENVIRONMENT
-from finetuning import SHORT, base, equal, events, order, sample, tuned, weights
-from interrupting import started
-from learning import MACHINE
+from support.corpora import ENVIRONMENT
+from support.finetuning import SHORT, base, equal, events, order, sample, tuned, weights
+from support.interrupting import started
+from support.learning import MACHINE
 
 from clozelab.errors import UserError
 from clozelab.finetuning.finetune import follow, planned

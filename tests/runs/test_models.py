@@ -13,8 +13,8 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from corpora import texts, write
 from safetensors.torch import load_file, save_file
+from support.corpora import texts, write
 from tokenizers import Tokenizer
 
 import clozelab

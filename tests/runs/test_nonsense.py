@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from learning import store
+from support.learning import store
 
 from clozelab import cli
 

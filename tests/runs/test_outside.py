@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from learning import task, went
-from outside import NAME, restored  # noqa: F401
-from studying import STATIC, made, ran
+from support.learning import task, went
+from support.outside import NAME, restored  # noqa: F401
+from support.studying import STATIC, made, ran
 
 from clozelab import registry
 from clozelab.errors import UserError

@@ -16,10 +16,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from corpora import ENVIRONMENT, build, run, write
-from interrupting import started
-from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
-from texts import corpus, tokenizer
+from support.corpora import ENVIRONMENT, build, run, write
+from support.interrupting import started
+from support.learning import (
+    MACHINE,
+    QUIET,
+    assert_same,
+    checkpoint,
+    of,
+    shrunk,
+    store,
+    task,
+    teacher,
+    went,
+)
+from support.texts import corpus, tokenizer
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import to_toml

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import QUIET, of, shrunk, store, went
-from texts import tokenizer
+from support.learning import QUIET, of, shrunk, store, went
+from support.texts import tokenizer
 
 from clozelab.cli import main
 from clozelab.config import recipe as recipes

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 import torch
-from learning import MACHINE, QUIET, assert_same, checkpoint, of, shrunk, store, task, teacher, went
+from support.learning import (
+    MACHINE,
+    QUIET,
+    assert_same,
+    checkpoint,
+    of,
+    shrunk,
+    store,
+    task,
+    teacher,
+    went,
+)
 
 from clozelab.cli import main
 from clozelab.config.recipe import to_toml

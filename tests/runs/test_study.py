@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from finetuning import equal, weights
-from learning import MACHINE, of, store
-from studying import BROKEN, DYNAMIC, SMALL, STATIC, STUDENT, made, plan_of, ran, reviews
+from support.finetuning import equal, weights
+from support.learning import MACHINE, of, store
+from support.studying import BROKEN, DYNAMIC, SMALL, STATIC, STUDENT, made, plan_of, ran, reviews
 
 import clozelab
 from clozelab.errors import UserError

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from learning import MACHINE
-from studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
+from support.learning import MACHINE
+from support.studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import store
-from studying import BROKEN, DYNAMIC, STATIC, reviews, written
+from support.learning import store
+from support.studying import BROKEN, DYNAMIC, STATIC, reviews, written
 
 from clozelab.cli import main
 from clozelab.cli.console import err, out

@@ -17,10 +17,20 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import alter
-from interrupting import started
-from learning import MACHINE, store
-from studying import DYNAMIC, SAVE_OPTIONS, SMALL, STATIC, made, plan_of, ran, reviews, written
+from support.corpora import alter
+from support.interrupting import started
+from support.learning import MACHINE, store
+from support.studying import (
+    DYNAMIC,
+    SAVE_OPTIONS,
+    SMALL,
+    STATIC,
+    made,
+    plan_of,
+    ran,
+    reviews,
+    written,
+)
 
 from clozelab.cli import main
 from clozelab.cli.views.studies import scores

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
-from finetuning import SHORT, STILL, base, sample
-from labelled import jsonl, write
 from rich.console import Console
 from rich.text import Text
+from support.finetuning import SHORT, STILL, base, sample
+from support.labelled import jsonl, write
 
 from clozelab import cli
 from clozelab.cli.console import out

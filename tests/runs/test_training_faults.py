@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import MACHINE, QUIET, shrunk, store, task, teacher, went
+from support.learning import MACHINE, QUIET, shrunk, store, task, teacher, went
 
 from clozelab.cli import main
 from clozelab.errors import UserError

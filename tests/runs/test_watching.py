@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from learning import HERE, MACHINE, QUIET, of, task, went
 from rich.console import Console
 from rich.progress import Progress, TextColumn
+from support.learning import HERE, MACHINE, QUIET, of, task, went
 
 from clozelab.api.watching import View, Watch
 from clozelab.pretraining import starting

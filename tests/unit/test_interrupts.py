@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from interrupting import started
+from support.interrupting import started
 
 from clozelab import cli
 from clozelab.api.watching import Watch, follow_run

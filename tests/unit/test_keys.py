@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hiding import assert_shares
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hiding import assert_shares
 
 from clozelab.keys import coin_flips, fold, key, mix, randint, root, uniform, weighted
 

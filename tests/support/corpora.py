@@ -1,0 +1,145 @@
+"""Corpora made for tests: small texts, builds in this process, and commands in processes apart."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from support.interrupting import started
+from tokenizers import Tokenizer
+
+from clozelab import data, files
+from clozelab.contracts import Counts
+from clozelab.text.building import make
+from clozelab.text.store import Corpus
+from clozelab.text.store.manifest import render
+from clozelab.text.store.options import BuildOptions
+from clozelab.text.tokenizers import ByteBpe, TokenizerSpec
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCE), "COLUMNS": "200", "NO_COLOR": ""}
+# A build of many shards from little text: only the parent cuts the text, so only it is told.
+DRIVER = """
+import sys
+from clozelab.cli import main
+from clozelab.text.store import build, shards
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+if __name__ == "__main__":
+    shards.SHARD = int(sys.argv[1])
+    if sys.argv[0].endswith("tokenise_only.py"):
+        build.finish = interrupt
+    print("begun", flush=True)
+    sys.exit(main(sys.argv[2:]))
+"""
+
+
+def texts(count: int = 40) -> list[str]:
+    """The first documents of the embedded corpus."""
+    with gzip.open(data.corpus(), "rt", encoding="utf-8") as lines:
+        return [json.loads(line)["text"] for line, _ in zip(lines, range(count), strict=False)]
+
+
+def write(file: Path, documents: Sequence[str]) -> str:
+    """Documents as JSON lines; returns the file's name."""
+    lines = [json.dumps({"text": text}) + "\n" for text in documents]
+    file.write_text("".join(lines), encoding="utf-8")
+    return str(file)
+
+
+def build(
+    inputs: str | list[str],
+    out: Path,
+    tokenizer: TokenizerSpec | Tokenizer | None = None,
+    *,
+    counts: Counts | None = None,
+    **options: Any,
+) -> Corpus:
+    """Build a corpus in this process, with one worker unless told otherwise."""
+    building = make(
+        [inputs] if isinstance(inputs, str) else inputs,
+        out,
+        tokenizer=tokenizer or ByteBpe(vocabulary=600),
+        options=BuildOptions(**{"workers": 1, **options}),
+        counts=Counts() if counts is None else counts,
+    )
+    while True:
+        try:
+            next(building)
+        except StopIteration as done:
+            corpus: Corpus = done.value
+            return corpus
+
+
+def decoded(corpus: Corpus, split: str = "train") -> list[str]:
+    """The text of every document of a split."""
+    documents = corpus.documents(split)
+    first = np.asarray(documents.sentences)[documents.documents]
+    return [
+        corpus.tokenizer.decode(documents.ids[a:b].tolist(), skip_special_tokens=False)
+        for a, b in zip(first[:-1], first[1:], strict=True)
+    ]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """The checksum of every file under a folder, by its name there; its marker and lock aside."""
+    found = sorted(file for file in folder.rglob("*") if file.is_file() and not files.is_own(file))
+    return {str(f.relative_to(folder)): sha256(f.read_bytes()).hexdigest() for f in found}
+
+
+def alter(store: Path, **values: Any) -> None:
+    """Change what the manifest of a store says, and seal it again."""
+    manifest = json.loads((store / "manifest.json").read_text(encoding="utf-8"))
+    (store / "manifest.json").write_text(render({**manifest, **values}), encoding="utf-8")
+
+
+def run(
+    *words: str, cwd: Path | None = None, text: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, as a user runs it with its output in a pipe."""
+    return subprocess.run(
+        [sys.executable, "-m", "clozelab", *words],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        input=text or "",
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=120,
+        check=False,
+    )
+
+
+def refused(result: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence a mistake is answered with, and nothing else."""
+    assert result.returncode == 2, result.stderr
+    assert "Traceback" not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("clozelab: ")
+    return lines[0]
+
+
+def start(
+    folder: Path, *words: str, shard: int, workers: int = 2, whole: bool = True
+) -> tuple[list[str], subprocess.Popen[str]]:
+    """A build of many shards in a session of its own; the command, and it running.
+
+    One that is not `whole` is interrupted when all shards are finished.
+    """
+    script = folder / ("driver.py" if whole else "tokenise_only.py")
+    script.write_text(DRIVER, encoding="utf-8")
+    command = [sys.executable, str(script), str(shard), "corpus", "build", *words]
+    command += ["--workers", str(workers)]
+    process = started(command, env=ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8")
+    return command, process

@@ -1,0 +1,148 @@
+"""Fine-tunings made for tests: barely pretrained encoders, and small parts of the embedded tasks.
+
+So few examples are learned by heart, whatever the encoder knows: scores are of the same examples.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from support.learning import HERE, MACHINE, of, task, went
+
+from clozelab import data
+from clozelab.finetuning.finetune import Happened, Plan, follow, planned
+from clozelab.finetuning.inputs import FinetuneInputs, inputs_for
+from clozelab.finetuning.request import Data, FinetuneRequest
+from clozelab.finetuning.trial import Trial
+from clozelab.runs.machine import Machine
+from clozelab.runs.session import SaveOptions
+from clozelab.training.loop import Step, train
+
+STILL = ("dropout=0", "attention_dropout=0", "head_dropout=0")
+QUICK = ("sequences=8", "rate=2e-3", "length=64", "epochs=12", *STILL)
+SHORT = ("sequences=8", "rate=1e-3", "length=64", "steps=2", *STILL)
+_SHAPE = {
+    "layers": 2,
+    "width": 64,
+    "heads": 2,
+    "inner": 128,
+    "embedding": 64,
+    "positions": 64,
+}
+
+
+@cache
+def folder() -> Path:
+    """One for all that is made once."""
+    made = Path(tempfile.mkdtemp(prefix="clozelab-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def base(recipe: str = "bert") -> str:
+    """A small run of that recipe after a few steps, made once."""
+    return _base(recipe)
+
+
+@cache
+def _base(recipe: str) -> str:
+    place = folder() / recipe
+    shape = _SHAPE if recipe in ("bert", "gpt") else {}
+    words = [f"encoder.{key}={value}" for key, value in shape.items()]
+    words += ["blocks.reuse=32"] if recipe == "xlnet" else []
+    went(task(recipe, *words, "blocks.length=64", steps=4, sequences=4), place)
+    return str(place)
+
+
+@cache
+def sample(name: str, count: int) -> str:
+    """The first examples of an embedded task, as a file."""
+    source = data.task(name, "train")
+    text, file = source.read_text(encoding="utf-8"), folder() / f"{name}-{count}{source.suffix}"
+    if name == "spans":
+        whole = json.loads(text)
+        del whole["data"][0]["paragraphs"][count:]
+        file.write_text(json.dumps(whole), encoding="utf-8")
+    elif name == "tags":
+        file.write_text("\n\n".join(text.split("\n\n")[:count]) + "\n", encoding="utf-8")
+    else:
+        lines = text.splitlines(keepends=True)
+        file.write_text("".join(lines[: count + (name != "choices")]), encoding="utf-8")
+    return str(file)
+
+
+def order(
+    kind: str, file: str, *settings: str, model: str | None = None, **more: Any
+) -> FinetuneRequest:
+    """To learn a file and be judged by it."""
+    given = Data(kind, train=file, dev=more.pop("dev", file))
+    return FinetuneRequest(model or base(), given, settings=settings or QUICK, **more)
+
+
+def named(
+    task: str, root: Path, *settings: str, model: str | None = None, **more: Any
+) -> FinetuneRequest:
+    """To learn a task that goes by name."""
+    return FinetuneRequest(
+        model or base(), Data(task, root=str(root)), settings=settings or SHORT, **more
+    )
+
+
+def tuned(
+    given: FinetuneRequest | Plan, out: Path, *, at_once: int = 1, machine: Machine = MACHINE
+) -> list[Happened]:
+    """Everything that happens in a fine-tuning."""
+    plan = given if isinstance(given, Plan) else planned(given)
+    return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
+
+
+def events(kind: type, happened: Sequence[Happened]) -> list[Any]:
+    """The events of a kind."""
+    return of(kind, [one.event for one in happened])
+
+
+def doubled(given: FinetuneInputs, machine: Machine = MACHINE) -> Trial:
+    """A lesson set up in double precision, in which splits can be compared."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return Trial(given, machine, HERE)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def steps_of(work: Trial) -> list[Step]:
+    """Every step of a trial."""
+    jobs = work.jobs(0, work.start())
+    return list(train(work.train_state, (job() for job in jobs), work.world))
+
+
+def inputs_of(given: FinetuneRequest, **settings: Any) -> FinetuneInputs:
+    """Its lesson with some settings of the tuning changed."""
+    made = inputs_for(replace(given, protocol="ours"))
+    tuning = replace(made.task.tuning, **settings)
+    return replace(made, task=replace(made.task, tuning=tuning))
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    """Those of the newest checkpoint of a run."""
+    from clozelab.training.checkpoint import newest
+
+    found, passed = newest(place / "checkpoints")
+    assert found is not None and not passed
+    return found.weights()
+
+
+def equal(mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """Bit for bit."""
+    assert mine.keys() == other.keys()
+    return all(torch.equal(mine[name], other[name]) for name in mine)

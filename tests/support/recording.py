@@ -1,0 +1,273 @@
+"""The numbers that no change of the code's shape may change: `tests/golden/golden.json`.
+
+Losses are those of shrunk recipes and tasks in double precision. Digests are of values alone,
+whatever their fields are called and however wide their integers are: names and types may change.
+Where training begins with weights, it begins with stored ones: single precision is not the same
+on every processor.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import struct
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from support import finetuning
+from support.finetuning import STILL, inputs_of, order, sample
+from support.labelled import jsonl, write
+from support.learning import RECIPES, doubled, shrunk, steps_of, store, task
+from support.referring import stories
+from torch import Tensor, nn
+
+from clozelab.pretraining import starting
+from clozelab.pretraining.job import PretrainTrainer
+from clozelab.reporting import study
+from clozelab.reporting.records import gather
+from clozelab.runs.events import means
+from clozelab.runs.record import RunRecord
+from clozelab.studies import records
+from clozelab.training import muon
+from clozelab.training.loop import Step
+
+HERE = Path(__file__).resolve().parents[1] / "golden"
+FILE = HERE / "golden.json"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+PREPARED = 3  # steps whose batches are digested
+EPOCHS = (0, 1, 10)  # the first two, and the one that takes up the first of BERT's ten copies again
+BLOCKS = 8  # of each epoch
+
+# The recipe, its overrides and its steps: every recipe, and what none of them has.
+_WARM = "schedule.warmup=5"
+RUNS: dict[str, tuple[str, tuple[str, ...], int]] = {
+    **{name: (name, (_WARM,), 20) for name in RECIPES},
+    "bert, two lengths": ("bert", (_WARM, "schedule.phases=[[16, 0.6], [32, 0.4]]"), 20),
+    "bert, two corpora": ("bert", (_WARM,), 20),
+    "bert, more blocks by and by": ("bert", (_WARM, "schedule.ramp=[[2, 0.5]]"), 20),
+    "bert, its own Adam": ("bert", (_WARM, "optimiser.use=bert_adam"), 20),
+    "roberta, steps of tokens": (
+        "roberta",
+        (_WARM, "blocks.use=doc_sentences", "schedule.fill=tokens"),
+        20,
+    ),
+    "roberta, untied": ("roberta", (_WARM, "objectives.0.tied=false"), 20),
+    "spanbert, joint": ("spanbert", (_WARM, "objectives.1.use=span_joint"), 20),
+}
+# A generator of random bits is not the same on every processor, so these are apart.
+DROPOUT: dict[str, tuple[str, tuple[str, ...], int]] = {
+    name: (name, ("encoder.dropout=0.1",), 3) for name in ("bert", "xlnet", "elmo")
+}
+# The kind of task, its embedded file and further settings.
+TUNINGS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "classify": ("classify", "definitions", ()),
+    "pairs": ("pairs", "pairs", ()),
+    "regress": ("regress", "lengths", ()),
+    "tag": ("tag", "tags", ()),
+    "choose": ("choose", "choices", ()),
+    "answer": ("answer", "spans", ()),
+    "answer, beam": ("answer", "spans", ("head=beam",)),
+    "coreference": ("coreference", "stories", ("task.hidden=16",)),
+    "tag, frozen": ("tag", "tags", ("features=last", "reader=bilstm", "hidden=16")),
+    "classify, layer decay": (
+        "classify",
+        "definitions",
+        ("layer_decay=0.5", "optimiser=bert_adam"),
+    ),
+}
+
+
+@cache
+def old() -> Path:
+    """A folder with what version 0.1.0 wrote: a corpus, runs, a fine-tuning, a study.
+
+    Its commands were given in a folder /old; what they recorded of it says this folder now.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    unpack_old(folder)
+    return folder
+
+
+def unpack_old(folder: Path) -> None:
+    """The same in a folder of one's own, where it may be changed."""
+    with tarfile.open(HERE / "old.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    for file in folder.rglob("*"):
+        # What lies in a checkpoint is sealed, and tells of no place that is looked at.
+        if file.suffix in (".json", ".toml") and "checkpoints" not in file.parts:
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.replace("/old/", f"{folder}/"), encoding="utf-8")
+
+
+def pretraining(name: str) -> dict[str, Any]:
+    """Losses and batches of a recipe."""
+    recipe, overrides, steps = RUNS[name]
+    if name == "distilbert":
+        teacher, text = str(old() / "run"), [str(old() / "corpus")]
+        student = shrunk(recipe, *overrides, steps=steps)
+        trainer = doubled(starting.taught(student, teacher, data=text, seed=0))
+    elif name == "bert, two corpora":
+        text = [store("wordpiece"), f"{store('wordpiece', documents=20, skip=60)}:0.5"]
+        given = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
+        trainer = doubled(given)
+    else:
+        trainer = doubled(task(recipe, *overrides, steps=steps))
+    # Muon multiplies in the precision that is fast on a processor.
+    with patch.object(muon, "product_dtype", return_value=torch.float64):
+        numbers = _numbers(steps_of(trainer), trainer.model)
+    return {**numbers, "digests": _batches(trainer)}
+
+
+def dropout(name: str) -> dict[str, Any]:
+    """Losses of a recipe with dropout."""
+    recipe, overrides, steps = DROPOUT[name]
+    trainer = doubled(task(recipe, *overrides, steps=steps))
+    return _numbers(steps_of(trainer), trainer.model)
+
+
+def tuning(name: str) -> dict[str, Any]:
+    """Losses and batches of a task, from the old run's weights on."""
+    kind, source, settings = TUNINGS[name]
+    few = 1 if kind == "coreference" else 4
+    words = (f"sequences={few}", "rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
+    given = inputs_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
+    work = finetuning.doubled(given)
+    jobs = islice(work.jobs(0, work.start()), PREPARED)
+    made = {f"step {number}": job().batches for number, job in enumerate(jobs)}
+    found = {place: digests(value) for place, value in made.items()}
+    return {**_numbers(finetuning.steps_of(work), work.model), "digests": found}
+
+
+def result(name: str) -> dict[str, Any]:
+    """How much a recorded folder tells: its scores, costs and curves, whatever their names."""
+    folder = RESULTS / name
+    scores: list[float] = []
+    costs: list[float] = []
+    if (folder / "study.toml").exists():
+        evidence = records.read(folder)
+        assert study.page(evidence).written(Path("page.html"))
+        runs = [*evidence.runs.values()]
+        for outcome in evidence.cells:
+            scores += outcome.scores.values()
+            costs += outcome.cost.values()
+    else:
+        runs = gather([folder])[0]
+    for run in runs:
+        costs += [run.steps, run.tokens, run.seconds]
+        scores += [value for measured in run.last.values() for value in measured.values()]
+    points = [value for run in runs for value in _curves(run)]
+    values = {"scores": scores, "costs": costs, "points": points}
+    return {
+        "runs": len(runs),
+        "layers": sum(run.recipe.encoder.layers for run in runs),
+        "digests": {what: {f"{len(v)} values": _digest(np.sort(v))} for what, v in values.items()},
+    }
+
+
+SECTIONS: dict[str, tuple[Callable[[str], dict[str, Any]], Sequence[str]]] = {
+    "pretraining": (pretraining, [*RUNS]),
+    "dropout": (dropout, [*DROPOUT]),
+    "fine-tuning": (tuning, [*TUNINGS]),
+    "results": (result, sorted(one.name for one in RESULTS.iterdir() if one.is_dir())),
+}
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """What the file says, by section and case."""
+    sections: dict[str, dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return sections
+
+
+def digests(value: Any) -> dict[str, str]:
+    """The digest of every array in a value, by its place there."""
+    return {place: _digest(array) for place, array in _arrays(value, "")}
+
+
+def _numbers(steps: Sequence[Step], model: nn.Module) -> dict[str, Any]:
+    """Every objective's loss at every step, and norms on the way and at the end."""
+    objectives = [means(step.sums) for step in steps]
+    squares = [parameter.detach().square().sum() for parameter in model.parameters()]
+    return {
+        "losses": {name: [step[name]["loss"] for step in objectives] for name in objectives[0]},
+        "gradient norms": [step.norm for step in steps],
+        "learning rates": [step.rate for step in steps],
+        "parameter norm": float(torch.stack(squares).sum().sqrt()),
+    }
+
+
+def _batches(trainer: PretrainTrainer) -> dict[str, dict[str, str]]:
+    """Digests of what the data path makes: the first steps, blocks of some epochs, the text."""
+    steps = trainer.steps
+    made: dict[str, Any] = {}
+    for number, job in enumerate(islice(steps.jobs(0, steps.start()), PREPARED)):
+        made[f"step {number}"] = job().batches
+    for number, source in enumerate(steps.sources(0, steps.recipe.blocks.length)):
+        for epoch in EPOCHS:
+            visited = source.order(epoch)
+            made[f"corpus {number}, epoch {epoch}"] = {
+                "order": visited,
+                "blocks": source.plan(epoch).blocks(visited[:BLOCKS]),
+                "hidden": source.examples(epoch, visited[:BLOCKS], progress=0.5),
+            }
+        made[f"corpus {number}"] = source.documents
+    return {name: digests(value) for name, value in made.items()}
+
+
+def _examples(source: str) -> str:
+    """A file of a few examples."""
+    if source == "stories":
+        records = [story._asdict() for story in stories()[:6]]
+        return str(write(finetuning.folder() / "stories.jsonl", jsonl(*records)))
+    if source == "lengths":  # of definitions
+        lines = Path(sample("definitions", 16)).read_text(encoding="utf-8").splitlines()[1:]
+        texts = [line.split("\t")[0] for line in lines]
+        rows = "".join(f"{text}\t{len(text.split()) / 5}\n" for text in texts)
+        return str(write(finetuning.folder() / "lengths.tsv", "sentence\tscore\n" + rows))
+    return sample(source, 16)
+
+
+def _curves(run: RunRecord) -> Iterator[float]:
+    for curves in (run.train, run.held_out):
+        for points in curves.values():
+            yield from (value for _, value in points)
+
+
+def _arrays(value: Any, place: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Every array under a value: of fields, of entries, of items."""
+    if isinstance(value, Tensor):
+        yield place, value.detach().numpy()
+    elif isinstance(value, np.ndarray):
+        yield place, value
+    else:
+        for name, inner in _inside(value):
+            yield from _arrays(inner, f"{place}.{name}" if place else name)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        yield from ((field.name, getattr(value, field.name)) for field in fields(value))
+    elif isinstance(value, Mapping):
+        yield from ((str(name), inner) for name, inner in value.items())
+    elif hasattr(value, "_asdict"):
+        yield from value._asdict().items()
+    elif isinstance(value, (list, tuple)):
+        yield from ((str(number), inner) for number, inner in enumerate(value))
+
+
+def _digest(array: np.ndarray) -> str:
+    """Of the shape and the values, integers of any width alike."""
+    kind = "<f8" if np.issubdtype(array.dtype, np.floating) else "<i8"
+    shape = struct.pack(f"<{array.ndim}q", *array.shape)
+    return sha256(shape + array.astype(kind).tobytes()).hexdigest()[:16]

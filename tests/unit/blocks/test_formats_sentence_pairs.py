@@ -1,0 +1,194 @@
+"""SENTENCE-PAIR + NSP and sentence order (cards B2, B6)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import made
+from support.reading import document_of, everything, pairs, sentence_of, whole
+
+from clozelab.blocks.sentence_order import SentenceOrderPair
+from clozelab.blocks.sentence_pair import SentencePair
+from clozelab.contracts import Blocks, Documents, Ints
+from clozelab.errors import UserError
+
+
+def prose(count: int = 300, *, least: int = 1) -> Documents:
+    rng = np.random.default_rng(6)
+    return made.placed(
+        [rng.integers(3, 30, rng.integers(least, 12)).tolist() for _ in range(count)]
+    )
+
+
+def labels_of(blocks: Blocks) -> Ints:
+    assert blocks.labels is not None
+    return blocks.labels
+
+
+def sentence_pairs(documents: Documents, blocks: Blocks) -> Ints:
+    """[B, 2] the sentences paired, each segment lying within one."""
+    found = []
+    for block in pairs(blocks):
+        ends = [sentence_of(documents, run[[0, -1]]) for run in block]
+        assert all(first == last for first, last in ends)
+        found.append([int(first) for first, _ in ends])
+    return np.array(found)
+
+
+def lasts(documents: Documents) -> Ints:
+    return documents.documents[1:] - 1
+
+
+def test_every_sentence_with_a_next_one_is_first_once() -> None:
+    documents = prose()
+    plan = SentencePair(length=64).plan(documents, 5)
+    first = sentence_pairs(documents, everything(plan))[:, 0]
+    every = np.arange(len(documents.sentences) - 1)
+    assert sorted(first.tolist()) == np.setdiff1d(every, lasts(documents)).tolist()
+    assert plan.notes["last sentences skipped"] == len(documents)
+
+
+def test_last_sentences_may_take_a_random_partner() -> None:
+    documents = prose()
+    blocks = everything(SentencePair(length=64, last="random").plan(documents, 5))
+    first = sentence_pairs(documents, blocks)[:, 0]
+    assert sorted(first.tolist()) == list(range(len(documents.sentences) - 1))
+    assert (labels_of(blocks)[np.isin(first, lasts(documents))] == 1).all()
+
+
+def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
+    documents = prose()
+    blocks = everything(SentencePair(length=64).plan(documents, 5))
+    first, second = sentence_pairs(documents, blocks).T
+    follows = labels_of(blocks) == 0
+    assert np.array_equal(second[follows], first[follows] + 1)
+    one, two = (document_of(documents, documents.sentences[at[~follows]]) for at in (first, second))
+    assert (one != two).all()
+
+
+@pytest.mark.parametrize("last", ["skip", "random"])
+def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
+    documents = made.placed([[4] * 10] * 800)
+    blocks = everything(SentencePair(length=64, last=last).plan(documents, 5))
+    first = sentence_pairs(documents, blocks)[:, 0]
+    labels = labels_of(blocks)[first % 10 != 9]
+    assert len(labels) == 7200
+    assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(7200)
+
+
+def test_sentences_that_fit_are_whole_and_others_trimmed_to_the_length() -> None:
+    documents = made.placed([[4, 40, 6, 50]] * 50)
+    blocks = everything(SentencePair(length=43).plan(documents, 5))
+    assert blocks.lengths.max() == 43
+    for (one, two), size in zip(pairs(blocks), blocks.lengths.tolist(), strict=True):
+        assert size == 43 or (whole(documents, one) and whole(documents, two))
+
+
+@pytest.mark.parametrize("last", ["skip", "random"])
+def test_partners_of_the_same_document_are_neither_the_sentence_nor_its_next(last: str) -> None:
+    documents = made.placed([[4] * 5] * 600)
+    part = SentencePair(length=64, last=last, negatives="same_document")
+    blocks = everything(part.plan(documents, 5))
+    first, second = sentence_pairs(documents, blocks).T
+    random = labels_of(blocks) == 1
+    assert np.array_equal(first // 5, second // 5)
+    assert not np.isin(second[random] - first[random], [0, 1]).any()
+    # Uniform over those left: for the first sentence three, for the last one four.
+    for at, left in ((0, [2, 3, 4]), (2, [0, 1, 4]), (4, [0, 1, 2, 3])):
+        drawn = second[random & (first % 5 == at)] % 5
+        if len(drawn):
+            share = len(drawn) / len(left)
+            counts = np.bincount(drawn, minlength=5)[left]
+            assert counts.sum() == len(drawn)
+            assert (np.abs(counts - share) < 4 * np.sqrt(share)).all()
+    assert (first % 5 == 4).any() == (last == "random")
+
+
+@pytest.mark.parametrize(("last", "found"), [("skip", [[0, 1]]), ("random", [[0, 1], [1, 0]])])
+def test_two_sentences_alone_are_next_to_each_other(last: str, found: list[list[int]]) -> None:
+    documents = made.placed([[4, 4]])
+    part = SentencePair(length=64, last=last, negatives="same_document")
+    blocks = everything(part.plan(documents, 5))
+    assert sentence_pairs(documents, blocks).tolist() == found
+    assert labels_of(blocks).tolist() == list(range(len(found)))
+
+
+def test_one_document_is_refused_with_a_remedy() -> None:
+    with pytest.raises(UserError, match=r"sentence_pair: .*single document.*same_document"):
+        SentencePair(length=32).plan(made.placed([[4] * 30]), 5)
+
+
+@pytest.mark.parametrize("negatives", ["other_document", "same_document"])
+def test_documents_of_one_sentence_give_no_sentence_pair(negatives: str) -> None:
+    with pytest.raises(UserError, match="not one block"):
+        SentencePair(length=32, negatives=negatives).plan(made.placed([[4]] * 5), 5)
+
+
+def test_swapping_back_gives_a_stretch_of_one_document() -> None:
+    documents = prose(least=2)
+    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
+    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        first, second = (two, one) if label else (one, two)
+        assert second[0] == first[-1] + 1
+        assert len(np.unique(document_of(documents, np.append(one, two)))) == 1
+        assert whole(documents, one)
+        assert whole(documents, two)
+
+
+def test_trimmed_halves_keep_their_order_and_their_document() -> None:
+    documents = prose(least=2)
+    blocks = everything(SentenceOrderPair(length=40, short=0).plan(documents, 5))
+    assert (blocks.lengths == 40).mean() > 0.3
+    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        assert (two[0] > one[-1]) == (label == 0)
+        assert (one[0] > two[-1]) == (label == 1)
+        assert document_of(documents, one[:1]) == document_of(documents, two[:1])
+
+
+def test_half_the_pairs_are_swapped() -> None:
+    plan = SentenceOrderPair(length=40).plan(made.placed([[8] * 20] * 700), 5)
+    labels = labels_of(everything(plan))
+    assert plan.notes["swapped"] == labels.mean()
+    assert abs(labels.mean() - 0.5) < 3 * 0.5 / np.sqrt(len(labels))
+
+
+def test_swapped_and_unswapped_pairs_are_alike_but_for_their_order() -> None:
+    documents = made.placed([[8] * 20] * 3000)
+    blocks = everything(SentenceOrderPair(length=2000).plan(documents, 5))
+    sizes = np.array([[len(one), len(two)] for one, two in pairs(blocks)])
+    swapped = labels_of(blocks) == 1
+    straight, turned = sizes[~swapped].mean(axis=0), sizes[swapped][:, ::-1].mean(axis=0)
+    error = sizes.std() * np.sqrt(4 / len(sizes))
+    assert (np.abs(straight - turned) < 4 * error).all()
+
+
+def test_single_sentences_have_no_order_and_are_skipped() -> None:
+    documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
+    plan = SentenceOrderPair(length=64, short=0).plan(documents, 5)
+    assert (len(plan), plan.notes["single sentences skipped"]) == (10, 30)
+
+
+def test_albert_gives_single_sentences_a_partner_from_elsewhere_and_label_one() -> None:
+    documents = made.placed([[5]] * 30 + [[5, 5]] * 10)
+    plan = SentenceOrderPair(length=64, short=0, compat="albert").plan(documents, 5)
+    blocks = everything(plan)
+    assert (len(plan), plan.notes["single sentences skipped"]) == (40, 0)
+    alone = 0
+    for (one, two), label in zip(pairs(blocks), labels_of(blocks).tolist(), strict=True):
+        if one[0] < 150:  # a sentence alone
+            where = document_of(documents, np.array([one[0], two[0]]))
+            alone += 1
+            assert label == 1
+            assert where[0] != where[1]
+    assert alone == 30
+
+
+def test_a_corpus_of_single_sentences_has_no_order() -> None:
+    with pytest.raises(UserError, match="not one block"):
+        SentenceOrderPair(length=64).plan(made.placed([[5]] * 30), 5)
+
+
+@pytest.mark.parametrize("part", [SentencePair, SentenceOrderPair])
+def test_two_segments_need_five_tokens(part: type) -> None:
+    with pytest.raises(UserError, match="length = 4"):
+        part(length=4)

@@ -1,0 +1,126 @@
+"""The visit to the documents: order, splitting, chains over windows, and what planning costs."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import made
+from support.reading import document_of, everything, pairs, runs, sentence_of
+
+from clozelab.blocks import PARTS
+from clozelab.blocks import visit_order as walking
+from clozelab.blocks.doc_sentences import DocSentences
+from clozelab.blocks.segment_pair import SegmentPair
+from clozelab.blocks.visit_order import chain, visit_order
+from clozelab.contracts import Documents, Ints
+
+
+@pytest.fixture(scope="module")
+def large() -> Documents:
+    """Five million tokens in two hundred thousand sentences."""
+    rng = np.random.default_rng(0)
+    return made.documents([rng.integers(1, 50, n).tolist() for n in rng.integers(1, 40, 10_100)])
+
+
+def literal_chain(following: Ints) -> list[int]:
+    met, at = [], 0
+    while at < len(following):
+        met.append(at)
+        at = int(following[at])
+    return met
+
+
+@given(steps=st.lists(st.integers(1, 9), max_size=60), window=st.integers(1, 12))
+@settings(deadline=None, derandomize=True)
+def test_a_chain_is_the_same_through_any_window(steps: list[int], window: int) -> None:
+    total = len(steps)
+    following = np.minimum(np.arange(total) + np.array(steps, dtype=np.int64), total)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(walking, "_WINDOW", window)
+        assert chain(following).tolist() == literal_chain(following)
+
+
+@pytest.mark.parametrize("name", ["segment_pair", "full_sentences", "doc_sentences", "words"])
+def test_a_plan_is_the_same_through_a_small_window(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = made.prose()
+    expected = everything(PARTS[name](length=64).plan(documents, 4))
+    monkeypatch.setattr(walking, "_WINDOW", 7)
+    found = everything(PARTS[name](length=64).plan(documents, 4))
+    assert np.array_equal(found.ids, expected.ids)
+    assert np.array_equal(found.starts, expected.starts)
+
+
+def test_a_walk_leaves_out_what_is_empty() -> None:
+    way = visit_order(made.placed([[0, 3, 0], [], [0], [2, 4]]), 1, order="documents", longest=None)
+    assert sorted(way.sizes.tolist()) == [2, 3, 4]
+    assert np.diff(way.bounds).tolist() in ([1, 2], [2, 1])
+    assert way.ends.tolist() == np.repeat(way.bounds[1:], np.diff(way.bounds)).tolist()
+
+
+@pytest.mark.parametrize("longest", [1, 4, 5, 100])
+def test_long_sentences_become_full_parts_and_a_rest(longest: int) -> None:
+    way = visit_order(made.placed([[10, 3]]), 1, order="documents", longest=longest)
+    sizes = [min(longest, size - at) for size in (10, 3) for at in range(0, size, longest)]
+    assert way.sizes.tolist() == sizes
+    assert way.starts.tolist() == np.cumsum([0, *sizes[:-1]]).tolist()
+    assert way.split == sum(size > longest for size in (10, 3))
+
+
+def test_shuffled_sentences_keep_the_documents_sizes() -> None:
+    documents = made.placed([[5] * n for n in range(1, 60)])
+    kept = visit_order(documents, 3, order="documents", longest=None)
+    dealt = visit_order(documents, 3, order="sentences", longest=None)
+    assert np.array_equal(dealt.bounds, kept.bounds)
+    assert sorted(dealt.starts.tolist()) == sorted(kept.starts.tolist())
+    inside = dealt.documents[1:] == dealt.documents[:-1]
+    source = document_of(documents, dealt.starts)
+    together = (source[1:] == source[:-1])[inside]
+    # Two sentences drawn blindly share a document with probability Σ n(n−1) / N(N−1) ≈ .022.
+    sizes = np.diff(documents.documents)
+    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
+    assert abs(together.mean() - chance) < 4 * np.sqrt(chance / len(together))
+
+
+def test_shuffled_sentences_reach_the_blocks_of_both_formats() -> None:
+    documents = made.placed([[5] * 20] * 40)
+    single = runs(everything(DocSentences(length=52, order="sentences").plan(documents, 3)))
+    assert {len(block[0]) for block in single} == {50}
+    assert np.mean([len(np.unique(document_of(documents, block[0]))) for block in single]) > 8
+    blocks = everything(SegmentPair(length=53, short=0, order="sentences").plan(documents, 3))
+    assert blocks.labels is not None
+    nexts = [pair for pair, label in zip(pairs(blocks), blocks.labels, strict=True) if label == 0]
+    follows = [two[0] == one[-1] + 1 for one, two in nexts]
+    assert len(follows) > 10
+    assert np.mean(follows) < 0.1
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    return {"rows": 64} if name == "stream_pair" else {}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_planning_five_million_tokens_takes_little_memory(name: str, large: Documents) -> None:
+    part = PARTS[name](**settings_of(name))
+    tracemalloc.start()
+    plan = part.plan(large, 1)
+    plan.blocks(np.arange(64))
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    sentences = len(large.sentences)
+    assert len(large.ids) > 5_000_000
+    assert peak < 500 * sentences
+    assert held < 60 * sentences
+
+
+def test_sentence_of_and_document_of_skip_empty_ones() -> None:
+    documents = made.placed([[0, 2], [], [1]])
+    places = np.arange(3)
+    assert sentence_of(documents, places).tolist() == [1, 1, 2]
+    assert document_of(documents, places).tolist() == [0, 0, 2]

@@ -1,0 +1,285 @@
+"""Layers by kernels are the plain layers: the same states, the same gradients, dropout apart."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from support import streaming
+from support.interpreted import DEVICE, attention
+from torch import Tensor
+
+from clozelab.config.recipe import read
+from clozelab.contracts import Input, Sums, Targets
+from clozelab.encoder.stack import Stack
+from clozelab.encoder.transformer import Transformer
+from clozelab.errors import UserError
+from clozelab.models.build import build
+from clozelab.objectives.heads import vocabulary
+from clozelab.objectives.heads.vocabulary import PlainHead, VocabularyHead
+from clozelab.runs.machine import Machine
+
+torch.set_num_threads(1)
+CASES: dict[str, dict[str, Any]] = {
+    "BERT": {},
+    "pre-norm": {"norm": "pre"},
+    "ALBERT": {"sharing": "all", "embedding": 16, "activation": "gelu_tanh"},
+    "GPT": {"norm": "pre", "causal": True, "activation": "relu"},
+    "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
+}
+
+
+def stack(*, dropout: float = 0.0, **settings: Any) -> Stack:
+    given = {"layers": 3, "heads": 2, "width": 32, "inner": 64, "embedding": 32} | settings
+    given["embedding"] = settings.get("embedding", given["width"])
+    torch.manual_seed(0)
+    shape = Transformer(**given, positions=160, dropout=dropout, attention_dropout=dropout)
+    made = shape.build(50).to(DEVICE)
+    with torch.no_grad():  # biases and norms that do something
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return made
+
+
+def here(given: Input) -> Input:
+    """The batch on the device of the kernels."""
+    there = {n: v.to(DEVICE) for n, v in given._asdict().items() if isinstance(v, Tensor)}
+    return given._replace(**there)
+
+
+def batch(*lengths: int) -> Input:
+    places = torch.cat([torch.arange(length) for length in lengths])
+    made = Input(
+        ids=torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(1)),
+        places=places,
+        segments=places % 2,
+        starts=torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32),
+        longest=max(lengths),
+        dense=len(set(lengths)) == 1,
+    )
+    return here(made)
+
+
+def run(
+    model: Stack, given: Input, *, keep: bool = False
+) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Every state, and every gradient of a sum with weights of its own."""
+    model.zero_grad()
+    encoded = model(given, keep=keep)
+    states = list(encoded.layers) if keep else [encoded.states]
+    loss = sum(
+        (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
+    )
+    loss.backward()
+    return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lengths", [(9, 4, 0, 7), (6, 6), (140, 20)])
+@pytest.mark.parametrize("keep", [False, True])
+def test_states_and_gradients_are_those_of_the_plain_layers(
+    case: str, lengths: tuple[int, ...], keep: bool
+) -> None:
+    model, given = stack(**CASES[case]), batch(*lengths)
+    plain, plain_gradients = run(model, given, keep=keep)
+    model.fused = True
+    ours, gradients = run(model, given, keep=keep)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("lengths", [[7, 7], [70, 5, 1, 66]])
+@pytest.mark.parametrize("memory", [0, 9])
+def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memory: int) -> None:
+    torch.manual_seed(0)
+    model = streaming.shape(width=32, inner=24, memory=6).build(50).to(DEVICE)
+    old = streaming.memories(2, len(lengths), memory, 32) if memory else None
+    given = here(streaming.batch(lengths, seed=3, remembered=None if old is None else old.float()))
+
+    def run() -> tuple[list[Tensor], dict[str, Tensor]]:
+        model.zero_grad()
+        out = model(given)
+        assert out.queries is not None
+        states = [out.states, out.queries]
+        loss = sum(
+            (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
+        )
+        loss.backward()
+        return states, {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    plain, plain_gradients = run()
+    model.fused = True
+    ours, gradients = run()
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+
+
+def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
+    torch.manual_seed(0)
+    part = replace(streaming.shape(width=32, inner=24), attention_dropout=0.3)
+    model, given = part.build(50).to(DEVICE), here(streaming.batch([9, 6], seed=3))
+    model.fused = True
+
+    def loss(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        found: Tensor = (model(given).queries * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
+        return found
+
+    weight: Any = model.attention[0].value.weight
+    loss(3).backward()
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    expected = float((weight.grad * direction).sum())
+    with torch.no_grad():
+        weight += 1e-2 * direction
+        above, another = float(loss(3)), float(loss(4))
+        weight -= 2e-2 * direction
+        below = float(loss(3))
+    assert (above - below) / 2e-2 == pytest.approx(expected, rel=1e-2)
+    assert another != above
+
+
+def test_layers_made_again_on_the_way_back_drop_the_same() -> None:
+    model, given = stack(dropout=0.2), batch(9, 5)
+    model.fused = True
+    torch.manual_seed(5)
+    states, gradients = run(model, given)
+    model.recompute = True
+    torch.manual_seed(5)
+    again, gradients_again = run(model, given)
+    torch.testing.assert_close(again, states, rtol=0, atol=0)
+    torch.testing.assert_close(gradients_again, gradients)
+    torch.manual_seed(6)
+    assert not torch.equal(run(model, given)[0][0], states[0])
+
+
+def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
+    model, given = stack(dropout=0.2, norm="pre"), batch(9, 5)
+    model.fused = True
+
+    def loss() -> Tensor:
+        torch.manual_seed(3)
+        found: Tensor = (model(given).states * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
+        return found
+
+    weight: Any = model.ffn[1].output.weight
+    loss().backward()
+    direction = torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    expected = float((weight.grad * direction).sum())
+    with torch.no_grad():
+        weight += 1e-2 * direction
+        above = float(loss())
+        weight -= 2e-2 * direction
+        below = float(loss())
+    assert (above - below) / 2e-2 == pytest.approx(expected, rel=1e-2)
+
+
+def test_nothing_is_dropped_when_judged() -> None:
+    model, given = stack(dropout=0.5).eval(), batch(9, 5)
+    plain = model(given).states
+    model.fused = True
+    torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("plain_head", [False, True])
+def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
+    plain_head: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = stack()
+    head = (PlainHead if plain_head else VocabularyHead)(model.shape, 50).to(DEVICE)
+    targets = {
+        "at": torch.tensor([0, 3, 7, 12], device=DEVICE),
+        "labels": torch.tensor([4, Targets.IGNORED, 49, 0], device=DEVICE),
+        "decisions": torch.tensor([0, 1, 2, 0], device=DEVICE),
+    }
+
+    def step() -> tuple[Sums, list[Tensor]]:
+        model.zero_grad()
+        head.zero_grad()
+        sums = head(model(batch(9, 5)), targets)
+        sums["loss"].backward()
+        return sums, [p.grad.clone() for part in (model, head) for p in part.parameters()]
+
+    plain, plain_gradients = step()
+    monkeypatch.setattr(vocabulary, "_wants_round", lambda _: rounded)
+    also, also_gradients = step()
+    torch.testing.assert_close(also, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(also_gradients, plain_gradients, rtol=1e-3, atol=1e-5)
+    head.fused = True
+    ours, gradients = step()
+    torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    called = []
+    kernel = attention.attend
+    monkeypatch.setattr(attention, "SHORT", 8)
+    monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
+    cases = ((9, 5), 0.0, 3), ((9, 9), 0.0, 0), ((9, 9), 0.1, 3), ((6, 6), 0.0, 3)
+    for lengths, dropout, times in cases:
+        model = stack(dropout=dropout)
+        model.fused = True
+        called.clear()
+        model(batch(*lengths))
+        assert len(called) == times
+
+
+def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert not Machine().fuses(gpu, compiled=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert Machine().fuses(gpu, compiled=True)
+    assert Machine(kernels=True).fuses(gpu, compiled=False)
+    assert not Machine().fuses(gpu, compiled=False)
+    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+        assert not one.fuses(gpu, compiled=True)
+    assert not Machine().fuses(cpu, compiled=True)
+    with pytest.raises(UserError, match="--kernels"):
+        Machine(kernels=True).fuses(cpu, compiled=True)
+
+
+def test_graphs_are_as_told_or_as_usual_for_what_is_compiled_whole() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    bert, xlnet = read("bert", size="small"), read("xlnet", size="small")
+
+    def replays(graphs: bool | None, device: torch.device, recipe: Any = bert, **more: Any) -> bool:
+        given = {"compiled": True, "usual": True} | more
+        return Machine(graphs=graphs).replays(device, recipe, **given)
+
+    assert replays(None, gpu) and replays(True, gpu, usual=False)
+    assert not replays(None, gpu, usual=False) and not replays(False, gpu)
+    assert not replays(None, cpu) and not replays(None, gpu, xlnet)
+    for wrong in (cpu, bert, True), (gpu, xlnet, True), (gpu, bert, False):
+        with pytest.raises(UserError, match="--graphs"):
+            replays(True, *wrong[:2], compiled=wrong[2])
+
+
+def test_placing_a_model_fuses_its_encoder_and_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(read("bert", size="tiny"), 60, seed=0)
+    monkeypatch.setattr(Machine, "fuses", lambda *_, **__: True)
+    Machine().place((model,), torch.device("cpu"), compiled=True)
+    fused = {type(part).__name__ for part in model.modules() if getattr(part, "fused", False)}
+    assert fused == {"Stack", "VocabularyHead"}
+
+
+def test_a_fused_model_compiles_whole() -> None:
+    torch._dynamo.reset()
+    model, given = stack(), batch(9, 5)
+    model.fused = True
+    plain, plain_gradients = run(model, given)
+    model.compile(fullgraph=True, dynamic=False, backend="aot_eager")
+    ours, gradients = run(model, given)
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
+    torch._dynamo.reset()

@@ -1,0 +1,341 @@
+"""Files of tasks: unpacked, decoded, parted into rows with their places; texts, pairs and tags."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.labelled import jsonl, refusal, write
+
+from clozelab.contracts import Counts
+from clozelab.finetuning.examples import Sentences, Tagged
+from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.lines import elements, lines, located
+from clozelab.finetuning.files.sentences import UNDECIDED, sentences
+from clozelab.finetuning.files.tables import CUT_SHORT, table
+from clozelab.finetuning.files.tagged import tagged
+
+# --- opening -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack"), [("", bytes), (".xz", lzma.compress), (".gz", gzip.compress)]
+)
+def test_a_file_is_found_by_its_name_however_it_is_packed(
+    tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]
+) -> None:
+    write(tmp_path / f"a.tsv{ending}", pack(b"\xef\xbb\xbfsentence\tlabel\r\nfine\t1\r\n\r\n"))
+    assert lines(located(tmp_path / "a.tsv")) == ["sentence\tlabel", "fine\t1"]
+
+
+def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\u2028still\x85one\x0c\ntwo\rtwo\n")
+    assert lines(path) == ["one\u2028still\x85one\x0c", "two\rtwo"]
+
+
+def test_a_missing_file_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    write(tmp_path / "train.tsv", "x")
+    said = refusal(lambda: located(tmp_path / "trian.tsv"))
+    assert "trian.tsv.xz" in said and f"did you mean {tmp_path / 'train.tsv'}?" in said
+    assert "check the path" in refusal(lambda: located(tmp_path / "no" / "thing.tsv"))
+
+
+def test_bytes_that_are_not_utf8_are_refused_with_their_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", b"sentence\tlabel\ngood\t1\ncaf\xe9\t0\n")
+    assert f"{path}:3 is not UTF-8 (byte 0xE9)" in refusal(lambda: sentences(path))
+
+
+@pytest.mark.parametrize("broken", [b"no such thing", lzma.compress(b"sentence\tlabel\n")[:-9]])
+def test_a_broken_xz_is_refused(tmp_path: Path, broken: bytes) -> None:
+    path = write(tmp_path / "a.tsv.xz", broken)
+    assert f"{path} is cut short or no .xz file" in refusal(lambda: sentences(path))
+
+
+def test_a_broken_gz_is_refused(tmp_path: Path) -> None:
+    packed = gzip.compress(b"sentence\tlabel\nfine\t1\n" * 50)
+    for broken in (b"nothing", packed[:-9], packed[:10] + b"\xff" * 30):
+        path = write(tmp_path / "a.tsv.gz", broken)
+        assert f"{path} is cut short or no .gz file" in refusal(
+            lambda: sentences(tmp_path / "a.tsv")
+        )
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(lambda: sentences(tmp_path))
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+
+def test_a_quote_in_a_tsv_is_a_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", 'sentence\tlabel\n"so he\t1\nshe said "no"\t0\n""\t1\n')
+    assert [row.first for row in sentences(path)] == ['"so he', 'she said "no"', '""']
+
+
+def test_a_csv_has_quotes_and_line_ends_inside_its_fields(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\r\n"a, ""b""\nc",x\r\n\r\nplain,y\r\n')
+    read = table(path)
+    assert [row.values for row in read.rows] == [
+        {"text": 'a, "b"\nc', "label": "x"},
+        {"text": "plain", "label": "y"},
+    ]
+    assert [row.place for row in read.rows] == [f"{path}:2", f"{path}:5"]
+
+
+def test_a_csv_whose_quote_is_never_closed_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'text,label\nfine,1\n"open,0\nmore,1\n')
+    assert f"{path}:3 is not CSV" in refusal(lambda: sentences(path))
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv"])
+def test_a_ragged_row_is_refused_with_its_line_and_both_numbers(tmp_path: Path, name: str) -> None:
+    between = "," if name.endswith("csv") else "\t"
+    rows = [("sentence", "label"), ("fine", "1"), ("a", "b", "0")]
+    path = write(tmp_path / name, "".join(between.join(row) + "\n" for row in rows))
+    said = refusal(lambda: sentences(path))
+    assert f"{path}:3 has 3 columns where 2 are expected: fix" in said
+
+
+def test_a_blank_line_inside_a_table_is_ragged_but_at_its_end_is_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n\n\n")
+    assert len(sentences(path)) == 1
+    path = write(tmp_path / "b.tsv", "sentence\tlabel\nfine\t1\n\nbad\t0\n")
+    assert "b.tsv:3 has 1 columns" in refusal(lambda: sentences(path))
+
+
+def test_rows_cut_short_are_skipped_and_counted_where_the_protocol_does(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\nbroken\nbad\t0\n")
+    counts = Counts()
+    assert [one.first for one in sentences(path, Asked(skips=True), counts=counts)] == [
+        "fine",
+        "bad",
+    ]
+    assert counts.numbers == {CUT_SHORT: 1} and counts.places[CUT_SHORT] == f"{path}:3"
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.json"])
+def test_an_empty_file_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "\n")
+    assert f"{path} is empty" in refusal(lambda: sentences(path))
+
+
+def test_a_header_alone_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\n")
+    assert "nothing under it" in refusal(lambda: sentences(path))
+
+
+def test_json_lines_and_an_array_hold_the_same_rows(tmp_path: Path) -> None:
+    records = [{"text": "good", "label": 1}, {"text": "b\u00e4d \U0001f600", "label": 0}]
+    wanted = [Sentences("0", "good", None, "1"), Sentences("1", "bäd 😀", None, "0")]
+    assert sentences(write(tmp_path / "a.jsonl", "\n" + jsonl(*records) + "\n")) == wanted
+    assert sentences(write(tmp_path / "b.json", jsonl(*records))) == wanted
+    assert sentences(write(tmp_path / "c.json", json.dumps(records, indent=2))) == wanted
+
+
+def test_an_array_tells_the_line_of_each_record(tmp_path: Path) -> None:
+    source = '[\n{"a": 1},\n\n{"a":\n 2}, {"a": 3}\n]'
+    assert [line for line, _ in elements(source, tmp_path)] == [2, 4, 5]
+    path = write(tmp_path / "a.json", '[\n{"text": "x", "label": 1},\n{"text": "y"}\n]')
+    assert f"{path}:3 has no label" in refusal(lambda: sentences(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", '{"text": "x", "label": 1}\n\n{"text": "y", "label"\n'),
+        ("a.json", '[{"text": "x", "label": 1},\n\n{"text": "y", "label"]'),
+        ("a.json", '[{"text": "x", "label": 1},\n\n'),
+    ],
+)
+def test_broken_json_is_refused_with_its_line(tmp_path: Path, name: str, content: str) -> None:
+    path = write(tmp_path / name, content)
+    assert f"{path}:3 is not JSON" in refusal(lambda: sentences(path))
+
+
+def test_a_line_of_json_that_is_no_record_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "x", "label": 1}\n[1, 2]\n')
+    assert f"{path}:2 holds a JSON list" in refusal(lambda: sentences(path))
+
+
+def test_half_a_surrogate_pair_becomes_one_replacement_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "a\\ud83db \\ud83d\\ude00 \\udc00", "label": "x"}')
+    assert sentences(path)[0].first == "a\ufffdb 😀 \ufffd"
+
+
+def test_parquet_is_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["good", "bad"], "label": [1.0, 0.0]}), path)
+    assert sentences(path) == [Sentences("0", "good", None, "1"), Sentences("1", "bad", None, "0")]
+    path = write(tmp_path / "b.parquet", b"PAR1 nothing")
+    assert "no Parquet file" in refusal(lambda: sentences(path))
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", ["sentence\tlabel", "Text \t Class", "review\tgold_label"])
+def test_single_texts_are_found_by_their_usual_names(tmp_path: Path, names: str) -> None:
+    path = write(tmp_path / "a.tsv", f"{names}\n fine film . \tgood \n")
+    assert sentences(path) == [Sentences("0", "fine film .", None, "good")]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "index\tsentence1\tsentence2\tlabel",
+        "id\tpremise\thypothesis\tgold_label",
+        "ID\tquestion1\tquestion2\tis_duplicate",
+        "index\tquestion\tsentence\tlabel",
+        "guid\ttext_a\ttext_b\tlabel",
+        "index\t#1 String\t#2 String\tQuality",
+    ],
+)
+def test_pairs_are_found_by_their_usual_names(tmp_path: Path, names: str) -> None:
+    path = write(tmp_path / "a.tsv", f"{names}\n7\tone\ttwo\t1\n")
+    assert sentences(path, pair=True) == [Sentences("7", "one", "two", "1")]
+
+
+def test_columns_are_those_the_user_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\tbody\tmood\nwrong\t0\tright\tsad\n")
+    asked = Asked(columns={"first": "body", "label": "mood"})
+    assert sentences(path, asked) == [Sentences("0", "right", None, "sad")]
+
+
+def test_columns_by_number_mean_that_there_is_no_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "one\ttwo\t1\nthree\tfour\t0\n")
+    asked = Asked(columns={"first": "0", "second": "1", "label": "2"})
+    assert sentences(path, asked, pair=True) == [
+        Sentences("0", "one", "two", "1"),
+        Sentences("1", "three", "four", "0"),
+    ]
+    bare = write(tmp_path / "b.txt", "one\ttwo\n")
+    unlabelled = Asked(columns=asked.columns, labelled=False)
+    assert sentences(bare, unlabelled, pair=True) == [Sentences("0", "one", "two", None)]
+
+
+def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_flag(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tmood\nfine\tgood\n")
+    said = refusal(lambda: sentences(path))
+    assert f"{path} has no column for the label: looked for label, gold_label" in said
+    assert "found sentence, mood; say --columns label=NAME" in said
+    said = refusal(lambda: sentences(path, Asked(columns={"label": "moood"})))
+    assert "looked for moood" in said and "--columns label=mood" in said
+    assert "column for the first" in refusal(lambda: sentences(path, pair=True))
+    asked = Asked(columns={"first": "sentence", "label": "mood"})
+    assert "column for the second" in refusal(lambda: sentences(path, asked, pair=True))
+
+
+def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
+    said = refusal(lambda: sentences(path, Asked(columns={"lable": "x"})))
+    assert "knows no 'lable': say first, second, label, id" in said
+
+
+def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t\nbad\t0\n")
+    assert [one.label for one in sentences(path, Asked(labelled=False))] == [None, "0"]
+    assert f"{path}:2 has no label" in refusal(lambda: sentences(path))
+
+
+def test_an_unknown_label_is_refused_with_its_line_and_the_known_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\tgood\nso\tmiddling\n")
+    said = refusal(lambda: sentences(path, Asked(labels=("bad", "good"))))
+    assert f"{path}:3 has the label 'middling', which is none of bad, good" in said
+
+
+def test_examples_nobody_agreed_on_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t-\nso\tgood\n")
+    counts = Counts()
+    asked = Asked(labels=("good",), undecided=("-",))
+    assert sentences(path, asked, counts=counts) == [Sentences("1", "so", None, "good")]
+    assert counts.numbers == {UNDECIDED: 1}
+
+
+def test_numbers_are_read_as_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "sentence1\tsentence2\tscore\na\tb\t3.800\n")
+    assert sentences(path, pair=True, numeric=True)[0].label == 3.8
+    for bad in ("much", "nan", "inf"):
+        path = write(tmp_path / "b.tsv", f"sentence1\tsentence2\tscore\na\tb\t{bad}\n")
+        said = refusal(partial(sentences, path, pair=True, numeric=True))
+        assert f"{path}:2 has '{bad}' where a number should stand" in said
+
+
+def test_a_record_without_text_is_refused_and_an_empty_text_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", jsonl({"text": "x", "label": 1}, {"label": 0}))
+    assert f"{path}:2 has no text in the column 'text'" in refusal(lambda: sentences(path))
+    path = write(tmp_path / "b.tsv", "sentence\tlabel\n \t1\n")
+    counts = Counts()
+    assert sentences(path, counts=counts)[0].first == ""
+    assert counts.numbers == {"empty texts": 1}
+
+
+# --- tags --------------------------------------------------------------------------------------
+
+
+CONLL = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+#begin document (x); part 0
+Peter NNP I-NP I-PER
+"""
+
+
+def test_conll_columns_are_words_and_tags(tmp_path: Path) -> None:
+    path = write(tmp_path / "eng.train", CONLL)
+    assert tagged(path) == [
+        Tagged("0", ("EU", "rejects"), ("I-ORG", "O")),
+        Tagged("1", ("Peter",), ("I-PER",)),
+    ]
+    chunks = tagged(path, Asked(columns={"words": "0", "tags": "2"}))
+    assert chunks[0].tags == ("I-NP", "I-VP")
+    said = refusal(lambda: tagged(path, Asked(columns={"tags": "4"})))
+    assert "--columns tags=4 is none of the 4 columns" in said
+
+
+def test_hashtags_wide_spaces_and_lines_of_a_tab_load_right(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "#id\tO\n\u3000\tO\na b\tB-x\n\t\n#\tO\n\n")
+    assert tagged(path) == [
+        Tagged("0", ("#id", "\u3000", "a b"), ("O", "O", "B-x")),
+        Tagged("1", ("#",), ("O",)),
+    ]
+    spaced = write(tmp_path / "b.txt", "中 B-ORG\n\u3000 I-ORG\n")
+    assert tagged(spaced) == [Tagged("0", ("中", "\u3000"), ("B-ORG", "I-ORG"))]
+
+
+def test_a_word_without_its_tag_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "one O\ntwo\n")
+    assert f"{path}:2 has 1 columns where 2 are expected" in refusal(lambda: tagged(path))
+    path = write(tmp_path / "b.conll", "one\ntwo\n")
+    assert f"{path}:1 has a word and no tag" in refusal(lambda: tagged(path))
+    assert tagged(path, Asked(labelled=False)) == [Tagged("0", ("one", "two"), None)]
+
+
+def test_an_unknown_tag_is_refused_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.conll", "\none O\n\ntwo B-thing\n")
+    said = refusal(lambda: tagged(path, Asked(labels=("O", "B-x"))))
+    assert f"{path}:4 has the tag 'B-thing', which is none of O, B-x" in said
+
+
+def test_an_empty_file_of_columns_is_refused(tmp_path: Path) -> None:
+    assert "is empty" in refusal(lambda: tagged(write(tmp_path / "a.conll", "\n\n")))
+
+
+def test_lists_of_words_and_tags_are_read_and_must_match(tmp_path: Path) -> None:
+    good = {"tokens": ["New", "York"], "ner_tags": ["B-LOC", "I-LOC"]}
+    path = write(tmp_path / "a.jsonl", jsonl(good))
+    assert tagged(path) == [Tagged("0", ("New", "York"), ("B-LOC", "I-LOC"))]
+    path = write(tmp_path / "b.jsonl", jsonl(good, {"tokens": ["a", "b"], "ner_tags": ["O"]}))
+    assert f"{path}:2 has 2 words and 1 tags" in refusal(lambda: tagged(path))
+    path = write(tmp_path / "c.jsonl", jsonl(good, {"tokens": [], "ner_tags": []}))
+    assert f"{path}:2 has no list" in refusal(lambda: tagged(path))

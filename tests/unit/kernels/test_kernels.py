@@ -1,0 +1,324 @@
+"""Each kernel reckons what the plain arithmetic does, forward and backward, and drops fairly."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from support.corpora import ENVIRONMENT
+from support.interpreted import DEVICE, activation, attention, draws, entropy, sums
+from torch import Tensor
+from torch.nn import functional
+
+torch.set_num_threads(1)
+SEED = torch.tensor(123456789123456789, device=DEVICE)
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return made.to(DEVICE).requires_grad_()
+
+
+def wide(*given: Tensor) -> list[Tensor]:
+    return [one.detach().double().requires_grad_() for one in given]
+
+
+def assert_same(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
+    """Within single precision's rounding."""
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def grown(rows: int, columns: int, rate: float, *, stream: int = 0) -> Tensor:
+    """What a mask multiplies by, reckoned apart from the kernels."""
+    if not rate:
+        return torch.ones(rows, columns, dtype=torch.float64, device=DEVICE)
+    seed, most = int(SEED), 2**32
+
+    def mixed(x: int) -> int:
+        for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
+            x = ((x ^ (x >> shift)) * factor) % most
+        return x ^ (x >> 15)
+
+    high = mixed(((seed >> 32) + stream) % most)
+    low = mixed((seed % most) ^ stream)
+    by_row = np.array([mixed((low + row) % most) for row in range(rows)], dtype=np.uint64)
+    by_column = np.array([mixed(high ^ column) for column in range(columns)], dtype=np.uint64)
+    drawn = (by_row[:, None] ^ by_column[None, :]) * np.uint64(0x9E3779B1) % np.uint64(most)
+    kept = torch.from_numpy(drawn >= round(rate * most))
+    return kept.double().to(DEVICE) / (1 - rate)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize(("rows", "width"), [(37, 24), (1, 64), (5, 96)])
+@pytest.mark.parametrize("both", [True, False])
+def test_the_end_of_a_half_is_a_sum_and_its_norm(
+    rows: int, width: int, rate: float, both: bool
+) -> None:
+    x, h = numbers(rows, width), numbers(rows, width, seed=1)
+    vectors = [numbers(width, seed=seed) for seed in (2, 3, 4)]
+    bias, weight, shift = vectors
+    total, normal = sums.add_norm(
+        x, h, bias=bias, weight=weight, shift=shift, seed=SEED, rate=rate, epsilon=1e-5
+    )
+    X, H, B, W, S = wide(x, h, *vectors)  # noqa: N806
+    plain = X + (H + B) * grown(rows, width, rate)
+    normed = functional.layer_norm(plain, (width,), W, S, 1e-5)
+    assert_same([total, normal], [plain, normed])
+    first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
+    ((normal * first).sum() + both * (total * second).sum()).backward()
+    ((normed * first).sum() + both * (plain * second).sum()).backward()
+    assert_same([one.grad for one in (x, h, *vectors)], [one.grad for one in (X, H, B, W, S)])
+
+
+def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "PROGRAMS", 2)
+    monkeypatch.setattr(sums, "HELD", 64)
+    test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize(("rows", "width"), [(70, 200), (3, 16), (2500, 8)])
+def test_an_activation_has_its_bias_and_that_bias_its_gradient(
+    kind: str, rows: int, width: int
+) -> None:
+    x, bias = numbers(rows, width), numbers(width, seed=1)
+    X, B = wide(x, bias)  # noqa: N806
+    ours, theirs = activation.activate(x, bias, kind), ACTIVATIONS[kind](X + B)
+    assert_same([ours], [theirs])
+    by = numbers(rows, width, seed=2).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    torch.testing.assert_close(bias.grad, B.grad.float(), rtol=1e-4, atol=1e-4)
+    assert_same([x.grad], [X.grad])
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "columns"), [(37, 300, 320), (1, 64, 64), (9, 5000, 5056)]
+)
+def test_entropy_and_its_gradients(rows: int, size: int, columns: int) -> None:
+    scores = numbers(rows, columns)
+    labels = torch.arange(rows, device=DEVICE) * 7 % size
+    labels[1::5] = -100
+    (S,) = wide(scores)  # noqa: N806
+    ours, best = entropy.entropy(scores, labels, size)
+    theirs = functional.cross_entropy(S[:, :size], labels, ignore_index=-100, reduction="none")
+    assert_same([ours], [theirs])
+    assert torch.equal(best, S[:, :size].argmax(-1))
+    by = numbers(rows, seed=2).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([scores.grad], [S.grad])
+
+
+def test_the_first_of_equal_scores_is_the_best() -> None:
+    scores = torch.zeros(2, 9000, device=DEVICE)
+    scores[0, 5] = scores[0, 5000] = 1.0
+    scores[1, 8500] = 1.0
+    labels = torch.tensor([5, 8500], device=DEVICE)
+    _, best = entropy.entropy(scores, labels, 9000)
+    assert best.tolist() == [5, 8500]
+
+
+def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> Tensor:
+    """Attention block by block, written out."""
+    _, _, heads, width = qkv.shape
+    outs, first = [], 0
+    for number, length in enumerate(lengths):
+        q, k, v = qkv[first : first + length].permute(1, 2, 0, 3)
+        scores = q @ k.transpose(1, 2) / width**0.5
+        if causal:
+            ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
+            scores = scores.masked_fill(ahead, -torch.inf)
+        masks = [grown(length, length, rate, stream=number * heads + h) for h in range(heads)]
+        shares = scores.softmax(-1) * torch.stack(masks)
+        outs.append((shares @ v).transpose(0, 1).flatten(1))
+        first += length
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (150, 1, 0, 64, 130)])
+def test_attention_stays_inside_its_block(
+    lengths: tuple[int, ...], causal: bool, rate: float
+) -> None:
+    qkv = numbers(sum(lengths), 3, 2, 16)
+    (QKV,) = wide(qkv)  # noqa: N806
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
+    ours = attention.attend(qkv, starts, seed=SEED, longest=max(lengths), rate=rate, causal=causal)
+    theirs = plainly(QKV, lengths, rate, causal)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([qkv.grad], [QKV.grad])
+
+
+def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention, "SHORT", 0)
+    test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
+
+
+@pytest.mark.parametrize("short", [0, 128])
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_scores_that_are_all_far_below_zero_have_gradients(
+    monkeypatch: pytest.MonkeyPatch, short: int, rate: float
+) -> None:
+    """To a softmax they are like any others, and what lies past a block's end still counts not."""
+    monkeypatch.setattr(attention, "SHORT", short)
+    qkv = numbers(40, 3, 2, 16)
+    with torch.no_grad():
+        qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 20.0, -20.0
+    (QKV,) = wide(qkv)  # noqa: N806
+    starts = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
+    ours = attention.attend(qkv, starts, seed=SEED, longest=40, rate=rate, causal=False)
+    theirs = plainly(QKV, [40], rate, False)
+    ours.sum().backward()
+    theirs.sum().backward()
+    torch.testing.assert_close(qkv.grad.double(), QKV.grad, rtol=2e-4, atol=2e-4)
+
+
+def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
+    qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
+    starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)
+    for longest in (60, 64, 128, 300):
+        ours = attention.attend(qkv, starts, seed=SEED, longest=longest, rate=0.1, causal=False)
+        assert_same([ours], [plainly(qkv.double(), lengths, 0.1, False)])
+
+
+def test_masks_drop_their_rate_evenly_and_corners_are_not_tied() -> None:
+    rate, size = 0.25, 512
+    mask = grown(size, size, rate) > 0
+    assert abs(float((~mask).double().mean()) - rate) < 4 * (rate / size**2) ** 0.5
+    for way in (0, 1):  # no row or column is dropped much more than another
+        shares = (~mask).double().mean(way)
+        assert float((shares - rate).abs().max()) < 5 * (rate * (1 - rate) / size) ** 0.5
+    signs = mask.double() * 2 - 1
+    corners = signs[:-1, :-1] * signs[1:, :-1] * signs[:-1, 1:] * signs[1:, 1:]
+    expected = (1 - 2 * rate) ** 4
+    assert abs(float(corners.mean()) - expected) < 0.02
+    assert draws.threshold(rate) == 2**30 and draws.scale(rate) == pytest.approx(4 / 3)
+
+
+def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
+    qkv = torch.zeros(64, 3, 2, 16, device=DEVICE)
+    qkv[:, 2] = torch.eye(64, 16, device=DEVICE)[:, None]
+    starts = torch.tensor([0, 32, 64], dtype=torch.int32, device=DEVICE)
+
+    def out(seed: int) -> Tensor:
+        found: Tensor = attention.attend(
+            qkv, starts, seed=torch.tensor(seed, device=DEVICE), longest=32, rate=0.5, causal=False
+        )
+        return found
+
+    assert torch.equal(out(7), out(7)) and not torch.equal(out(7), out(8))
+    assert not torch.equal(out(7), out(7 + 2**32))  # every bit of a seed counts
+    heads = out(7).view(64, 2, 16)
+    assert not torch.equal(heads[:, 0], heads[:, 1])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None:
+    x, h = numbers(6, 16), numbers(6, 16, seed=1)
+    vectors = [numbers(16, seed=seed) for seed in (2, 3, 4)]
+    tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    torch.library.opcheck(sums._add_norm, (x, h, *vectors, SEED, rate, 1e-5), test_utils=tests)
+    torch.library.opcheck(activation._activate, (x, vectors[0], 0), test_utils=tests)
+    labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
+    torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
+    for longest in (8, 200):
+        qkv, starts = (
+            numbers(8, 3, 1, 16),
+            torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
+        )
+        given = (qkv, starts, SEED, longest, rate, False)
+        torch.library.opcheck(attention._attend, given, test_utils=tests)
+
+
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
+    script = """
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from clozelab.kernels import activation, attention, entropy, relative, sums
+
+
+def made(kernel, types, known, **options):
+    types = iter(types.split())
+    signature = {n: "constexpr" if n in known else next(types) for n in kernel.arg_names}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=known)
+    found = compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    assert "ptx" in found.asm
+    return found.asm["ptx"]
+
+
+h, f = "*bf16", "*fp32"
+for width in (256, 768, 2048):
+    block, rows, warps = sums._shares(width)
+    known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
+    types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+    made(sums._forward, types, known, num_warps=warps)
+    known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
+    types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+    made(sums._backward, types, known, num_warps=warps)
+
+
+def plain(kernel, types, settings, **more):
+    sizes = {name: settings[name] for name in settings if name.isupper()}
+    options = {name: settings[name] for name in settings if not name.isupper()}
+    return made(kernel, types, sizes | more, **options)
+
+
+plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, WIDTH=3072, KIND=0)
+types = f"{h} {h} {f} {h} {f} i32 i32"
+plain(activation._backward, types, activation.BACKWARD, WIDTH=3072, KIND=0)
+plain(entropy._forward, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
+plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
+known = {"HEADS": 12, "WIDTH": 64, "CAUSAL": False, "DROPS": True}
+places = "*i32 *i64 i32 fp32"
+
+
+def tiled(kernel, types, settings):
+    assert "wgmma" in plain(kernel, types, settings, **known)  # the fast way to multiply
+
+
+all_at_once = f"{h} {places} fp32 i32 fp32"
+tiled(attention._by_all, f"{h} {h} {h} {f} {all_at_once}", {"SIZE": 128, **attention.WHOLE})
+places = "*i32 *i64 i32 i32 fp32"
+tiled(attention._forward, f"{h} {h} {f} {places} i32 fp32", attention.FORWARD)
+rest = f"{h} {places} fp32 i32 fp32"
+tiled(attention._by_queries, f"{h} {h} {h} {f} {f} {rest}", attention.QUERIES)
+tiled(attention._by_others, f"{h} {h} {f} {f} {rest}", attention.OTHERS)
+known.pop("CAUSAL")
+known |= {"BM": 64, "BN": 64}
+places = " ".join(["*i32"] * 6 + ["*i64"])
+sizes = "i32 i32 i32 fp32"
+six = " ".join([h] * 6)
+tiled(relative._forward, f"{six} {places} {h} {f} {sizes} i32 fp32", relative.FORWARD)
+queries = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._by_queries, queries, relative.QUERIES)
+others = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
+tiled(relative._by_others, others, relative.OTHERS)
+print("all")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**ENVIRONMENT, "TRITON_INTERPRET": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "all", done.stderr[-2000:]

@@ -1,0 +1,84 @@
+"""Token masking, cards A1 and A2: the count rules to the token, and every token as likely."""
+
+import numpy as np
+import pytest
+from support.hiding import assert_even, flags, hide, lay, per_block, repeat
+
+from clozelab.errors import UserError
+from clozelab.masking.token import Token
+
+COUNTS = [(10, 2), (30, 4), (50, 8), (128, 19), (512, 77)]
+
+
+@pytest.mark.parametrize(("length", "expected"), COUNTS)
+def test_round_hides_the_published_number(length: int, expected: int) -> None:
+    blocks = repeat([1] * (length - 2), 20)
+    assert (per_block(blocks, flags(blocks, hide(Token(), blocks))) == expected).all()
+
+
+def test_content_leaves_specials_out_of_the_count() -> None:
+    blocks = lay([[1] * 30 + [0] * 20])
+    assert len(hide(Token(over="content"), blocks).positions) == 4  # .15 × 30 = 4.5, to even
+    assert len(hide(Token(over="length"), blocks).positions) == 8  # .15 × 52
+
+
+def test_the_count_is_never_above_the_cap_nor_above_the_content() -> None:
+    assert len(hide(Token(cap=20), lay([[1] * 510])).positions) == 20
+    assert len(hide(Token(rate=0.9), lay([[0] * 20 + [1] * 3])).positions) == 3
+
+
+def test_every_token_is_as_likely_as_any_other() -> None:
+    blocks = repeat([1] * 48, 10_000)
+    hits = flags(blocks, hide(Token(), blocks)).reshape(10_000, 50)[:, 1:-1].sum(axis=0)
+    assert_even(hits, 10_000, 8)
+
+
+def test_pairs_of_tokens_are_as_likely_as_any_other() -> None:
+    blocks = repeat([1] * 8, 20_000)  # 2 of 8: 28 pairs
+    chosen = hide(Token(), blocks).positions.reshape(-1, 2) % 10 - 1
+    hits = np.bincount(chosen[:, 0] * 8 + chosen[:, 1], minlength=64)
+    assert_even(hits[np.flatnonzero(hits)], 20_000, 1)
+    assert np.count_nonzero(hits) == 28
+
+
+def test_floor_hides_76_or_77_of_512_and_76_8_on_average() -> None:
+    blocks = repeat([1] * 510, 2000)
+    counts = per_block(blocks, flags(blocks, hide(Token(count="floor"), blocks)))
+    assert set(counts) == {76, 77}
+    error = (0.16 / 2000) ** 0.5
+    assert abs(counts.mean() - 76.8) < 4.5 * error
+    assert abs(counts.var() - 0.16) < 4.5 * error  # p(1 − p) moves by less than p does
+
+
+def test_floor_with_specials_hides_specials_as_often_as_other_tokens() -> None:
+    blocks = repeat([1] * 58, 10_000)  # .15 × 60 = 9 exactly: floor(9 + U) = 9
+    chosen = flags(blocks, hide(Token(count="floor", specials=True), blocks))
+    assert_even(chosen.reshape(10_000, 60).sum(axis=0), 10_000, 9)
+
+
+def test_floor_hides_one_token_where_its_share_is_less() -> None:
+    blocks = repeat([1], 500)  # floor(.45 + U) is 0 more often than not
+    counts = per_block(blocks, flags(blocks, hide(Token(count="floor"), blocks)))
+    assert (counts == 1).all()
+
+
+def test_bernoulli_counts_are_binomial() -> None:
+    blocks = repeat([1] * 510, 2000)
+    counts = per_block(blocks, flags(blocks, hide(Token(count="bernoulli"), blocks)))
+    variance = 510 * 0.15 * 0.85
+    assert abs(counts.mean() - 76.5) < 4.5 * (variance / 2000) ** 0.5
+    assert abs(counts.var() / variance - 1) < 4.5 * (2 / 2000) ** 0.5
+
+
+def test_bernoulli_may_hide_nothing() -> None:
+    blocks = repeat([1] * 4, 4000)
+    counts = per_block(blocks, flags(blocks, hide(Token(count="bernoulli"), blocks)))
+    share = 0.85**4
+    error = (share * (1 - share) / 4000) ** 0.5
+    assert abs((counts == 0).mean() - share) < 4.5 * error
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.0}, {"rate": -1.0}, {"cap": 0}])
+def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        Token(**wrong)  # type: ignore[arg-type]

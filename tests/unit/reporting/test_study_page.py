@@ -1,0 +1,414 @@
+"""A study's page: verdicts from the cells, gaps where cells are missing, the same in Markdown."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from html.parser import HTMLParser
+from itertools import combinations
+from operator import mul
+from pathlib import Path
+
+import pytest
+from support.made_study import SCORES, TEXT, Scores, study
+
+from clozelab.api import studies as looking
+from clozelab.cli import main
+from clozelab.errors import UserError
+from clozelab.markdown import plain
+from clozelab.reporting import document
+from clozelab.reporting.records import gather
+from clozelab.reporting.study import page, write_page
+from clozelab.reporting.study.claims import COLOURS
+from clozelab.reporting.study.curves import mean_and_band
+from clozelab.reporting.study.sections import command
+from clozelab.runs.directory import Run
+from clozelab.statistics import Estimate
+from clozelab.studies.records import read
+from clozelab.studies.verdicts import decide, judge
+
+ACCURACY = "sst2.accuracy"
+Rows = list[list[str]]
+
+
+class Tables(HTMLParser):
+    """The rows of each table, its head first."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: list[Rows] = []
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        self.inside = tag in ("td", "th")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.tables[-1][-1][-1] += data
+
+
+def tables(folder: Path) -> list[Rows]:
+    return Tables(page(read(folder)).html()).tables
+
+
+def one_claim(*, better: str = "dynamic", on: str = f'"{ACCURACY}"', more: str = "") -> str:
+    head = TEXT.split("[[claims]]")[0]
+    said = f'better = "{better}"\nthan = "static"\non = [{on}]\nsays = "Said."\n{more}'
+    return f"{head}[[claims]]\n{said}\n"
+
+
+def scored(static: list[float], dynamic: list[float], measure: str = ACCURACY) -> Scores:
+    sides = {"static": static, "dynamic": dynamic}
+    return {name: [{measure: one} for one in values] for name, values in sides.items()}
+
+
+def verdict(folder: Path, scores: Scores, *, text: str | None = None) -> str:
+    found = read(study(folder, scores=scores, text=text or one_claim()))
+    return judge(found.study.claims[0], found).verdict
+
+
+@pytest.mark.parametrize(("low", "high", "margin", "told"), [
+    (0.1, 0.9, 0.0, "confirmed"), (-0.4, 0.9, 0.5, "confirmed"), (-0.6, 0.9, 0.5, "undecided"),
+    (-0.9, -0.1, 0.0, "refuted"), (-0.9, -0.1, 0.5, "undecided"), (-0.9, -0.6, 0.5, "refuted"),
+    (-0.1, 0.9, 0.0, "undecided"), (0.0, 0.9, 0.0, "undecided"), (-0.9, 0.0, 0.0, "undecided"),
+])  # fmt: skip
+def test_where_the_interval_lies_decides(low: float, high: float, margin: float, told: str) -> None:
+    middle = (low + high) / 2
+    exact = Estimate(middle, (high - middle) / 12.706204736174698, 1, 2)
+    nudged = 1e-9 if low == 0 else -1e-9 if high == 0 else 0.0  # zero itself is neither side
+    assert decide(Estimate(middle - nudged, exact.error, 1, 2), margin) == told
+
+
+def test_verdicts_follow_the_scores(tmp_path: Path) -> None:
+    low, high = [80.0, 81.0, 80.5], [82.0, 83.1, 82.4]
+    assert verdict(tmp_path / "a", scored(low, high)) == "confirmed"
+    assert verdict(tmp_path / "b", scored(high, low)) == "refuted"
+    assert verdict(tmp_path / "c", scored(low, [80.4, 80.6, 81.0])) == "undecided"
+    allowed = one_claim(more="margin = 3.0")
+    assert verdict(tmp_path / "d", scored(high, low), text=allowed) == "confirmed"
+
+
+def test_of_a_loss_less_is_better(tmp_path: Path) -> None:
+    loss, low, high = "held_out.masked_lm", [2.0, 2.1, 2.05], [3.0, 3.12, 3.03]
+    text = one_claim(on=f'"{loss}"')
+    assert verdict(tmp_path / "a", scored(high, low, loss), text=text) == "confirmed"
+    assert verdict(tmp_path / "b", scored(low, high, loss), text=text) == "refuted"
+
+
+def test_one_seed_is_never_enough(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", scores=scored([10.0], [90.0]), text=one_claim())
+    found = read(folder)
+    (claim,) = found.study.claims
+    assert judge(claim, found).verdict == "undecided"
+    told = page(found)
+    assert "one seed cannot separate an effect from chance" in told.lead
+    rows = {row[0]: row for row in tables(folder)[0]}
+    assert rows["dynamic"][1:3] == ["1 of 3", "90.0"]  # and no interval
+
+
+def test_runs_that_came_out_the_same_prove_nothing(tmp_path: Path) -> None:
+    same, allowed = [80.0, 81.0, 80.5], one_claim(more="margin = 0.5")
+    assert verdict(tmp_path / "s", scored(same, same), text=allowed) == "undecided"
+    assert "every seed has the same result" in page(read(tmp_path / "s")).lead
+    moved = [one + 0.1 for one in same]  # as sure as can be, but not the same
+    assert verdict(tmp_path / "t", scored(same, moved), text=allowed) == "confirmed"
+
+
+def test_measures_are_judged_alone_and_by_their_mean(tmp_path: Path) -> None:
+    found = read(study(tmp_path / "s"))
+    judged = judge(found.study.claims[0], found)
+    assert [one.verdict for one in judged.measures] == ["undecided", "undecided"]
+    (mean,) = judged.decisive
+    assert mean.advantage is not None and mean.advantage.value == pytest.approx((1.4 + 0.5) / 6)
+    chances = [one.advantage.p() for one in judged.measures if one.advantage]
+    assert judged.p_values == pytest.approx([2 * min(chances), max(chances)])
+
+
+def test_a_seed_without_one_of_the_measures_is_left_out_of_their_mean(tmp_path: Path) -> None:
+    static: list[dict[str, float]] = [dict(one) for one in SCORES["static"] if one]
+    del static[2]["mnli.accuracy"]
+    folder = study(tmp_path / "s", scores={**SCORES, "static": static})
+    assert tables(folder)[0][1][4].endswith(" (2 of 3)")
+    found = read(folder)
+    judged = judge(found.study.claims[0], found)
+    both = (*judged.measures, *judged.decisive)
+    assert [one.advantage.seeds for one in both if one.advantage] == [3, 2, 2]
+
+
+def test_points_and_nats_are_not_averaged(tmp_path: Path) -> None:
+    found = read(study(tmp_path / "s"))
+    judged = judge(found.study.claims[1], found)
+    assert [one.unit for one in judged.decisive] == ["points", "nats"]
+    assert judged.verdict == "confirmed"
+    worse = [{**(one or {}), "held_out.masked_lm": 2.0 + 0.01 * n}
+             for n, one in enumerate(SCORES["single"])]  # fmt: skip
+    found = read(study(tmp_path / "t", scores={**SCORES, "single": worse}))
+    judged = judge(found.study.claims[1], found)
+    assert [one.verdict for one in judged.decisive] == ["confirmed", "refuted"]
+    assert judged.verdict == "undecided"
+
+
+def test_the_page_answers_its_question_first(tmp_path: Path) -> None:
+    made = page(read(study(tmp_path / "s")))
+    assert made.lead.startswith("Do fresh masks in every epoch help over ten fixed copies? Of 3")
+    assert made.lead.endswith("at this scale: 2 confirmed and 1 refuted.")
+    assert "9 of 9 cells are done" in made.opening and "Table 1" in made.opening
+    text = made.html()
+    assert text.index("Of 3 claims") < text.index("<h2>")
+
+
+def test_our_numbers_stand_beside_the_papers(tmp_path: Path) -> None:
+    means, gaps = tables(study(tmp_path / "s"))[:2]
+    head = ["variant", "seeds", "sst2 accuracy", "paper", "mnli accuracy", "paper"]
+    assert means[0] == gaps[0] == [*head, "held-out masked lm loss"]
+    half = 4.302653 * math.sqrt(0.21 / 3)
+    assert means[1][:4] == ["static", "3 of 3", f"88.0 ± {half:.1f}", "92.5"]
+    assert means[3][3] == "–" and gaps[1][2] == "–"
+    assert gaps[2][2].startswith("+0.47 ± ") and gaps[2][3] == "+0.4" and gaps[2][5] == "−0.3"
+    assert gaps[2][6].startswith("−0.023 ± ")
+
+
+def test_missing_cells_leave_gaps(tmp_path: Path) -> None:
+    part = {**SCORES, "dynamic": [*SCORES["dynamic"][:2], None], "single": [None, None, None]}
+    failed = {("single", 1): "diverged at step 12\nlower | the rate"}
+    folder = study(tmp_path / "s", scores=part, failed=failed, begun=[("dynamic", 2)])
+    made = page(read(folder))
+    assert "5 of 9 cells are done, 1 failed" in made.opening and "so far" in made.lead
+    means, gaps = tables(folder)[:2]
+    assert [row[1] for row in means[1:]] == ["3 of 3", "2 of 3", "0 of 3"]
+    assert {*means[3][2:]} == {*gaps[3][2:]} == {"–"}
+    assert "single has no result yet" in made.markdown()
+    assert "| single | 1 | diverged at step 12 lower \\| the rate |" in made.markdown()
+    assert made.html().count('class="faint') == 1
+
+
+def test_what_the_first_variant_cannot_be_measured_by_has_no_difference(tmp_path: Path) -> None:
+    first, *others = SCORES
+    lacking = [
+        {k: v for k, v in (one or {}).items() if k != "sst2.accuracy"} for one in SCORES[first]
+    ]
+    folder = study(tmp_path / "s", scores={**SCORES, first: lacking})
+    means, gaps = tables(folder)[:2]
+    assert "sst2 accuracy" in means[0] and "sst2 accuracy" not in gaps[0]
+    assert len(means) == len(gaps) == 1 + len([first, *others])
+
+
+def test_a_loss_under_the_base_s_masks_says_so(tmp_path: Path) -> None:
+    folder, note = study(tmp_path / "s"), "is under the same masks"
+    assert note not in page(read(folder)).markdown()
+    for own in (False, True):
+        told = {"scores": {}, "base_masks": own}
+        (folder / "cells/single/seed-1/measured.json").write_text(json.dumps(told))
+        assert (note in page(read(folder)).markdown()) == own
+
+
+def test_a_study_that_has_just_begun_has_a_page(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", scores={})
+    write_page(folder)
+    text = (folder / "page.md").read_text(encoding="utf-8")
+    assert "No cell is done yet." in text and "0 of 9 cells" in text
+    assert "nan" not in text.lower() and (folder / "page.html").exists()
+
+
+def test_a_score_that_is_no_number_was_not_measured(tmp_path: Path) -> None:
+    runaway = {**SCORES["dynamic"][0], "held_out.masked_lm": math.nan}  # type: ignore[dict-item]
+    folder = study(tmp_path / "s", scores={**SCORES, "dynamic": [runaway]})
+    assert read(folder).scores("dynamic", "held_out.masked_lm") == {}
+
+
+def test_markdown_says_the_same(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    write_page(folder)
+    text = (folder / "page.md").read_text(encoding="utf-8")
+    found = Tables((folder / "page.html").read_text(encoding="utf-8")).tables
+    cells = [cell for table in found for row in table for cell in row]
+    assert "one copy <b>for ever</b>" in cells and "<b>" not in text
+    assert all(plain(cell) in text for cell in cells)
+
+
+def test_names_are_never_markup(tmp_path: Path) -> None:
+    text = page(read(study(tmp_path / "s"))).html()
+    assert "<b>for ever" not in text and "&lt;b&gt;for ever" in text
+
+
+def test_costs_are_told_and_shared_runs_counted_once(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    result = Run(folder).result()
+    assert result is not None
+    for cell in result["cells"]:
+        cell["tuning_seconds"] = 30.0
+        cell["pretrained_by"] = "static" if cell["variant"] == "dynamic" else cell["variant"]
+    result["cells"][0]["tokens"] = 4_040_000
+    Run(folder).write_result(result)
+    text = page(read(folder)).markdown()
+    assert "| dynamic | 3 | 4.4 | 40 | 4 | 2.4 | 1.52 | 0.5 |" in text
+    minutes = (2 * (90 + 91 + 92) + 9 * 30) / 60
+    assert f"In all {minutes:.1f} minutes; shared pretraining counts once." in text
+    assert "equal tokens: they differ by at most 1.0 %" in text
+
+
+def test_a_budget_of_steps_is_told_as_equal_steps(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    (folder / "plan.json").write_text(json.dumps({**plan, "equal": "steps"}), encoding="utf-8")
+    text = page(read(folder)).markdown()
+    assert "with equal steps." in text and "equal steps: they differ by at most 0.0 %" in text
+
+
+def test_the_page_says_how_to_do_it_again(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    words = shlex.split(command(read(folder)))
+    assert words[:3] == ["clozelab", "study", str(folder / "study.toml")]
+    assert "--data corpus:1 --size tiny --budget 30m --seeds 3" in " ".join(words)
+    assert ["commit", "abc"] in tables(folder)[-1]
+
+
+def test_the_page_says_what_all_variants_share(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    assert "The base is the recipe bert without changes." in page(read(folder)).markdown()
+    file = folder / "study.toml"
+    text = file.read_text(encoding="utf-8")
+    base = 'recipe = "bert"\nset = ["masking.rate=0.3"]\nfinetune = ["epochs=2", "rate=1e-4"]'
+    file.write_text(text.replace('recipe = "bert"', base, 1), encoding="utf-8")
+    told = page(read(folder)).markdown()
+    assert "The base is the recipe bert with masking.rate=0.3." in told
+    assert "follows the usual protocol with epochs=2 and rate=1e-4." in told
+
+
+def test_a_band_reaches_as_far_as_every_curve() -> None:
+    mean, band = mean_and_band([[(1, 4.0), (2, 3.0), (4, 2.0)], [(1, 6.0), (3, 4.0)]])
+    assert mean == [(1, 5.0), (2, 4.0), (3, 3.25)]
+    assert band == [(1, 4.0, 6.0), (2, 3.0, 5.0), (3, 2.5, 4.0)]
+    assert mean_and_band([[(1, 4.0), (2, 3.0)]])[0] == [(1, 4.0), (2, 3.0)]
+
+
+def test_curves_have_bands_of_several_seeds_only(tmp_path: Path) -> None:
+    several = page(read(study(tmp_path / "s"))).html()
+    first = {name: scores[:1] for name, scores in SCORES.items()}
+    one = page(read(study(tmp_path / "t", scores=first))).html()
+    assert several.count("<polygon") == 3 and one.count("<polygon") == 0
+    assert several.count("<polyline") == one.count("<polyline") == 3
+
+
+def test_what_a_claim_allows_is_drawn_beside_zero(tmp_path: Path) -> None:
+    allowed = one_claim(more="margin = 9.0")
+    text = page(read(study(tmp_path / "s", text=allowed))).html()
+    places = re.findall('class="mark" x1="([^"]*)"', text)
+    assert len(places) == 2 and all(0 < float(one) < 640 for one in places)
+    assert "the margin is −9.00" in text
+
+
+def test_the_command_knows_a_study_when_it_sees_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study(tmp_path / "s")
+    assert main(["report", "s", "--out", "p.html"]) == 0
+    text = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert "<h1>Static against dynamic masking</h1>" in text and "refresh" not in text
+    assert main(["report", "s", "s", "--out", "q.html"]) == 2
+    assert "name it alone" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(UserError, match="has no run"):
+        gather([tmp_path])  # a study among other folders is not taken for a run
+
+
+def test_a_page_is_followed_until_the_cells_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, place = tmp_path / "s", tmp_path / "p.html"
+    study(folder, scores={**SCORES, "single": SCORES["single"][:2]})
+    seen: list[str] = []
+
+    def later(seconds: float) -> None:
+        seen.append(place.read_text(encoding="utf-8"))
+        if len(seen) == 2:
+            result = Run(folder).result()
+            assert result is not None
+            result["cells"].append({"variant": "single", "seed": 2, "failed": "gave up"})
+            Run(folder).write_result(result)
+
+    monkeypatch.setattr(looking.time, "sleep", later)
+    assert main(["report", str(folder), "--out", str(place), "--follow"]) == 0
+    assert len(seen) == 2 and all('http-equiv="refresh" content="5"' in text for text in seen)
+    last = place.read_text(encoding="utf-8")
+    assert "refresh" not in last and "gave up" in last
+
+
+def test_an_interrupt_leaves_a_page_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "p.html"
+    study(tmp_path / "s", scores={})
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(looking.time, "sleep", interrupt)
+    assert main(["report", str(tmp_path / "s"), "--out", str(place), "--follow"]) == 0
+    assert "refresh" not in place.read_text(encoding="utf-8")
+
+
+def colours(dark: bool) -> dict[str, tuple[float, ...]]:
+    """The page's named colours as light of three kinds."""
+    style = (Path(document.__file__).parent / "page.css").read_text(encoding="utf-8")
+    light, night = style.split("@media screen and (prefers-color-scheme: dark)")
+    found = re.findall(r"--(\w+): #(\w{6})", night.split("}")[0] if dark else light)
+    channels = {
+        name: [int(code[at : at + 2], 16) / 255 for at in (0, 2, 4)] for name, code in found
+    }
+    return {
+        name: tuple(c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb)
+        for name, rgb in channels.items()
+    }
+
+
+def luminance(light: tuple[float, ...]) -> float:
+    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_and_lines_stand_out_from_the_paper(dark: bool) -> None:
+    found = {name: luminance(one) for name, one in colours(dark).items()}
+
+    def contrast(name: str) -> float:
+        a, b = sorted((found[name], found["paper"]))
+        return (b + 0.05) / (a + 0.05)
+
+    assert contrast("ink") > 7 and contrast("soft") > 4.5
+    assert all(contrast(f"s{number}") > 3 for number in range(8))
+
+
+# What the eye makes of red, green and blue light without one kind of cone (Machado et al. 2009).
+SIGHTS = {
+    "full": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
+    "protan": ((0.152, 1.053, -0.205), (0.115, 0.786, 0.099), (-0.004, -0.048, 1.052)),
+    "deutan": ((0.367, 0.861, -0.228), (0.280, 0.673, 0.047), (-0.012, 0.043, 0.969)),
+}
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_verdicts_and_lines_differ_for_every_sight(dark: bool, sight: str) -> None:
+    found = colours(dark)
+    seen = {
+        name: [max(0.0, sum(map(mul, row, light))) ** (1 / 2.2) for row in SIGHTS[sight]]
+        for name, light in found.items()
+    }
+    groups = [(0, 1, 2, 3), (4, 5, 6, 7), COLOURS.values()]  # the second are dashed
+    assert all(
+        math.dist(seen[f"s{a}"], seen[f"s{b}"]) > 0.18
+        for group in groups
+        for a, b in combinations(group, 2)
+    )

@@ -1,0 +1,144 @@
+"""Processes that work beside ours: told once to stop, they save; they never outlive us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import active_children
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+from support.interrupting import started
+
+from clozelab import interrupts
+from clozelab.errors import UserError
+from clozelab.runs.processes import workers
+
+SCRIPT = """
+import os, sys, time
+from pathlib import Path
+from clozelab.interrupts import stopping, terminable
+from clozelab.runs.processes import workers
+
+def work(place, saves):
+    with stopping() as stopped:
+        Path(place).write_text(str(os.getpid()))
+        while not (stopped() and saves):
+            time.sleep(0.02)
+        Path(f"{place}.saved").touch()
+
+if __name__ == "__main__":
+    with terminable(), workers(reuse=True) as processes:
+        jobs = [processes.submit(work, place, sys.argv[1] == "saves") for place in sys.argv[2:]]
+        for job in jobs:
+            job.result()
+"""
+
+
+def begun(folder: Path, word: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process whose two workers are at work, and their ids."""
+    script, places = folder / "script.py", [folder / "a", folder / "b"]
+    script.write_text(SCRIPT, encoding="utf-8")
+    process = started([sys.executable, str(script), word, *map(str, places)])
+    until(lambda: all(place.exists() and place.read_text() for place in places))
+    return process, [int(place.read_text()) for place in places]
+
+
+def until(so: Callable[[], bool]) -> None:
+    """Wait for something that happens at once, or never."""
+    end = time.monotonic() + 60
+    while not so():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended, also one that nobody has asked about yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    ("send", "sign"),
+    [
+        (os.killpg, signal.SIGINT),  # as a terminal does
+        (os.kill, signal.SIGINT),
+        (os.kill, signal.SIGTERM),
+        (os.kill, signal.SIGKILL),
+    ],
+)
+def test_whoever_is_told_to_stop_the_workers_save_once_and_end(
+    tmp_path: Path, send: Callable[[int, int], None], sign: signal.Signals
+) -> None:
+    process, pids = begun(tmp_path, "saves")
+    send(process.pid, sign)
+    _, said = process.communicate(timeout=60)
+    assert said.count("Traceback") <= 1 and "Process" not in said, said  # ours alone
+    until(lambda: all(map(is_gone, pids)))
+    assert (tmp_path / "a.saved").exists() and (tmp_path / "b.saved").exists()
+
+
+def test_workers_that_do_not_stop_end_with_their_parent_all_the_same(tmp_path: Path) -> None:
+    process, pids = begun(tmp_path, "goes on for ever")
+    process.kill()
+    process.communicate()
+    until(lambda: all(map(is_gone, pids)))
+    assert not (tmp_path / "a.saved").exists()
+
+
+def test_interrupted_twice_the_workers_are_ended(tmp_path: Path) -> None:
+    process, pids = begun(tmp_path, "goes on for ever")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)  # the first has been heard; were it not, the next would be the first
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+    process.communicate()
+    until(lambda: all(map(is_gone, pids)))
+
+
+def test_a_worker_that_an_interrupt_met_while_it_began_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[BaseProcess] = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        yield
+        begun.extend(active_children())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(interrupts, "held", held)
+    with workers(reuse=True) as processes, pytest.raises(KeyboardInterrupt):
+        processes.submit(abs, 1)
+    assert begun
+    until(lambda: not any(process.is_alive() for process in begun))
+
+
+def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() -> None:
+    with workers(reuse=True) as processes:
+        dead = processes.submit(signal.raise_signal, signal.SIGKILL)
+        alive = [processes.submit(abs, -number) for number in (1, 2)]
+        with pytest.raises(UserError, match=r"ended by itself \(SIGKILL; memory may have run out"):
+            dead.result()
+        assert [one.result() for one in alive] == [1, 2]
+        with pytest.raises(ZeroDivisionError) as caught:
+            processes.submit(divmod, 1, 0).result()
+        assert "in _serve" in caught.value.__notes__[0]  # where it was raised
+        pids = [processes.submit(os.getpid).result() for _ in range(2)]
+        assert pids[0] == pids[1] != os.getpid()
+
+
+def test_a_job_has_a_process_of_its_own_where_none_is_used_again() -> None:
+    with workers(reuse=False) as processes:
+        pids = [processes.submit(os.getpid).result() for _ in range(2)]
+    assert pids[0] != pids[1] and all(map(is_gone, pids))

@@ -1,0 +1,92 @@
+"""A study's cells in one file: the same study, the same page, and loose again when it goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.made_study import SCORES, study
+
+from clozelab.cli import main
+from clozelab.errors import UserError
+from clozelab.reporting.study import page
+from clozelab.studies.records import PACKED, pack, read, unpack
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    inside = (file for file in folder.rglob("*") if file.is_file() and file.name != ".lock")
+    own = {file.relative_to(folder).as_posix(): file.read_bytes() for file in inside}
+    return {name: content for name, content in own.items() if not name.endswith(".clozelab")}
+
+
+def test_a_packed_study_reads_as_the_loose_one_and_has_few_files(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s", begun=[("single", 2)], scores={**SCORES, "single": []})
+    (folder / "cells/dynamic/seed-0/measured.json").write_text('{"base_masks": true}')
+    before, loose = read(folder), files(folder)
+    pack(folder)
+    assert sorted(files(folder)) == [PACKED, "plan.json", "result.json", "study.toml"]
+    assert read(folder) == before and before.base_masks
+    assert page(read(folder)).html() == page(before).html()
+    assert main(["report", str(folder), "--out", str(tmp_path / "p.html")]) == 0
+    unpack(folder)
+    assert files(folder) == loose
+
+
+def test_packing_gives_the_same_bytes_and_takes_up_what_is_new(tmp_path: Path) -> None:
+    first, second = study(tmp_path / "a"), study(tmp_path / "b")
+    for folder in (first, second):
+        pack(folder)
+    assert (first / PACKED).read_bytes() == (second / PACKED).read_bytes()
+    pack(first)
+    assert (first / PACKED).read_bytes() == (second / PACKED).read_bytes()
+    newer = first / "cells/static/seed-0"
+    newer.mkdir(parents=True)
+    (newer / "result.json").write_text('{"seconds": 1.0}')
+    pack(first)
+    lines = [json.loads(line) for line in (first / PACKED).read_text().splitlines()]
+    assert {"file": "cells/static/seed-0/result.json", "text": '{"seconds": 1.0}'} in lines
+
+
+def test_a_kill_while_unpacking_loses_nothing(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    before = files(folder)
+    pack(folder)
+    packed = (folder / PACKED).read_bytes()
+    unpack(folder)
+    (folder / "cells/static/seed-1/result.json").unlink()  # it had not come so far
+    (folder / PACKED).write_bytes(packed)
+    unpack(folder)
+    assert files(folder) == before
+
+
+def test_only_records_are_packed(tmp_path: Path) -> None:
+    folder = study(tmp_path / "s")
+    weights = folder / "cells/static/seed-0/model.safetensors"
+    weights.write_bytes(b"\xff\xfe\x00")
+    before = files(folder)
+    with pytest.raises(UserError, match="safetensors: is not text"):
+        pack(folder)
+    assert files(folder) == before
+    with pytest.raises(UserError, match="is no study"):
+        pack(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"file": "cells/a"}',
+                                  '{"file": "cells/../../a", "text": ""}',
+                                  '{"file": "/tmp/a", "text": ""}'])  # fmt: skip
+def test_a_damaged_pack_is_refused_in_a_sentence(tmp_path: Path, line: str) -> None:
+    folder = study(tmp_path / "s")
+    (folder / PACKED).write_text(f"{line}\n")
+    for reads in (read, unpack, pack):
+        with pytest.raises(UserError, match="put back a copy"):
+            reads(folder)
+
+
+def test_recorded_studies_have_at_most_eight_files() -> None:
+    recorded = [file.parent for file in RESULTS.glob("*/study.toml")]
+    assert len(recorded) > 10
+    for folder in recorded:
+        assert len([file for file in folder.rglob("*") if file.is_file()]) <= 8, folder

@@ -1,0 +1,161 @@
+"""Words of a new text in an old tokenizer: found whole, and nothing else moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from support.texts import ATOMS, KINDS, copy, encoder, hard, literal, real, tokenizer, whole
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from clozelab.contracts import Mark
+from clozelab.errors import UserError
+from clozelab.text.extension import Extension, extended, pieces
+from clozelab.text.vocabulary import describe
+from clozelab.text.words import after_space, begins
+
+TEXT = [
+    "The plasmation of gastrology, a plasmation; gastrology! The abcdq42 and zq, zq, zq.",
+    "Gastrology's (plasmation) in the plasmation-like plasmation of plasmation",
+]
+WORDS = ["plasmation", "gastrology"]
+
+
+def made(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
+    return extended(copy(kind), iter(TEXT * times), words=words)
+
+
+def added(kind: str, more: Tokenizer) -> list[str]:
+    old = copy(kind).get_vocab()
+    table = more.get_vocab()
+    assert {word: table[word] for word in old} == old
+    names = sorted(table.keys() - old.keys(), key=table.__getitem__)
+    assert [table[name] for name in names] == list(range(len(old), len(table)))
+    return names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str) -> None:
+    more = made(kind)
+    names = added(kind, more)
+    bare = [name.strip("Ġ▁").removesuffix("</w>") for name in names]
+    assert [word for word in bare if word in WORDS] == WORDS
+    assert all(word.isalpha() for word in bare)
+    if kind == "char_bpe":  # merges on the way to a word are tokens too
+        assert all(any(word.endswith(part) for word in WORDS) for part in bare)
+    else:
+        assert bare[:2] == WORDS and all(len(word) >= 4 for word in bare)
+    for word, name in zip(bare, names, strict=True):
+        if word not in WORDS:
+            continue
+        found = encoder(more).encode([f"of {word}, ({word}) {word}"])
+        assert int((found.ids == more.token_to_id(name)).sum()) >= 2, word
+    assert describe(more).special.tolist() == describe(copy(kind)).special.tolist()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str) -> None:
+    more = made(kind)
+    plain, shared = literal(more), encoder(more)
+    assert len(shared._pattern.findall("one two, three")) > 1, "not cut into stretches any more"
+
+    def check(sentence: str) -> None:
+        found = shared.encode([sentence], characters=True)
+        wanted = whole(plain, sentence)
+        assert found.ids.tolist() == wanted.ids
+        firsts = after_space(sentence, [first for first, _ in wanted.offsets])
+        assert found.firsts is not None
+        assert found.firsts.tolist() == firsts
+        words = ((found.marks & Mark.WORD) != 0).tolist()
+        assert words[1:] == begins(sentence, firsts)[1:]
+
+    for text in [*TEXT, *real()[::40], "plasmationgastrology plasmations\nUnplasmation "]:
+        check(text)
+    for atom in ATOMS:
+        check(f"a plasmation{atom}gastrology {atom} plasmation")
+
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @given(hard, hard)
+    def any_text(one: str, two: str) -> None:
+        check(f"{one}plasmation{two} gastrology")
+
+    any_text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
+    more = made(kind)
+    names = [name.strip("Ġ▁").removesuffix("</w>") for name in added(kind, more)]
+    texts = [text for text in real() if not any(name in text.lower() for name in names)]
+    assert len(texts) > 400
+    one, two = (encoder(each).encode(texts) for each in (tokenizer(kind), more))
+    assert np.array_equal(one.ids, two.ids)
+    assert np.array_equal(one.marks, two.marks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_words_decode_to_what_they_were(kind: str) -> None:
+    old, more = copy(kind), made(kind)
+    for text in ("of plasmation and gastrology now", "plasmation"):
+        read = [each.decode(encoder(each).encode([text]).ids.tolist()) for each in (old, more)]
+        assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: str) -> None:
+    rare = added(kind, made(kind, times=3))
+    assert rare and not any("gastrology" in name for name in rare)
+    most = len(rare)
+    assert added(kind, made(kind, words=most)) == rare
+    assert len(added(kind, made(kind, words=most - 1))) < most
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str) -> None:
+    old = copy(kind)
+    names = added(kind, made(kind))
+    words = [name.strip("Ġ▁").removesuffix("</w>") for name in names]
+    skipped = len(encoder(old).encode(["of"]).ids)
+    plain = [encoder(old).encode([f"of {word}"]).ids.tolist()[skipped:] for word in words]
+    assert pieces(old, names) == plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_letters_of_any_script_make_words_but_ideographs_do_not(kind: str) -> None:
+    text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
+    more = extended(copy(kind), iter([text] * 10), words=9)
+    found = encoder(more).encode(["x naïvetés"])
+    new = set(range(copy(kind).get_vocab_size(), more.get_vocab_size()))
+    assert found.ids[-1] in new
+    assert new.isdisjoint(encoder(more).encode(["x 中国人民"]).ids.tolist())
+
+
+def test_an_extension_trains_like_any_tokenizer() -> None:
+    training = Extension(copy("wordpiece").to_str(), 1)
+    assert training.vocabulary == copy("wordpiece").get_vocab_size() + 1
+    assert training.train(iter(TEXT * 10)).token_to_id("plasmation") is not None
+
+
+def test_words_split_twice_as_in_the_files_of_albert_are_extended_too() -> None:
+    twice = copy("unigram")
+    twice.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    more = extended(twice, iter(TEXT * 10), words=9)
+    assert more.encode("of plasmation,", add_special_tokens=False).tokens[1] == "▁plasmation"
+
+
+def test_a_unigram_with_specials_behind_its_pieces_is_refused() -> None:
+    behind = copy("unigram")
+    behind.add_special_tokens(["<extra>"])
+    with pytest.raises(UserError, match="and specials behind its pieces cannot be given words"):
+        Extension(behind.to_str(), 5)
+
+
+def test_what_cannot_be_extended_is_refused_at_once() -> None:
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
+        Extension(words.to_str(), 5)
+    with pytest.raises(UserError, match="--extend 0: at least 1"):
+        Extension(copy("wordpiece").to_str(), 0)

@@ -1,0 +1,181 @@
+"""The loop: where losses begin, splits that change nothing, clipping, rates, lost numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from support.learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
+from torch import Tensor
+
+from clozelab.pretraining.job import PretrainTrainer
+from clozelab.runs.events import means
+from clozelab.training.loop import DivergedError, Prepared, measure, train
+
+torch.set_num_threads(1)
+SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert"]
+PAIRS = {"next_sentence", "sentence_order"}
+
+
+def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_losses_begin_at_chance(name: str) -> None:
+    trainer = PretrainTrainer(task(name, sequences=16), MACHINE, HERE)
+    job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
+    found = means(measure(trainer.model, [job()], HERE))
+    for objective, one in found.items():
+        if objective in PAIRS:
+            assert one["loss"] == pytest.approx(math.log(2), abs=0.1)
+        elif objective == "bidirectional_lm":
+            words = len(trainer.model.heads["bidirectional_lm"].bias)  # type: ignore[arg-type]
+            assert one["loss"] == pytest.approx(math.log(words), abs=0.3)
+        elif objective != "distillation":
+            size = trainer.recipe.tokenizer.vocabulary
+            assert size > 1000 and one["loss"] == pytest.approx(math.log(size), abs=0.3)
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> None:
+    found = []
+    more = ["objectives.0.samples=32768"] if name == "elmo" else []
+    for micro in (4, 2, 1):
+        given = task(name, *more, steps=3)
+        trainer = doubled(given, replace(MACHINE, micro_batch=micro))
+        jobs = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
+        assert max(len(one.batches) for one in jobs) >= {4: 1, 2: 2, 1: 3}[micro]
+        steps = list(train(trainer.train_state, jobs, HERE))
+        found.append((steps, weights(trainer)))
+    for steps, after in found[1:]:
+        for mine, other in zip(steps, found[0][0], strict=True):
+            assert mine.norm == pytest.approx(other.norm, rel=1e-9)
+            for objective, sums in other.sums.items():
+                assert mine.sums[objective] == pytest.approx(sums, rel=1e-9, abs=1e-9)
+        assert_close(after, found[0][1])
+
+
+def gradient(trainer: PretrainTrainer) -> dict[str, Tensor]:
+    """The gradients of the first step, caught before the optimisers use them."""
+    found: dict[str, Tensor] = {}
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+
+    def note(optimiser: torch.optim.Optimizer, *_: object) -> None:
+        for group in optimiser.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    found[names[parameter]] = parameter.grad.clone()
+
+    hooks = [one.register_step_pre_hook(note) for one in trainer.train_state.optimisers]
+    steps_of(trainer)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_an_objective_of_weight_nothing_teaches_nothing_and_is_still_measured() -> None:
+    both = doubled(task("bert", "objectives.1.weight=0", "optimiser.clip=0", steps=1))
+    given = task("bert", "optimiser.clip=0", steps=1)
+    first = replace(given.recipe, objectives=given.recipe.objectives[:1])
+    alone = doubled(replace(given, recipe=first))
+    alone.model.load_state_dict(
+        {k: v for k, v in both.model.state_dict().items() if k in alone.model.state_dict()}
+    )
+    mine, other = gradient(both), gradient(alone)
+    more = set(mine) - set(other)
+    assert more and all("next_sentence" in name and not mine[name].any() for name in more)
+    assert_close({name: mine[name] for name in other}, other)
+    trained = gradient(doubled(task("bert", "optimiser.clip=0", steps=1)))
+    assert any(not torch.equal(trained[name], other[name]) for name in other)
+    measured = doubled(task("bert", "objectives.1.weight=0", steps=1))
+    assert means(steps_of(measured)[0].sums)["next_sentence"]["loss"] > 0
+
+
+def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -> None:
+    found = {}
+    for clip in (0.0, 0.01):
+        trainer = doubled(task("bert", f"optimiser.clip={clip}", steps=1))
+        grads = gradient(trainer)
+        found[clip] = sum(float((one**2).sum()) for one in grads.values()) ** 0.5
+        told = steps_of(doubled(task("bert", f"optimiser.clip={clip}", steps=1)))[0].norm
+        assert told > 0.1
+        if not clip:
+            assert found[clip] == pytest.approx(told, rel=1e-9)
+    assert found[0.01] == pytest.approx(0.01, rel=1e-3)
+
+
+def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
+    trainer = PretrainTrainer(
+        task("bert", "schedule.warmup=2", "optimiser.rate=0.01", steps=6), MACHINE, HERE
+    )
+    schedule = trainer.recipe.schedule
+    assert [step.rate for step in steps_of(trainer)] == pytest.approx(
+        [0.01 * schedule.factor(step) for step in range(6)]
+    )
+
+
+@pytest.mark.parametrize("objective", ["masked_lm", "next_sentence"])
+def test_a_loss_that_is_no_number_names_its_step_and_objective(
+    objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = PretrainTrainer(task("bert", steps=5), MACHINE, HERE)
+    head = trainer.model.heads[objective]
+    calls = []
+
+    def broken(*given: object) -> dict[str, Tensor]:
+        calls.append(1)
+        sums = type(head).forward(head, *given)
+        return sums if len(calls) < 3 else {**sums, "loss": sums["loss"] * math.nan}
+
+    monkeypatch.setattr(head, "forward", broken)
+    jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
+    steps = train(trainer.train_state, jobs, HERE)
+    assert [next(steps).number, next(steps).number] == [1, 2]
+    assert all(torch.isfinite(p).all() for p in trainer.model.parameters())
+    with pytest.raises(DivergedError, match=rf"step 3: the loss of {objective} is nan"):
+        next(steps)
+
+
+def test_gradients_that_are_no_numbers_are_never_told_of_as_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = PretrainTrainer(task("bert", steps=2), MACHINE, HERE)
+    parameter = next(trainer.model.parameters())
+    parameter.register_hook(lambda gradient: gradient * math.inf)
+    jobs = (job() for job in trainer.steps.jobs(0, trainer.steps.start()))
+    with pytest.raises(DivergedError, match=r"step 1: the gradient's norm is (nan|inf)"):
+        next(train(trainer.train_state, jobs, HERE))
+
+
+def test_dropout_draws_anew_each_step_and_the_same_again() -> None:
+    def losses(seed: int) -> list[float]:
+        given = task("bert", "encoder.dropout=0.5", steps=3, seed=seed)
+        torch.manual_seed(99)
+        torch.rand(seed + 1)
+        return [
+            step.sums["masked_lm"]["loss"]
+            for step in steps_of(PretrainTrainer(given, MACHINE, HERE))
+        ]
+
+    assert losses(0) == losses(0) != losses(1)
+
+
+def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() -> None:
+    trainer = doubled(task("xlnet", steps=2))
+    jobs = trainer.steps.jobs(0, trainer.steps.start())
+    first, second = (replace(job(), factor=0.0) for job in jobs)
+    assert first.fresh and not second.fresh
+
+    def loss(steps: list[Prepared]) -> float:
+        *_, last = train(trainer.train_state, steps, HERE)
+        return last.sums["permutation_lm"]["loss"]
+
+    remembered = loss([first, second])
+    assert trainer.train_state.memory is not None
+    cut = loss([first, replace(second, fresh=True)])
+    assert cut != remembered
+    assert loss([replace(second, fresh=True)]) == cut  # whatever the memory held
+    assert loss([first, second]) == remembered
