@@ -80,6 +80,7 @@ def test_a_project_from_text_to_a_page(
         "roberta-masking", data=corpus, out="s", budget="1steps", seeds=1, tasks=[], **TINY, **ON
     )
     assert isinstance(study, clozelab.Study) and study.page.is_file()
+    assert clozelab.Run.open("a") == run and clozelab.Study("s").table() == study.table()
     assert len(study.table()) == len(study.result()["cells"]) and study.verdicts()
     page = clozelab.report([run, student, tuned], out="page.html", **quiet)
     assert page.read_text().startswith("<!doctype html>")

@@ -33,7 +33,10 @@ PAUSE = 5  # seconds between two writings of a page that is followed
 class Study:
     """A study's folder: what its cells came to, and what became of the paper's claims."""
 
-    path: Path
+    path: Path  # a string will do
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
 
     def result(self) -> dict[str, Any]:
         """What each cell came to: its scores and its cost."""

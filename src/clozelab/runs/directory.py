@@ -48,7 +48,10 @@ SETTINGS = (
 class Run:
     """One run's folder."""
 
-    path: Path
+    path: Path  # a string will do
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))
 
     @classmethod
     def create(cls, path: Path, *, recipe_toml: str, machine: Mapping[str, Any]) -> Run:
@@ -84,9 +87,9 @@ class Run:
             )
 
     @classmethod
-    def open(cls, path: Path) -> Run:
+    def open(cls, path: Path | str) -> Run:
         """A run that was started before."""
-        run = cls(path)
+        run = cls(Path(path))
         if not run.recipe_file.is_file():
             raise UserError(f"{path}: is no run, it has no recipe.toml; name the folder of a run")
         return run
