@@ -389,7 +389,7 @@ class Masking(Protocol):
 
 @dataclass
 class Counts:
-    """What a long job skipped, cut or mended, with the first place each happened."""
+    """What a long job skipped, cut or repaired, with the first place each happened."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)

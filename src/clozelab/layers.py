@@ -25,7 +25,7 @@ class Linear(nn.Linear):
 
 
 class Norm(nn.LayerNorm):
-    """A layer norm that reckons in the precision of its weights."""
+    """A layer norm that computes in the precision of its weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero mean, unit variance, then scale and shift."""

@@ -116,7 +116,7 @@ def test_the_line_ends_with_what_limits_the_run(
     waited: float, busy: float | None, peak: float | None, told: str
 ) -> None:
     console = Console(file=io.StringIO(), width=200)
-    bars = Progress(TextColumn("{task.fields[told]}"), console=console, disable=True)
+    bars = Progress(TextColumn("{task.fields[status]}"), console=console, disable=True)
     view = View(bars, Watch())
     recipe: Any = task("roberta").recipe
     view.begin(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
@@ -125,8 +125,8 @@ def test_the_line_ends_with_what_limits_the_run(
         clock = {"waited": waited, "slack": 0.5, "busy": busy}
         view.step(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
     (task_,) = bars.tasks
-    assert task_.fields["told"].startswith("masked_lm 7.000 · 2,500 tokens/s")
-    assert task_.fields["told"].endswith(told)
+    assert task_.fields["status"].startswith("masked_lm 7.000 · 2,500 tokens/s")
+    assert task_.fields["status"].endswith(told)
 
 
 def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
@@ -137,7 +137,7 @@ def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
     for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):
         view.step(Step(number, {}, 0.0, 0.0, 1000, seconds))
     speed = 1000 * (1 + 0.9 + 0.81) / (3 + 0.9 + 0.81)
-    assert bars.tasks[0].fields["told"] == f" · {speed:,.0f} tokens/s · arithmetic-bound"
+    assert bars.tasks[0].fields["status"] == f" · {speed:,.0f} tokens/s · arithmetic-bound"
 
 
 # The plateau

@@ -77,7 +77,7 @@ def _follow(order: Any, watch: Watch) -> dict[str, Any]:
 
     record: dict[str, Any] = {}
     with watch.bars() as bars:
-        task = bars.add_task("setting up", total=None, told="")
+        task = bars.add_task("setting up", total=None, status="")
         for event in bench(order):
             watch.tell(event)
             if isinstance(event, Finished):
@@ -88,7 +88,7 @@ def _follow(order: Any, watch: Watch) -> dict[str, Any]:
                     description=f"row {event.row + 1} of {event.rows}",
                     completed=event.row * event.turns + event.done,
                     total=event.rows * event.turns,
-                    told=event.what,
+                    status=event.what,
                 )
             else:
                 watch.warn(event.text)

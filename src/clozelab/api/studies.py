@@ -166,23 +166,23 @@ def _watch(running: Iterator[StudyEvent], plan: StudyPlan, place: Path, watch: W
 
     failed, cells = list[str](), plan.request.cells()
     with resumable(running), watch.bars() as bars:
-        everything = bars.add_task("cells", total=len(cells), told="")
+        everything = bars.add_task("cells", total=len(cells), status="")
         view = _Cell(bars, watch)
-        for told in running:
-            watch.tell(told)
+        for event in running:
+            watch.tell(event)
             bars.update(everything, completed=_done(place))
-            if isinstance(told, CellStarted):
-                watch.say(told.cell.name, style="bold")
-            elif isinstance(told, CellFinished):
+            if isinstance(event, CellStarted):
+                watch.say(event.cell.name, style="bold")
+            elif isinstance(event, CellFinished):
                 view.end()
-                if told.failed is not None:
-                    failed.append(told.cell.name)
-                    watch.warn(f"{told.cell.name} failed: {told.failed}")
+                if event.failed is not None:
+                    failed.append(event.cell.name)
+                    watch.warn(f"{event.cell.name} failed: {event.failed}")
                 bars.update(everything, completed=_done(place))
-                if told.seed_is_done:
+                if event.seed_is_done:
                     write_page(place)
             else:
-                view.show(told.stage, told.event)
+                view.show(event.stage, event.event)
     write_page(place)
     watch.tell(Study(place))
     watch.say(f"{place / 'page.html'}: {_done(place)} of {len(cells)} cells")
@@ -267,7 +267,7 @@ def report(
                 time.sleep(PAUSE)
                 page, what, going = _page(folders, title)
         except KeyboardInterrupt:
-            pass  # what is told last stands, and no longer loads itself
+            pass  # the last page stands, and no longer reloads itself
     write_text(place, page.written(place))
     watch.say(f"{place}: {what}")
     return place

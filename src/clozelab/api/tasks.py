@@ -131,7 +131,7 @@ def _watch(running: Iterator[Happened], plan: Plan, place: Path, watch: Watch) -
     many, heard, sign = len(plan.orders()), set[str](), 0
     with resumable(running), watch.bars() as bars:
         done = many - sum(1 for one in plan.orders() if Run(place / one.name).result() is None)
-        trials = bars.add_task("runs", total=many, completed=done, told="") if many > 1 else None
+        trials = bars.add_task("runs", total=many, completed=done, status="") if many > 1 else None
         view: View | None = None
         for happened in running:
             watch.tell(happened)

@@ -75,7 +75,7 @@ class Watch:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
@@ -183,7 +183,7 @@ class View:
             f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,} tokens"
         )
         self.task = self.bars.add_task(
-            event.name, total=event.steps, completed=event.first, told=""
+            event.name, total=event.steps, completed=event.first, status=""
         )
 
     def step(self, event: Step) -> None:
@@ -195,33 +195,33 @@ class View:
         # The first step compiles; recent steps count most.
         keep = 0.0 if event.number - self._first() <= FIRST_TIMED else 0.9
         self.spent = (self.spent or StepTimes()).then(event, keep=keep)
-        told = f"{losses} · {self.spent.speed:,.0f} tokens/s"
+        status = f"{losses} · {self.spent.speed:,.0f} tokens/s"
         if self.began is not None:
             flops, peak = self.began.flops_a_token, self.began.peak
-            told += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
-            found = bottleneck(self.spent, flops_a_token=flops, peak=peak)
-            told += f" · {found.word}-bound" if found else ""
+            status += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
+            limit = bottleneck(self.spent, flops_a_token=flops, peak=peak)
+            status += f" · {limit.word}-bound" if limit else ""
         if self.task is not None:
-            self.bars.update(self.task, completed=event.number, told=told)
+            self.bars.update(self.task, completed=event.number, status=status)
 
     def scored(self, event: Scored) -> None:
         """A line with the scores on the dev set."""
-        told = ", ".join(
-            f"{name.replace('_', ' ')} {one:.2f}" for name, one in event.scores.items()
+        scores = ", ".join(
+            f"{name.replace('_', ' ')} {score:.2f}" for name, score in event.scores.items()
         )
-        self.watch.say(f"step {event.step:,}: dev {told}")
+        self.watch.say(f"step {event.step:,}: dev {scores}")
 
     def evaluated(self, event: Evaluated) -> None:
         """A line with the losses on held-out text."""
         from clozelab.runs.events import means
 
-        told = ", ".join(
-            f"{name} {one['loss']:.3f} ({one['accuracy']:.1%} right)"
-            if "accuracy" in one
-            else f"{name} {one['loss']:.3f}"
-            for name, one in means(event.sums).items()
+        losses = ", ".join(
+            f"{name} {mean['loss']:.3f} ({mean['accuracy']:.1%} right)"
+            if "accuracy" in mean
+            else f"{name} {mean['loss']:.3f}"
+            for name, mean in means(event.sums).items()
         )
-        self.watch.say(f"step {event.step:,}: held out {told}")
+        self.watch.say(f"step {event.step:,}: held out {losses}")
 
     def _first(self) -> int:
         return self.began.first if self.began else 0
