@@ -21,6 +21,7 @@ FLOORS = (
     ("api",),
     ("reporting", "benching"),
     ("studies",),
+    ("scoring",),
     ("pretraining", "finetuning"),
     ("models",),
     ("runs",),

@@ -62,14 +62,18 @@ ALLOWED: dict[str, set[str]] = {
     "finetuning.heads": GROUND | {"finetuning"},
     "finetuning.metrics": GROUND | {"finetuning"},
     "finetuning.files": GROUND | {"finetuning"},
-    "studies": BELOW | {"models", "pretraining", "finetuning"},
+    # Scores are computed of the same labelled files and by the same metrics as tuned models'.
+    "scoring": BELOW | {"models", "finetuning.files", "finetuning.kinds", "finetuning.metrics"},
+    "studies": BELOW | {"models", "pretraining", "finetuning", "scoring"},
     "benching": BELOW | {"models", "pretraining"},
     "reporting": GROUND
     | {"text", "config", "runs.directory", "runs.record", "studies", "__init__"},
     "api": BELOW
-    | {"models", "pretraining", "finetuning", "studies", "benching", "reporting", "options"},
+    | {"models", "pretraining", "finetuning", "scoring", "studies", "benching", "reporting"}
+    | {"options"},
     "cli": BELOW
-    | {"api", "options", "pretraining", "finetuning", "studies", "reporting", "__init__"},
+    | {"api", "options", "pretraining", "finetuning", "scoring", "studies", "reporting"}
+    | {"__init__"},
     "__main__": {"cli", "training"},
     "testing": GROUND | PARTS | {"config"},
     "__init__": set(),

@@ -1,0 +1,1 @@
+"""What a model knows without being tuned: likelihoods, minimal pairs, cloze facts, probes."""
