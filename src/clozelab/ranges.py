@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from clozelab.errors import UserError
 
@@ -57,6 +57,13 @@ class Checked:
 
     def __post_init__(self) -> None:
         check(self)
+
+
+class Part(Checked):
+    """A part of a recipe: checked, with what it provides to other parts and needs of them."""
+
+    provides: ClassVar[frozenset[str]] = frozenset()
+    needs: ClassVar[frozenset[str]] = frozenset()
 
 
 def check(part: object) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from clozelab.blocks.full_sentences import FullSentences
+from clozelab.blocks.sentences import FullSentences
 from clozelab.config import slots
 from clozelab.contracts import Blocks, Documents, Hidden, Plan, Vocabulary
 from clozelab.masking.token import Token

@@ -1,12 +1,8 @@
-"""Documents → blocks: one file per input format, planned for a pass, gathered by number."""
+"""Documents → blocks: the input formats, planned for a pass, gathered by number."""
 
-from clozelab.blocks.causal import Causal
-from clozelab.blocks.doc_sentences import DocSentences
-from clozelab.blocks.full_sentences import FullSentences
-from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.sentence_order import SentenceOrderPair
-from clozelab.blocks.sentence_pair import SentencePair
-from clozelab.blocks.stream_pair import StreamPair
+from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair, SentencePair
+from clozelab.blocks.sentences import DocSentences, FullSentences
+from clozelab.blocks.stream import Causal, StreamPair
 from clozelab.blocks.words import WordSentences
 
 PARTS: dict[str, type] = {

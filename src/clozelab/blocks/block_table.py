@@ -1,32 +1,127 @@
-"""A plan held as a table: a block is a few stretches of the store, gathered when asked for."""
+"""What the formats of sentences share: the order in which sentences are visited, and a plan held as
+a table, in which a block is a few stretches of the store, gathered when asked for.
+
+Documents are shuffled once by the key, sentences never, unless the comparison with a corpus of
+shuffled sentences is wanted (BERT §3.1: document-level text is critical).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from functools import cached_property
+from typing import Annotated, Literal
 
 import numpy as np
 
-from clozelab.blocks.visit_order import VisitOrder
 from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark
 from clozelab.errors import UserError
-from clozelab.packed import ranges
+from clozelab.keys import mix, root
+from clozelab.packed import offsets, ranges
 from clozelab.ranges import at_least
 
 Length = Annotated[int, at_least(3, "a block holds at least 3 tokens")]
+ShuffleUnit = Literal["documents", "sentences"]
+
+_WINDOW = 1 << 20  # entries of a chain held as Python numbers at a time
+
+
+def draw(key: int, purpose: str) -> int:
+    """The key of one kind of draw under a plan's key."""
+    return int(mix(key, root(0, purpose)))
 
 
 @dataclass(frozen=True)
-class Parts:
+class VisitOrder:
+    """Entries (sentences, or parts of over-long ones) in visiting order."""
+
+    starts: Ints  # [M] first token in the documents
+    sizes: Ints  # [M] tokens
+    documents: Ints  # [M] the document in visiting order, ascending
+    bounds: Ints  # [D + 1] first entry of each document
+    split: int = 0  # sentences that were split
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def running(self) -> Ints:
+        """[M + 1] tokens before each entry."""
+        return offsets(self.sizes)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """[M] the entry after the last of each entry's document."""
+        return self.bounds[self.documents + 1]
+
+
+def visit_order(
+    documents: Documents, key: int, *, order: ShuffleUnit, longest: int | None
+) -> VisitOrder:
+    """Lay out the visit; sentences of more than `longest` tokens become several entries."""
+    count = np.diff(documents.documents)
+    visit = np.argsort(mix(key, np.arange(len(documents))), kind="stable")
+    sentence = ranges(np.asarray(documents.documents[:-1])[visit], count[visit])
+    document = np.repeat(np.arange(len(documents)), count[visit])
+    if order == "sentences":
+        # The shuffled corpus keeps its documents' sizes and deals the sentences anew.
+        sentence = sentence[np.argsort(mix(mix(key, -1), sentence), kind="stable")]
+    bounds = np.asarray(documents.sentences)
+    starts, sizes = bounds[sentence], bounds[sentence + 1] - bounds[sentence]
+    split = 0
+    if longest is not None:
+        parts = -(-sizes // longest)
+        split = int((parts > 1).sum())
+        part = ranges(np.zeros_like(parts), parts)
+        starts = np.repeat(starts, parts) + part * longest
+        sizes = np.minimum(np.repeat(sizes, parts) - part * longest, longest)
+        document = np.repeat(document, parts)
+    return entries(starts, sizes, document, split=split)
+
+
+def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> VisitOrder:
+    """A visit of some entries; empty ones, and documents left without any, are dropped."""
+    filled = sizes > 0
+    starts, sizes, document = starts[filled], sizes[filled], document[filled]
+    new = np.ones(len(document), dtype=bool)
+    new[1:] = document[1:] != document[:-1]
+    bounds = np.append(np.flatnonzero(new), len(document))
+    return VisitOrder(starts, sizes, np.cumsum(new) - 1, bounds, split)
+
+
+def chain(following: Ints) -> Ints:
+    """The entries met from entry 0 on when each leads to its `following` one, to the end."""
+    assert (following > np.arange(len(following))).all(), "a chain that stands still never ends"
+    windows: list[Ints] = []
+    at, total = 0, len(following)
+    while at < total:
+        base = at
+        window = following[base : base + _WINDOW].tolist()
+        met: list[int] = []
+        limit = base + len(window)
+        while at < limit:
+            met.append(at)
+            at = window[at - base]
+        windows.append(np.array(met, dtype=np.int64))
+    return np.concatenate(windows) if windows else np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Segments:
     """The segments of all blocks, before they are cut into contiguous pieces."""
 
     block: Ints  # ascending
-    segment: Ints
-    first: Ints  # first entry of the walk
+    segment: Ints  # its number in the block
+    first: Ints  # first entry of the visit
     last: Ints  # the entry after the last
     front: Ints  # tokens dropped at the front
     back: Ints  # tokens dropped at the back
+
+    @classmethod
+    def undivided(cls, first: Ints, last: Ints) -> Segments:
+        """One segment a block."""
+        zero = np.zeros_like(first)
+        return cls(np.arange(len(first)), zero, first, last, zero, zero)
 
 
 @dataclass(frozen=True)
@@ -53,10 +148,10 @@ class BlockTable:
         closes = self.closes[piece]
         opens = np.zeros(len(piece), dtype=np.int64)
         opens[np.cumsum(pieces) - pieces] = 1
-        laid = opens + sizes + closes
-        ends = np.cumsum(laid)
-        special = np.zeros(int(laid.sum()), dtype=bool)
-        cls, sep = (ends - laid)[opens > 0], (ends - 1)[closes]
+        widths = opens + sizes + closes  # of the pieces with their specials
+        ends = np.cumsum(widths)
+        special = np.zeros(int(widths.sum()), dtype=bool)
+        cls, sep = (ends - widths)[opens > 0], (ends - 1)[closes]
         special[cls] = special[sep] = True
         source = ranges(self.starts[piece], sizes)
         ids = np.empty(len(special), dtype=np.int32)
@@ -69,7 +164,7 @@ class BlockTable:
             ids=ids,
             starts=np.append(cls, len(special)),
             marks=marks,
-            segments=np.repeat(self.segments[piece], laid),
+            segments=np.repeat(self.segments[piece], widths),
             fixed=special,
             numbers=np.asarray(numbers, dtype=np.int64),
             labels=None if self.labels is None else self.labels[numbers],
@@ -79,52 +174,48 @@ class BlockTable:
 def tabulate(
     documents: Documents,
     visits: VisitOrder,
-    parts: Parts,
+    segments: Segments,
     *,
     labels: Ints | None = None,
     notes: Mapping[str, float] | None = None,
 ) -> BlockTable:
-    """Cut the parts of all blocks into contiguous pieces; a separator ends a part or a document."""
-    if not len(parts.block):
+    """Cut the segments of all blocks into contiguous pieces.
+
+    A separator ends a segment or a document. The number of blocks and of split sentences is added
+    to `notes`.
+    """
+    if not len(segments.block):
         raise UserError(
             "the corpus gives not one block of this format: add text, or use shorter blocks"
             " (blocks.length)"
         )
-    entries = parts.last - parts.first
-    entry = ranges(parts.first, entries)
-    part = np.repeat(np.arange(len(entries)), entries)
-    total = visits.running[parts.last] - visits.running[parts.first]
-    before = visits.running[entry] - visits.running[parts.first][part]
-    after = total[part] - before - visits.sizes[entry]
-    starts = visits.starts[entry] + np.clip(parts.front[part] - before, 0, visits.sizes[entry])
+    entry_count = segments.last - segments.first
+    entry = ranges(segments.first, entry_count)
+    row = np.repeat(np.arange(len(entry_count)), entry_count)  # the segment of each entry
+    total = visits.running[segments.last] - visits.running[segments.first]
+    before = visits.running[entry] - visits.running[segments.first][row]
+    after = total[row] - before - visits.sizes[entry]
+    starts = visits.starts[entry] + np.clip(segments.front[row] - before, 0, visits.sizes[entry])
     stops = visits.starts[entry] + visits.sizes[entry]
-    stops = stops - np.clip(parts.back[part] - after, 0, visits.sizes[entry])
-    some = stops > starts
-    starts, stops, part, entry = starts[some], stops[some], part[some], entry[some]
-    new_part = np.ones(len(part), dtype=bool)
-    new_part[1:] = part[1:] != part[:-1]
-    new_document = np.zeros(len(part), dtype=bool)
-    new_document[1:] = visits.documents[entry[1:]] != visits.documents[entry[:-1]]
-    breaks = new_part | new_document
+    stops = stops - np.clip(segments.back[row] - after, 0, visits.sizes[entry])
+    filled = stops > starts
+    starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
+    parted = np.ones(len(row), dtype=bool)  # a segment or a document begins
+    parted[1:] = row[1:] != row[:-1]
+    parted[1:] |= visits.documents[entry[1:]] != visits.documents[entry[:-1]]
+    breaks = parted.copy()
     breaks[1:] |= starts[1:] != stops[:-1]
     begin = np.flatnonzero(breaks)
-    end = np.append(begin[1:], len(part)) - 1
-    closes = np.append((new_part | new_document)[begin[1:]], True)
-    block = parts.block[part[begin]]
-    first = np.searchsorted(block, np.arange(int(parts.block[-1]) + 2))
+    end = np.append(begin[1:], len(row)) - 1
+    block = segments.block[row[begin]]
+    first = np.searchsorted(block, np.arange(int(segments.block[-1]) + 2))
     return BlockTable(
         documents=documents,
         starts=starts[begin],
         stops=stops[end],
-        segments=parts.segment[part[begin]].astype(np.uint8),
-        closes=closes,
+        segments=segments.segment[row[begin]].astype(np.uint8),
+        closes=np.append(parted[begin[1:]], True),
         first=first,
         labels=labels,
-        notes=notes or {},
+        notes={"blocks": len(first) - 1, **(notes or {}), "sentences split": visits.split},
     )
-
-
-def singles(first: Ints, last: Ints) -> Parts:
-    """One undivided part a block."""
-    zero = np.zeros_like(first)
-    return Parts(np.arange(len(first)), zero, first, last, zero, zero)

@@ -1,21 +1,191 @@
-"""What the pair formats share: chunks of sentences, random partners, and trimming to length."""
+"""Pairs `[CLS] A [SEP] B [SEP]`: is B the next text (BERT, RoBERTa), or were they swapped (ALBERT)?
+
+All three formats draw by entry: which chunk of sentences would begin there, and which partner it
+would get. Then the chain of chunks is followed, and the two segments are trimmed to the length.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.block_table import Parts
-from clozelab.blocks.visit_order import VisitOrder
-from clozelab.contracts import Bools, Ints
+from clozelab.blocks.block_table import (
+    BlockTable,
+    Segments,
+    ShuffleUnit,
+    VisitOrder,
+    chain,
+    draw,
+    tabulate,
+    visit_order,
+)
+from clozelab.contracts import Bools, Documents, Ints
 from clozelab.errors import UserError
-from clozelab.keys import mix, randint, root, uniform
-from clozelab.ranges import at_least
+from clozelab.keys import coin_flips, mix, randint, uniform
+from clozelab.ranges import Part, Share, at_least
 
 PairLength = Annotated[int, at_least(5, "two segments need at least 5 tokens")]
 Negatives = Literal["other_document", "same_document"]
+Side = tuple[Ints, Ints]  # of every block: a segment's first entry, and the entry after its last
+
+_SPECIALS = 3
+_REDRAWS = 10  # of a random document, in the published code of BERT and ALBERT
+
+
+@dataclass(frozen=True)
+class SegmentPair(Part):
+    """SEGMENT-PAIR + NSP (BERT §3.1): two stretches of sentences; label 1: B is from elsewhere.
+
+    A chunk of one sentence has no next half: `single = "force"` gives it a random partner,
+    "skip" makes no block of it. `negatives = "same_document"` draws the harder partners from the
+    same document. `compat = "google"` is the published code: one target length for a document,
+    ten redraws of another document, over-long sentences truncated rather than split.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"next"})
+
+    length: PairLength = 512  # the most tokens of a block, specials included
+    short: Share = 0.1  # of the blocks: they get a random shorter length
+    single: Literal["force", "skip"] = "force"
+    negatives: Negatives = "other_document"
+    order: ShuffleUnit = "documents"
+    compat: Literal["none", "google"] = "none"
+
+    def plan(self, documents: Documents, key: int) -> BlockTable:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        google = self.compat == "google"
+        room = self.length - _SPECIALS
+        visits = visit_order(documents, key, order=self.order, longest=None if google else room)
+        if not google:
+            _check_documents(visits, self.negatives, what="segment_pair")
+        parts = chunks(visits, key, room=room, short=self.short, by_document=google)
+        here = np.arange(len(visits))
+        single = parts.stop - here == 1
+        random = coin_flips(mix(draw(key, "coin"), here)) | single
+        skip = single & (self.single == "skip")
+        if self.negatives == "same_document":
+            possible = (here > visits.bounds[visits.documents]) | (parts.stop < visits.ends)
+            random &= possible
+            skip |= single & ~possible
+        met = chain(np.where(random & ~skip, parts.cut, parts.stop))
+        at = met[~skip[met]]
+        second = self._second(visits, parts, key, at=at, random=random[at])
+        notes = {
+            "random": _share(random[at]),
+            "forced": _share(parts.stop[at] - at == 1),
+            "single sentences skipped": len(met) - len(at),
+        }
+        segments = trimmed(visits, key, at, sides=((at, parts.cut[at]), second), room=room)
+        labels = random[at].astype(np.int64)
+        return tabulate(documents, visits, segments, labels=labels, notes=notes)
+
+    def _second(
+        self, visits: VisitOrder, parts: Chunks, key: int, *, at: Ints, random: Bools
+    ) -> Side:
+        """The second segment of each block: the chunk's rest, or a run from elsewhere."""
+        begin, end = parts.cut[at].copy(), parts.stop[at].copy()
+        owner = at[random]
+        wanted = parts.target[owner] - (visits.running[parts.cut[owner]] - visits.running[owner])
+        if self.negatives == "same_document":
+            lowest = visits.bounds[visits.documents[owner]]
+            before, after = owner - lowest, visits.ends[owner] - parts.stop[owner]
+            pick = randint(mix(draw(key, "start"), owner), before + after)
+            first = np.where(pick < before, lowest + pick, parts.stop[owner] + pick - before)
+            limit = np.where(pick < before, owner, visits.ends[owner])
+        else:
+            redraws = _REDRAWS if self.compat == "google" else None
+            first, limit = _elsewhere(visits, key, owner, redraws=redraws)
+        begin[random], end[random] = first, _run_from(visits, first, wanted, limit=limit)
+        return begin, end
+
+
+@dataclass(frozen=True)
+class SentencePair(Part):
+    """SENTENCE-PAIR + NSP (RoBERTa §4.2): one sentence each; every sentence is A once.
+
+    Label 1: B is not the next sentence. A document's last sentence has no next one:
+    `last = "skip"` keeps the coin fair, "random" gives it a random partner.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"next"})
+
+    length: PairLength = 512  # the most tokens of a block, specials included
+    last: Literal["skip", "random"] = "skip"
+    negatives: Negatives = "other_document"
+    order: ShuffleUnit = "documents"
+
+    def plan(self, documents: Documents, key: int) -> BlockTable:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        visits = visit_order(documents, key, order=self.order, longest=None)
+        _check_documents(visits, self.negatives, what="sentence_pair")
+        here = np.arange(len(visits))
+        ending = here + 1 == visits.ends
+        at = here if self.last == "random" else here[~ending]
+        random = coin_flips(mix(draw(key, "coin"), at)) | ending[at]
+        if self.negatives == "same_document":  # a document of two sentences has no third to draw
+            random &= visits.ends[at] - visits.bounds[visits.documents[at]] > 2 - ending[at]
+            at, random = at[random | ~ending[at]], random[random | ~ending[at]]
+        second = at + 1
+        second[random] = self._partner(visits, key, at[random])
+        notes = {"random": _share(random), "last sentences skipped": len(visits) - len(at)}
+        sides = ((at, at + 1), (second, second + 1))
+        segments = trimmed(visits, key, at, sides=sides, room=self.length - _SPECIALS)
+        labels = random.astype(np.int64)
+        return tabulate(documents, visits, segments, labels=labels, notes=notes)
+
+    def _partner(self, visits: VisitOrder, key: int, at: Ints) -> Ints:
+        """A random sentence for each: of another document, or of this one but not A or its next."""
+        if self.negatives == "other_document":
+            return _elsewhere(visits, key, at)[0]
+        lowest = visits.bounds[visits.documents[at]]
+        taken = np.where(at + 1 == visits.ends[at], 1, 2)
+        count = visits.ends[at] - lowest - taken
+        pick = lowest + randint(mix(draw(key, "start"), at), count)
+        return np.where(pick >= at, pick + taken, pick)
+
+
+@dataclass(frozen=True)
+class SentenceOrderPair(Part):
+    """SOP (ALBERT §3.1): two consecutive segments of a document; label 1: they were swapped.
+
+    A chunk of one sentence is skipped; `compat = "albert"` is the published code, which gave it
+    a partner from another document and label 1.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"order"})
+
+    length: PairLength = 512  # the most tokens of a block, specials included
+    short: Share = 0.1  # of the blocks: they get a random shorter length
+    order: ShuffleUnit = "documents"
+    compat: Literal["none", "albert"] = "none"
+
+    def plan(self, documents: Documents, key: int) -> BlockTable:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        albert = self.compat == "albert"
+        room = self.length - _SPECIALS
+        visits = visit_order(documents, key, order=self.order, longest=None if albert else room)
+        parts = chunks(visits, key, room=room, short=self.short, by_document=albert)
+        met = chain(parts.stop)
+        single = parts.stop[met] - met == 1
+        at = met if albert else met[~single]
+        swapped = labels = coin_flips(mix(draw(key, "coin"), at))
+        first, second = (at, parts.cut[at]), (parts.cut[at].copy(), parts.stop[at].copy())
+        if albert:
+            alone = at[single]
+            begin, limit = _elsewhere(visits, key, alone, redraws=_REDRAWS)
+            wanted = parts.target[alone] - visits.sizes[alone]
+            second[0][single] = begin
+            second[1][single] = _run_from(visits, begin, wanted, limit=limit)
+            swapped, labels = swapped & ~single, swapped | single
+        sides = tuple(
+            (np.where(swapped, other[0], side[0]), np.where(swapped, other[1], side[1]))
+            for side, other in ((first, second), (second, first))
+        )
+        notes = {"swapped": _share(labels), "single sentences skipped": len(met) - len(at)}
+        segments = trimmed(visits, key, at, sides=(sides[0], sides[1]), room=room)
+        return tabulate(documents, visits, segments, labels=labels.astype(np.int64), notes=notes)
 
 
 @dataclass(frozen=True)
@@ -27,49 +197,47 @@ class Chunks:
     cut: Ints  # [M] the first entry of the second half
 
 
-def draw(key: int, purpose: str) -> int:
-    """The key of one kind of draw under a plan's key."""
-    return int(mix(key, root(0, purpose)))
-
-
 def chunks(visits: VisitOrder, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
     """Sentences from each entry on until they hold the target, or the document ends.
 
     The target is `room`, or with probability `short` a uniform number from 2 up; published code
     drew it once for each document (`by_document`).
     """
-    who = visits.documents if by_document else np.arange(len(visits))
-    is_short = uniform(mix(draw(key, "short"), who)) < short
-    target = np.where(is_short, 2 + randint(mix(draw(key, "target"), who), room - 1), room)
+    here = np.arange(len(visits))
+    drawer = visits.documents if by_document else here
+    is_short = uniform(mix(draw(key, "short"), drawer)) < short
+    target = np.where(is_short, 2 + randint(mix(draw(key, "target"), drawer), room - 1), room)
     stop = np.searchsorted(visits.running, visits.running[:-1] + target, side="left")
     stop = np.minimum(stop, visits.ends)
-    here = np.arange(len(visits))
     cut = here + 1 + randint(mix(draw(key, "cut"), here), np.maximum(stop - here - 1, 1))
     return Chunks(target, stop, np.minimum(cut, stop))
 
 
-def other_document(visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None) -> Ints:
-    """A document for each entry, uniform among the others; or, as published, after some redraws."""
+def _elsewhere(visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None) -> Side:
+    """A random entry of another document for each entry, and where that document ends.
+
+    The document is uniform among the others; or, as published, after some redraws of any.
+    """
     own, count = visits.documents[at], len(visits.bounds) - 1
     if redraws is None:
         other = randint(mix(draw(key, "document"), at), count - 1)
-        return np.asarray(other + (other >= own))
-    other = own
-    for attempt in range(redraws):
-        again = randint(mix(mix(draw(key, "document"), at), attempt), count)
-        other = np.where(other == own, again, other)
-    return other
+        other = other + (other >= own)
+    else:
+        other = own
+        for attempt in range(redraws):
+            again = randint(mix(mix(draw(key, "document"), at), attempt), count)
+            other = np.where(other == own, again, other)
+    lowest, limit = visits.bounds[other], visits.bounds[other + 1]
+    return lowest + randint(mix(draw(key, "start"), at), limit - lowest), limit
 
 
-def run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
+def _run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
     """The entry at which a run from `first` holds `wanted` tokens (at least one entry)."""
-    stop = np.searchsorted(
-        visits.running, visits.running[first] + np.maximum(wanted, 1), side="left"
-    )
-    return np.minimum(stop, limit)
+    tokens = visits.running[first] + np.maximum(wanted, 1)
+    return np.minimum(np.searchsorted(visits.running, tokens, side="left"), limit)
 
 
-def check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> None:
+def _check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> None:
     """Refuse to draw partners from other documents where there is only one."""
     if len(visits.bounds) - 1 == 1 and negatives == "other_document":
         raise UserError(
@@ -79,13 +247,15 @@ def check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> N
         )
 
 
+def _share(flags: Bools) -> float:
+    return float(flags.sum()) / max(len(flags), 1)
+
+
 def trim(first: Ints, second: Ints, *, room: int) -> tuple[Ints, Ints]:
     """How many tokens each side loses: one at a time from the longer, the second on ties."""
     over = np.maximum(first + second - room, 0)
     lead = np.minimum(over, np.abs(first - second))
-    rest = over - lead
-    longer = first > second
-    from_first = np.where(longer, lead, 0) + rest // 2
+    from_first = np.where(first > second, lead, 0) + (over - lead) // 2
     return from_first, over - from_first
 
 
@@ -105,35 +275,21 @@ def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
 
 
 def trimmed(
-    visits: VisitOrder,
-    key: int,
-    at: Ints,
-    *,
-    sides: tuple[tuple[Ints, Ints], tuple[Ints, Ints]],
-    room: int,
-) -> Parts:
-    """The two segments of every block as parts, trimmed to `room` tokens together."""
+    visits: VisitOrder, key: int, at: Ints, *, sides: tuple[Side, Side], room: int
+) -> Segments:
+    """The two segments of every block, trimmed to `room` tokens together."""
     sizes = [visits.running[stop] - visits.running[start] for start, stop in sides]
     losses = trim(sizes[0], sizes[1], room=room)
     front = [fronts(draw(key, f"front {side}"), at, loss) for side, loss in enumerate(losses)]
-    count = len(at)
-    both: dict[str, Ints] = {
-        "first": _weave(sides[0][0], sides[1][0]),
-        "last": _weave(sides[0][1], sides[1][1]),
-        "front": _weave(front[0], front[1]),
-        "back": _weave(losses[0] - front[0], losses[1] - front[1]),
-    }
-    return Parts(block=np.repeat(np.arange(count), 2), segment=np.tile([0, 1], count), **both)
+    return Segments(
+        block=np.repeat(np.arange(len(at)), 2),
+        segment=np.tile([0, 1], len(at)),
+        first=_woven(sides[0][0], sides[1][0]),
+        last=_woven(sides[0][1], sides[1][1]),
+        front=_woven(front[0], front[1]),
+        back=_woven(losses[0] - front[0], losses[1] - front[1]),
+    )
 
 
-def swapped(
-    coin: Bools, one: tuple[Ints, Ints], two: tuple[Ints, Ints]
-) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
-    """The two sides, exchanged where the coin says so."""
-    first = np.where(coin, two[0], one[0]), np.where(coin, two[1], one[1])
-    second = np.where(coin, one[0], two[0]), np.where(coin, one[1], two[1])
-    return first, second
-
-
-def _weave(one: Ints, two: Ints) -> Ints:
-    return np.stack([one, two], axis=1).reshape(-1)
+def _woven(first: Ints, second: Ints) -> Ints:
+    return np.stack([first, second], axis=1).reshape(-1)

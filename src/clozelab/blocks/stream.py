@@ -1,4 +1,5 @@
-"""All documents as one endless text, an end-of-document token after each.
+"""All documents as one endless text, an end-of-document token after each, and the formats that cut
+it: every L tokens for a causal model (GPT; BERT §5.1), in rows with a memory for XLNet (§2.5).
 
 Positions in this stream are virtual: the store holds no such tokens, so a position is mapped to
 its document first.
@@ -6,15 +7,21 @@ its document first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Bools, Bytes, Documents, Ids, Ints, Mark
+from clozelab.blocks.block_table import draw
+from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ids, Ints, Mark
 from clozelab.errors import UserError
-from clozelab.keys import mix
+from clozelab.keys import coin_flips, mix, randint
 from clozelab.packed import offsets, ranges
+from clozelab.ranges import Part, PositiveInt, at_least
+
+_PAIR_SPECIALS = 3
 
 
 @dataclass(frozen=True)
@@ -64,8 +71,7 @@ class Stream:
         source = np.where(ends, 0, self.tokens[document] + positions - self.starts[document])
         ids = self.documents.ids[source].astype(np.int32)
         ids[ends] = self.documents.vocabulary.role("eod")
-        marks = np.asarray(self.documents.marks[source])
-        marks = np.where(ends, np.uint8(Mark.ALL), marks)
+        marks = np.where(ends, np.uint8(Mark.ALL), np.asarray(self.documents.marks[source]))
         return ids, marks, ends
 
     def check(self, least: int) -> None:
@@ -75,3 +81,165 @@ class Stream:
                 f"the corpus has {len(self)} tokens and one block of this format takes {least}:"
                 " add text, or use shorter blocks (blocks.length) or fewer rows"
             )
+
+
+@dataclass(frozen=True)
+class StreamCuts:
+    """A `Plan`: block i is the i-th stretch of the stream."""
+
+    stream: Stream
+    length: int
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        # A tail of one token predicts nothing.
+        return len(self.stream) // self.length + (len(self.stream) % self.length > 1)
+
+    def blocks(self, numbers: Ints) -> Blocks:
+        """Gather some blocks."""
+        first = numbers * self.length
+        sizes = np.minimum(len(self.stream) - first, self.length)
+        ids, marks, ends = self.stream.read(ranges(first, sizes))
+        return Blocks(
+            ids=ids,
+            starts=offsets(sizes),
+            marks=marks,
+            segments=np.zeros(len(ids), dtype=np.uint8),
+            fixed=ends,
+            numbers=np.asarray(numbers, dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True)
+class Causal(Part):
+    """A stretch of the stream of documents, nothing padded; each token predicts the next."""
+
+    provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
+
+    length: Annotated[int, at_least(2, "a block needs two tokens to predict one")] = 512
+
+    def plan(self, documents: Documents, key: int) -> StreamCuts:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        stream = Stream(documents, key)
+        stream.check(2)
+        return StreamCuts(stream, self.length)
+
+
+@dataclass(frozen=True)
+class StreamRows:
+    """A `Plan`: the stream in equal rows, walked in step; block = step · rows + row.
+
+    A step's blocks follow the last step's in every row, so numbers must be visited in order.
+    """
+
+    stream: Stream
+    shape: StreamPair
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def forward(self) -> int:
+        """Rows read forwards; the others are the same rows read from their end."""
+        return self.shape.rows // 2 if self.shape.reverse else self.shape.rows
+
+    @property
+    def width(self) -> int:
+        """Tokens in a row."""
+        return len(self.stream) // self.forward
+
+    def __len__(self) -> int:
+        steps = (self.width - self.shape.length) // self.shape.reuse + 1
+        return steps * self.shape.rows
+
+    def blocks(self, numbers: Ints) -> Blocks:
+        """Gather some blocks."""
+        row, at = numbers % self.shape.rows, numbers // self.shape.rows * self.shape.reuse
+        reverse = row >= self.forward
+        base = (row % self.forward) * self.width
+        first, start, labels = self._pair(numbers, base, at, reverse)
+        reuse, length = self.shape.reuse, self.shape.length
+        column, count = np.arange(length), first[:, None]
+        in_second = (column > reuse + count) & (column < length - 2)
+        second = start[:, None] + column - reuse - count - 1
+        positions = np.where(in_second, second, at[:, None] + column)
+        ids, marks, fixed = self._read(positions, base, reverse)
+        separator = (column == reuse + count) | (column == length - 2)
+        ids[separator] = self.stream.documents.vocabulary.role("sep")
+        ids[:, -1] = self.stream.documents.vocabulary.role("cls")
+        fixed |= separator
+        fixed[:, -1] = True
+        marks[fixed] = Mark.ALL
+        segments = (column > reuse + count).astype(np.uint8)
+        segments[:, -1] = 2
+        return Blocks(
+            ids=ids.reshape(-1),
+            starts=np.arange(len(numbers) + 1) * length,
+            marks=marks.reshape(-1),
+            segments=segments.reshape(-1),
+            fixed=fixed.reshape(-1),
+            numbers=np.asarray(numbers, dtype=np.int64),
+            labels=labels,
+            reverse=reverse,
+        )
+
+    def _pair(self, numbers: Ints, base: Ints, at: Ints, reverse: Bools) -> tuple[Ints, Ints, Ints]:
+        """For each block: tokens of A, where B begins in the row, the label."""
+        key, room = self.stream.key, self.shape.length - self.shape.reuse - _PAIR_SPECIALS
+        begin = at + self.shape.reuse
+        end = base + self.width
+        # Sentence starts strictly inside (begin, begin + room), in the row's own direction.
+        low = np.where(reverse, end - begin - room, base + begin)
+        sentences = self.stream.sentences
+        first = np.searchsorted(sentences, low, side="right")
+        choices = np.searchsorted(sentences, low + room, side="left") - first
+        pick = first + randint(mix(draw(key, "cut"), numbers), np.maximum(choices, 1))
+        chosen = sentences[np.minimum(pick, len(sentences) - 1)]
+        cut = np.where(reverse, end - chosen, chosen - base) - begin
+        # Differs from XLNet's code: with no sentence to cut at, the stretch is cut in the middle.
+        cut = np.where(choices > 0, cut, room // 2)
+        random = coin_flips(mix(draw(key, "coin"), numbers)) | (choices <= 0)
+        anywhere = randint(mix(draw(key, "start"), numbers), self.width - room + cut + 1)
+        start = np.where(random, anywhere, begin + cut)
+        return cut, start, random.astype(np.int64)
+
+    def _read(self, positions: Ints, base: Ints, reverse: Bools) -> tuple[Ids, Bytes, Bools]:
+        """Tokens at positions of a row; in reversed rows marks say where words begin backwards."""
+        turned = self.width - 1 - positions
+        positions = base[:, None] + np.where(reverse[:, None], turned, positions)
+        ids, marks, ends = self.stream.read(positions)
+        if reverse.any():
+            after = np.minimum(positions[reverse] + 1, len(self.stream) - 1)
+            marks[reverse] = self.stream.read(after)[1]
+        return ids, marks, ends
+
+
+@dataclass(frozen=True)
+class StreamPair(Part):
+    """`reuse` tokens of the stream, then a pair `A [SEP] B [SEP] [CLS]` from what follows.
+
+    B continues A, or (label 1) was taken from elsewhere in the row. With `reverse` the second half
+    of the `rows` is the first half read backwards. The next block of a row begins `reuse` tokens
+    after this one.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"stream", "next"})
+
+    length: int = 512  # tokens of a block, all included
+    reuse: PositiveInt = 256  # that the memory of the next block holds
+    rows: PositiveInt = 8192
+    reverse: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reuse > self.length - _PAIR_SPECIALS - 2:
+            raise UserError(
+                f"reuse = {self.reuse}, length = {self.length}: a block holds the reused tokens"
+                " and at least five more"
+            )
+        if self.reverse and self.rows % 2:
+            raise UserError(f"rows = {self.rows}: must be even where half are reversed")
+
+    def plan(self, documents: Documents, key: int) -> StreamRows:
+        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+        plan = StreamRows(Stream(documents, key), self)
+        plan.stream.check(plan.forward * self.length)
+        return plan

@@ -8,15 +8,23 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.block_table import BlockTable, singles, tabulate
-from clozelab.blocks.visit_order import VisitOrder, chain, entries, visit_order, word_counts
+from clozelab.blocks.block_table import (
+    BlockTable,
+    Segments,
+    VisitOrder,
+    chain,
+    entries,
+    tabulate,
+    visit_order,
+)
 from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges
-from clozelab.ranges import Checked, at_least
+from clozelab.ranges import Part, at_least
 
 UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
+_STRETCH = 1 << 16  # sentences whose words are counted at a time
 _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 bytes
 
 
@@ -43,11 +51,10 @@ class WordBlocks:
 
 
 @dataclass(frozen=True)
-class WordSentences(Checked):
+class WordSentences(Part):
     """`[CLS] sentences [SEP]` of at most `length` words, specials included."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"words"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
     characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
@@ -62,43 +69,40 @@ class WordSentences(Checked):
         running = offsets(words)
         fits = np.searchsorted(running, running[:-1] + room, side="right") - 1
         first = chain(np.minimum(fits, visits.ends))
-        notes = {"blocks": len(first), "sentences split": visits.split}
-        table = tabulate(
-            documents, visits, singles(first, np.append(first[1:], len(visits))), notes=notes
-        )
+        last = np.append(first[1:], len(visits))
+        table = tabulate(documents, visits, Segments.undivided(first, last))
         return WordBlocks(table, documents.spelling, self.characters)
 
 
 def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[VisitOrder, Ints]:
-    """The walk with sentences of more than `room` words split at words, and words per entry."""
+    """The visit with sentences of more than `room` words split at words, and words per entry."""
     sentence = np.searchsorted(documents.sentences, visits.starts, side="right") - 1
     counts = np.diff(word_counts(documents))[sentence]
-    starts, sizes, document, words = [], [], [], []
-    done = 0
+    columns = np.stack([visits.starts, visits.sizes, visits.documents, counts])
+    parts, done = [], 0
     long = np.flatnonzero(counts > room)
     for entry in long.tolist():
-        before = slice(done, entry)
-        first, size = int(visits.starts[entry]), int(visits.sizes[entry])
-        marks = documents.marks[first : first + size]
-        begins = np.flatnonzero((marks & Mark.WORD) != 0)[::room]
+        start, size, document, words = columns[:, entry]
+        begins = np.flatnonzero(documents.marks[start : start + size] & Mark.WORD)[::room]
         begins[0] = 0
-        starts += [visits.starts[before], first + begins]
-        sizes += [visits.sizes[before], np.diff(np.append(begins, size))]
-        document += [visits.documents[before], np.full(len(begins), visits.documents[entry])]
-        rest = counts[entry] - room * np.arange(len(begins))
-        words += [counts[before], np.minimum(rest, room)]
+        lengths = np.minimum(words - room * np.arange(len(begins)), room)
+        owner = np.full(len(begins), document)
+        split = [start + begins, np.diff(np.append(begins, size)), owner, lengths]
+        parts += [columns[:, done:entry], np.stack(split)]
         done = entry + 1
-    tail = slice(done, len(visits))
-    joined = [
-        np.concatenate([*parts, last[tail]])
-        for parts, last in (
-            (starts, visits.starts),
-            (sizes, visits.sizes),
-            (document, visits.documents),
-            (words, counts),
-        )
-    ]
-    return entries(joined[0], joined[1], joined[2], split=len(long)), joined[3]
+    starts, sizes, owners, words = np.concatenate([*parts, columns[:, done:]], axis=1)
+    return entries(starts, sizes, owners, split=len(long)), words
+
+
+def word_counts(documents: Documents) -> Ints:
+    """[S + 1] words before each sentence, counted a stretch at a time."""
+    bounds = np.asarray(documents.sentences)
+    counts = np.zeros(len(bounds), dtype=np.int64)
+    for first in range(0, len(bounds) - 1, _STRETCH):
+        stretch = bounds[first : first + _STRETCH + 1]
+        running = offsets((documents.marks[stretch[0] : stretch[-1]] & Mark.WORD) != 0)
+        counts[first : first + len(stretch)] = counts[first] + running[stretch - stretch[0]]
+    return counts
 
 
 def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:

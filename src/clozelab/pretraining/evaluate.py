@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.sentence_order import SentenceOrderPair
+from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe

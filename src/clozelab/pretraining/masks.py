@@ -10,7 +10,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from clozelab import data
-from clozelab.blocks.full_sentences import FullSentences
+from clozelab.blocks.sentences import FullSentences
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Counts, Documents, Hidden, Ints, Plan
 from clozelab.errors import UserError

@@ -9,8 +9,7 @@ import pytest
 from support import made
 from support.reading import document_of, everything, pairs, sentence_of
 
-from clozelab.blocks.pairs import fronts, trim
-from clozelab.blocks.segment_pair import SegmentPair
+from clozelab.blocks.pairs import SegmentPair, fronts, trim
 from clozelab.contracts import Blocks, Documents, Ints
 from clozelab.errors import UserError
 

@@ -7,8 +7,7 @@ import pytest
 from support import made
 from support.reading import document_of, everything, pairs, sentence_of, whole
 
-from clozelab.blocks.sentence_order import SentenceOrderPair
-from clozelab.blocks.sentence_pair import SentencePair
+from clozelab.blocks.pairs import SentenceOrderPair, SentencePair
 from clozelab.contracts import Blocks, Documents, Ints
 from clozelab.errors import UserError
 

@@ -15,11 +15,9 @@ import pytest
 from support import made
 from support.reading import everything, runs
 
-from clozelab.blocks.doc_sentences import DocSentences
-from clozelab.blocks.full_sentences import FullSentences
-from clozelab.blocks.pairs import draw
-from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.sentence_order import SentenceOrderPair
+from clozelab.blocks.block_table import draw
+from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
+from clozelab.blocks.sentences import DocSentences, FullSentences
 from clozelab.contracts import Documents
 from clozelab.keys import coin_flips, mix, randint, uniform
 

@@ -7,8 +7,7 @@ import pytest
 from support import made
 from support.reading import document_of, everything, runs, whole
 
-from clozelab.blocks.doc_sentences import DocSentences
-from clozelab.blocks.full_sentences import FullSentences
+from clozelab.blocks.sentences import DocSentences, FullSentences
 from clozelab.contracts import Documents
 from clozelab.errors import UserError
 

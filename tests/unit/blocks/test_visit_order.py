@@ -13,10 +13,10 @@ from support import made
 from support.reading import document_of, everything, pairs, runs, sentence_of
 
 from clozelab.blocks import PARTS
-from clozelab.blocks import visit_order as walking
-from clozelab.blocks.doc_sentences import DocSentences
-from clozelab.blocks.segment_pair import SegmentPair
-from clozelab.blocks.visit_order import chain, visit_order
+from clozelab.blocks import block_table as walking
+from clozelab.blocks.block_table import chain, visit_order
+from clozelab.blocks.pairs import SegmentPair
+from clozelab.blocks.sentences import DocSentences
 from clozelab.contracts import Documents, Ints
 
 

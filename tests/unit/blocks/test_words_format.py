@@ -9,8 +9,7 @@ import pytest
 from support import made
 from support.reading import document_of, everything, runs, sentence_of
 
-from clozelab.blocks.visit_order import word_counts
-from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, WordSentences
+from clozelab.blocks.words import CLOSE, OPEN, UNKNOWN, WordSentences, word_counts
 from clozelab.contracts import Blocks, Documents, Mark, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix

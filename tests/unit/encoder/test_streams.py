@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
-from clozelab.blocks.stream_pair import StreamPair
+from clozelab.blocks.stream import StreamPair
 from clozelab.config.recipe import read
 from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden, Input, Targets
 from clozelab.encoder.relative import Relative

@@ -10,7 +10,7 @@ from support.hiding import assert_shares, flags, groups, hide, lay, per_block, r
 from support.texts import tokenizer
 
 from clozelab import data
-from clozelab.blocks.doc_sentences import DocSentences
+from clozelab.blocks.sentences import DocSentences
 from clozelab.contracts import Blocks, Mark
 from clozelab.errors import UserError
 from clozelab.keys import key
