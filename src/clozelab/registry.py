@@ -39,8 +39,12 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "task": ("read", "example", "tokenize", "build", "parameters", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
-# The class of contracts that a part inherits its facts from, by name: contracts imports numpy.
-_BASES = {"encoder": "EncoderPart", "objectives": "ObjectivePart"}
+# The class that a part inherits its facts from, by name: contracts imports numpy.
+_BASES = {
+    "encoder": "contracts.EncoderPart",
+    "objectives": "contracts.ObjectivePart",
+    "optimiser": "training.Optimiser",
+}
 _FITTED = ("tokenizer", "blocks", "masking", "encoder", "objectives", "optimiser")
 
 _tables: dict[str, dict[str, Any]] = {}  # of each slot whose room is loaded
@@ -150,10 +154,10 @@ def check(slot: str, name: str, part: Any) -> None:
         raise UserError(f"{place}: is no frozen dataclass; write @dataclass(frozen=True) above it")
     if slot == "task" and getattr(part, "name", None) != name:
         raise UserError(f"{place}: calls itself otherwise; write name: ClassVar[str] = {name!r}")
-    base = _BASES.get(slot)
-    if base is not None and base not in {one.__name__ for one in part.__mro__}:
+    home, _, base = _BASES.get(slot, "").rpartition(".")
+    if base and base not in {one.__name__ for one in part.__mro__}:
         raise UserError(
-            f"{place}: does not inherit from clozelab.contracts.{base}, by which it states"
+            f"{place}: does not inherit from clozelab.{home}.{base}, by which it states"
             f" what others need to know of it; write class {part.__name__}({base})"
         )
     if slot in _FITTED:

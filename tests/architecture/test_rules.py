@@ -145,7 +145,7 @@ def test_parts_import_no_parts() -> None:
             assert not (imports(tree) & parts) - {name}, name
 
 
-@pytest.mark.parametrize("folder", ["encoder", "objectives", "masking"])
+@pytest.mark.parametrize("folder", ["encoder", "objectives", "masking", "training"])
 def test_no_one_asks_for_the_class_of_a_part(folder: str) -> None:
     """What others need to know of a part is a fact that it states."""
     classes = set(_classes(folder))

@@ -26,12 +26,10 @@ from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.text.store.corpus import Store
 from clozelab.training import budget as budgets
-from clozelab.training import muon
 from clozelab.training.budget import Budget
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
 from clozelab.training.memory import raising_one
-from clozelab.training.optimiser import Muon
 from clozelab.training.schedule import Schedule
 from clozelab.training.world import World, full_tensor
 
@@ -254,7 +252,7 @@ class PretrainTrainer:
             "graphs": self.train_state.replays,
             "recompute": bool(self.machine.recompute),
             "sharded": bool(self.machine.shard),
-            "muon": self._muon_precision(),
+            "muon": self.recipe.optimiser.product_precision(device),
             "processes": self.world.size,
             "seed": self.seed,
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
@@ -263,12 +261,6 @@ class PretrainTrainer:
             "from": None if self.job.teacher else origin,
             "teacher": origin if self.job.teacher else None,
         }
-
-    def _muon_precision(self) -> str | None:
-        """Of Muon's own products, by the processor; None where the recipe has another optimiser."""
-        if not isinstance(self.recipe.optimiser, Muon):
-            return None
-        return str(muon.product_dtype(self.world.device)).removeprefix("torch.")
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""

@@ -26,7 +26,6 @@ from clozelab.masking import Corruption
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store
 from clozelab.training import Schedule
-from clozelab.training.optimiser import Adamw, BertAdam
 
 if TYPE_CHECKING:
     from clozelab.training.loop import Step
@@ -125,7 +124,6 @@ _ACTIVE = 0.5  # of the peak learning rate: once it has decayed further, every l
 _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
-_LOW, _HIGH = 1e-5, 2e-3  # learning rates that Adam rarely pretrains with
 _SMALL = 1_000  # of a vocabulary
 _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (results/nsp-saturation)
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
@@ -224,7 +222,7 @@ def copying_loss(entropy: float, corruption: Corruption) -> float:
 def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     """The likeliest one, with a remedy."""
     encoder, schedule, rate = recipe.encoder, recipe.schedule, recipe.optimiser.rate
-    adam = isinstance(recipe.optimiser, Adamw | BertAdam)
+    low, high = recipe.optimiser.usual_rates or (rate, rate)
     if lower:
         return (
             "it had been lower, so steps are too long: lower optimiser.rate or lengthen"
@@ -240,8 +238,8 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that tell little of one"
             " another: build the corpus with a larger --vocabulary"
         )
-    if adam and not _LOW <= rate <= _HIGH:
-        way = "raise" if rate < _LOW else "lower"
+    if not low <= rate <= high:
+        way = "raise" if rate < low else "lower"
         return f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
     length = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
     post = getattr(encoder, "norm", None) == "post"

@@ -8,63 +8,80 @@ and values do, are each made orthogonal alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from clozelab.training.stepping import GroupOptimizer
+from clozelab.training import updates
+from clozelab.training.updates import Named, Scale, Tensors, gradients_of
 from clozelab.training.world import full_tensor, shard_like
+
+if TYPE_CHECKING:
+    from clozelab.training.optimiser import Muon
 
 # Of the odd polynomial that pulls singular values towards 1, steeply at first.
 _POLYNOMIAL = (3.4445, -4.7750, 2.0315)
 
 
-class MuonOptimizer(GroupOptimizer):
+def build(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
+    """Muon for the layers' matrices, Adam for everything else; each only where it has something."""
+    named = list(parameters)
+    inner = [(name, p) for name, p in named if _inner(name, p)]
+    others = [(name, p) for name, p in named if not _inner(name, p)]
+    optimisers: list[Optimizer] = []
+    if inner:
+        groups = updates.grouped(inner, settings, rate=settings.matrix_rate, scale=scale)
+        parts: dict[Tensor, int] = {p: 3 for name, p in inner if name.endswith("qkv.weight")}
+        optimisers.append(MuonOptimizer(groups, settings=settings, parts=parts))
+    if others:
+        optimisers.append(updates.adam(settings, others, scale=scale))
+    return optimisers
+
+
+def _inner(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix inside the layers: no table, no head, no bias that happens to have two axes."""
+    places = {*name.split(".")}
+    inside = places & {"attention", "ffn", "projection"} and "heads" not in places
+    return bool(inside) and parameter.ndim == 2 and not updates.is_spared(name, parameter)
+
+
+class MuonOptimizer(updates.GroupOptimizer):
     """θ ← (1 − lr · decay) θ − lr · √max(1, rows / columns) · orthogonal(momentum).
 
     `parts` says of how many matrices, one below another, a parameter is made; 1 if it is not there.
     """
 
-    kept = ("momentum_buffer",)
+    state_names = ("momentum_buffer",)
 
     def __init__(
-        self,
-        groups: list[dict[str, Any]],
-        *,
-        momentum: float,
-        iterations: int,
-        parts: Mapping[Tensor, int],
+        self, groups: list[dict[str, Any]], *, settings: Muon, parts: Mapping[Tensor, int]
     ) -> None:
-        super().__init__(groups, {"momentum": momentum, "iterations": iterations})
+        defaults = {"momentum": settings.momentum, "iterations": settings.iterations}
+        super().__init__(groups, defaults)
         self.parts = parts
 
-    def move(
-        self,
-        moved: list[Tensor],
-        gradients: list[Tensor],
-        *states: list[Tensor],
-        group: dict[str, Any],
-    ) -> None:
+    def move(self, parameters: Tensors, states: list[Tensors], *, group: dict[str, Any]) -> None:
         """Move one group."""
-        (kept,) = states
-        torch._foreach_lerp_(kept, gradients, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(gradients, kept, group["momentum"])
+        (momenta,), gradients = states, gradients_of(parameters)
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
-            torch._foreach_mul_(moved, 1 - group["lr"] * group["weight_decay"])
-        for members in self._alike(moved):
-            steps = self._orthogonal([ahead[place] for place in members], moved[members[0]], group)
-            mine = [moved[place] for place in members]
-            laid = [shard_like(step, p) for step, p in zip(steps, mine, strict=True)]
-            torch._foreach_add_(mine, laid, alpha=-group["lr"])
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        for places in self._alike(parameters):
+            alike = [parameters[place] for place in places]
+            steps = self._orthogonal([ahead[place] for place in places], alike[0], group)
+            shards = [shard_like(step, p) for step, p in zip(steps, alike, strict=True)]
+            torch._foreach_add_(alike, shards, alpha=-group["lr"])
 
-    def _alike(self, moved: list[Tensor]) -> Iterable[list[int]]:
+    def _alike(self, parameters: Tensors) -> Iterable[list[int]]:
         """The places of parameters made of the same number of matrices of the same shape."""
-        sorts: dict[tuple[Any, ...], list[int]] = {}
-        for place, parameter in enumerate(moved):
+        places: dict[tuple[Any, ...], list[int]] = {}
+        for place, parameter in enumerate(parameters):
             kind = (parameter.shape, parameter.dtype, self.parts.get(parameter, 1))
-            sorts.setdefault(kind, []).append(place)
-        return sorts.values()
+            places.setdefault(kind, []).append(place)
+        return places.values()
 
     def _orthogonal(
         self, momenta: list[Tensor], first: Tensor, group: dict[str, Any]

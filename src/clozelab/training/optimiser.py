@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from clozelab.ranges import BelowOne, Checked, NonNegativeFloat, PositiveFloat, above, between
 
 if TYPE_CHECKING:
+    import torch
     from torch.nn import Parameter
     from torch.optim import Optimizer
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Optimiser(Checked):
-    """What all of them have in common."""
+    """What all of them have in common, and the facts that others need to know of one."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
+    corrects_bias: ClassVar[bool] = True  # of Adam's moments, which begin at zero
+    trust_ratio: ClassVar[bool] = False  # a matrix's step is scaled to the matrix's norm
+    # Peak learning rates between which it usually pretrains; None: nobody can say.
+    usual_rates: ClassVar[tuple[float, float] | None] = None
 
     rate: Annotated[float, above(0, "must be above 0, for instance 1e-4")]  # peak learning rate
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
@@ -35,40 +40,36 @@ class Optimiser(Checked):
 
         `scale` gives the multiple of `rate` that a name has, for rates of their own.
         """
-        raise NotImplementedError
+        from clozelab.training.updates import adam
+
+        return [adam(self, parameters, scale=scale)]
+
+    def product_precision(self, device: torch.device) -> str | None:
+        """The precision of its own matrix products, which depends on the device; None without."""
+        return None
 
 
 @dataclass(frozen=True)
 class Adamw(Optimiser):
     """Adam with decoupled decay and bias correction."""
 
-    def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-        """One optimiser; see `Optimiser`."""
-        from clozelab.training.updates import adamw
-
-        return [adamw(self, parameters, scale=scale)]
+    usual_rates: ClassVar[tuple[float, float]] = (1e-5, 2e-3)
 
 
 @dataclass(frozen=True)
 class BertAdam(Optimiser):
     """Adam as BERT's code has it: no bias correction, so the first steps are ×3.16 as long."""
 
-    def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-        """One optimiser; see `Optimiser`."""
-        from clozelab.training.updates import uncorrected
-
-        return [uncorrected(self, parameters, trust=False, scale=scale)]
+    corrects_bias: ClassVar[bool] = False
+    usual_rates: ClassVar[tuple[float, float]] = (1e-5, 2e-3)
 
 
 @dataclass(frozen=True)
 class Lamb(Optimiser):
     """Adam's direction, each matrix's step scaled to its norm; biases and norms step as is."""
 
-    def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
-        """One optimiser; see `Optimiser`."""
-        from clozelab.training.updates import uncorrected
-
-        return [uncorrected(self, parameters, trust=True, scale=scale)]
+    corrects_bias: ClassVar[bool] = False
+    trust_ratio: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,12 @@ class Muon(Optimiser):
 
     def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
         """Two optimisers: the matrices', and Adam."""
-        from clozelab.training.updates import muon
+        from clozelab.training import muon
 
-        return muon(self, parameters, scale=scale)
+        return muon.build(self, parameters, scale=scale)
+
+    def product_precision(self, device: torch.device) -> str | None:
+        """By the processor."""
+        from clozelab.training import muon
+
+        return str(muon.product_dtype(device)).removeprefix("torch.")

@@ -157,6 +157,13 @@ class _Silent:
         """Do nothing."""
 
 
+@dataclass(frozen=True)
+class _Descent(_Idle):
+    def build(self, *_: Any, **__: Any) -> list[Any]:
+        """Build nothing."""
+        return []
+
+
 @pytest.mark.parametrize(
     ("slot", "name", "part", "words"),
     [
@@ -167,6 +174,7 @@ class _Silent:
         ("masking", "idle", _Silent, "what it provides"),
         ("masking", "idle", _Idle(), "no frozen dataclass"),
         ("task", "idle", _Idle, "has no read()"),
+        ("optimiser", "idle", _Descent, "inherit from clozelab.training.Optimiser, by which"),
     ],
 )
 def test_what_is_no_part_is_refused_in_a_sentence(
