@@ -39,6 +39,12 @@ def between(least: float, most: float, says: str | None = None) -> Range:
     return Range(lambda value: least <= value <= most, words)
 
 
+def inside(low: float, high: float, says: str | None = None) -> Range:
+    """From one to the other, both excluded."""
+    words = says or f"must be above {low} and below {high}"
+    return Range(lambda value: low < value < high, words)
+
+
 PositiveInt = Annotated[int, at_least(1)]
 NonNegativeInt = Annotated[int, at_least(0)]
 PositiveFloat = Annotated[float, above(0)]

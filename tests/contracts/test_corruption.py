@@ -23,11 +23,8 @@ from support.made import SPECIAL, vocabulary
 from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
 from clozelab.errors import UserError
 from clozelab.masking import Corruption
-from clozelab.masking.ngram import Ngram
-from clozelab.masking.rarity import Rarity
-from clozelab.masking.span import SpanMasking
-from clozelab.masking.token import Token
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.token import Rarity, Token
+from clozelab.masking.words import Ngram, SpanMasking, WholeWord
 
 MASK, RANDOM, SAME = Corrupted.MASK, Corrupted.RANDOM, Corrupted.SAME
 HIDERS: list[Masking] = [

@@ -15,13 +15,9 @@ from clozelab.contracts import Blocks, Masking
 from clozelab.keys import key
 from clozelab.masking import PARTS
 from clozelab.masking.knowledge import LEVELS, Knowledge
-from clozelab.masking.ngram import Ngram
-from clozelab.masking.none import NoMasking
 from clozelab.masking.permutation_targets import PermutationTargets
-from clozelab.masking.rarity import Rarity
-from clozelab.masking.span import SpanMasking
-from clozelab.masking.token import Token
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.token import NoMasking, Rarity, Token
+from clozelab.masking.words import Ngram, SpanMasking, WholeWord
 from clozelab.testing import check_alone, check_hidden
 
 

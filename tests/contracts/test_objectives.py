@@ -11,9 +11,8 @@ from support.hiding import lay, ragged
 from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
 
 from clozelab.contracts import Blocks, Targets
-from clozelab.masking.span import SpanMasking
 from clozelab.masking.token import Token
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.words import SpanMasking, WholeWord
 from clozelab.objectives import PARTS, Objective
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm

@@ -6,7 +6,7 @@ BERT §3.1 decides for each token, SpanBERT §3.1 once for each span; any shares
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from clozelab.contracts import Vocabulary as Vocab
 from clozelab.errors import UserError
 from clozelab.keys import randint, uniform, weighted
 from clozelab.masking.units import divide, draws
-from clozelab.ranges import Checked, Share, at_least
+from clozelab.ranges import Part, Share, at_least
 
 
 @dataclass(frozen=True)
-class Corruption(Checked):
+class Corruption(Part):
     """Shares of mask, random and same; the unit that shares one decision; how often it is redrawn.
 
     `replacement` is where random tokens come from: "uniform" over ordinary ids, "unigram" as
@@ -28,9 +28,6 @@ class Corruption(Checked):
     `copies = D` repeats D variants (static); `redraw` says whether the pairs of a format are
     redrawn with the masks, as BERT's duplication did.
     """
-
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     unit: Literal["token", "word", "span"] = "token"
     mask: Share = 0.8  # of the chosen tokens: they become [MASK]

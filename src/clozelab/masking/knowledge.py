@@ -22,13 +22,13 @@ from clozelab.masking.units import (
     refuse_cap,
     spans,
 )
-from clozelab.ranges import Checked
+from clozelab.ranges import NonNegativeFloat, Part
 
 LEVELS = {"character": 0, "word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
 @dataclass(frozen=True)
-class Knowledge(Checked):
+class Knowledge(Part):
     """Hide units of one level, the level drawn for each block by the weights `levels`.
 
     At level "character" every token is a unit, at "word" a segmenter's word; elsewhere a token
@@ -42,7 +42,6 @@ class Knowledge(Checked):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     rate: MaskRate = 0.15  # share of the tokens to hide
     levels: dict[str, float] = field(
@@ -52,7 +51,7 @@ class Knowledge(Checked):
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
     pick: Literal["block", "epoch"] = "block"
-    stages: tuple[float, ...] = ()
+    stages: tuple[NonNegativeFloat, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,8 +64,8 @@ class Knowledge(Checked):
             raise UserError("levels: give at least one level a weight above 0")
         if self.stages and len(self.stages) != len(self.levels):
             raise UserError(f"stages: give one share for each of {', '.join(self.levels)}")
-        if self.stages and (min(self.stages) < 0 or sum(self.stages) <= 0):
-            raise UserError("stages: shares are at least 0, and some are above 0")
+        if self.stages and not sum(self.stages):
+            raise UserError("stages: give at least one a share above 0")
         if self.stages and not next(iter(self.levels.values())):
             raise UserError("stages: the first level stands alone at first: weigh it above 0")
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.keys import mix, randint, weighted
-from clozelab.masking.units import MaskRate, smallest, spans
-from clozelab.ranges import Checked, PositiveInt
+from clozelab.masking.units import MaskRate, inverse_lengths, smallest, spans
+from clozelab.ranges import Part, PositiveInt
 
 
 @dataclass(frozen=True)
-class PermutationTargets(Checked):
+class PermutationTargets(Part):
     """Choose what a permutation language model predicts; nothing in the input is altered.
 
     Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a
@@ -24,7 +24,6 @@ class PermutationTargets(Checked):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     rate: MaskRate = 0.1667  # share of the tokens to predict
     longest: PositiveInt = 5
@@ -50,8 +49,7 @@ class PermutationTargets(Checked):
         width = halves.begins.shape[1]
         chosen = np.zeros((len(goals), width), dtype=bool)
         next_start = _next(halves.begins, halves.sizes)
-        weights = int(np.lcm.reduce(np.arange(1, self.longest + 1)))
-        table = np.cumsum(weights // np.arange(1, self.longest + 1))
+        table = inverse_lengths(self.longest)
         count, cursor = np.zeros_like(goals), np.zeros_like(goals)
         active = np.flatnonzero((goals > 0) & (halves.sizes > 0))
         step = 0

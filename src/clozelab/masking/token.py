@@ -1,4 +1,4 @@
-"""Token masking: single tokens, under the three count rules in use (BERT §3.1, RoBERTa §4.1)."""
+"""Strategies that hide single tokens: evenly (BERT, RoBERTa), by rarity (DistilBERT), or none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
+from clozelab.errors import UserError
 from clozelab.keys import uniform
 from clozelab.masking.units import (
     Cap,
@@ -16,15 +17,16 @@ from clozelab.masking.units import (
     block_draws,
     budget,
     draws,
+    lowest,
     refuse_cap,
     smallest,
 )
-from clozelab.ranges import Checked
+from clozelab.ranges import Part
 
 
 @dataclass(frozen=True)
-class Token(Checked):
-    """Hide single tokens, each as likely as any other.
+class Token(Part):
+    """Hide single tokens, each as likely as any other (BERT §3.1, RoBERTa §4.1).
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
     "floor" takes floor(rate · length + U), U uniform in [0, 1), as fairseq does, but at least one,
@@ -33,7 +35,6 @@ class Token(Checked):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     rate: MaskRate = 0.15  # share of the tokens to hide
     count: Literal["round", "floor", "bernoulli"] = "round"
@@ -48,18 +49,14 @@ class Token(Checked):
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
-        open_ = np.ones_like(blocks.fixed) if self.specials else ~blocks.fixed
-        free = np.flatnonzero(open_)
+        free = np.arange(len(blocks.ids)) if self.specials else np.flatnonzero(~blocks.fixed)
         keys = draws(blocks, key, 0)[free]
         if self.count == "bernoulli":
-            chosen = free[uniform(keys) < self.rate]
-        else:
-            wanted = self._wanted(blocks, key)
-            rows, places = blocks.rows[free], blocks.places[free]
-            available = np.bincount(rows, minlength=len(blocks))
-            counts = np.minimum(wanted, available)
-            chosen = free[smallest(keys, rows, places, counts=counts)]
-        return Hidden(np.stack([chosen, chosen + 1], axis=1))
+            return _single(free[uniform(keys) < self.rate])
+        rows, places = blocks.rows[free], blocks.places[free]
+        available = np.bincount(rows, minlength=len(blocks))
+        counts = np.minimum(self._wanted(blocks, key), available)
+        return _single(free[smallest(keys, rows, places, counts=counts)])
 
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
@@ -67,3 +64,50 @@ class Token(Checked):
         extra = uniform(block_draws(blocks, key, 0))
         wanted = np.maximum(1, np.floor(self.rate * blocks.lengths + extra).astype(np.int64))
         return wanted if self.cap is None else np.minimum(self.cap, wanted)
+
+
+@dataclass(frozen=True)
+class Rarity(Part):
+    """Hide tokens with weight count^(−smoothing), without replacement (DistilBERT's training code).
+
+    The number hidden is exact. `scope = "batch"` draws over all blocks at once, as the published
+    code did: a block may then hide far more or less than its share, and its mask depends on its
+    batch-mates.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    rate: MaskRate = 0.15  # share of the tokens to hide
+    smoothing: float = 0.7  # 0: every token alike, 1: rare ones by the inverse of their count
+    scope: Literal["block", "batch"] = "block"
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose tokens; see `Masking`."""
+        if vocabulary.counts is None:
+            raise UserError(
+                "masking rarity needs how often each token occurs: give it a corpus (--corpus DIR)"
+            )
+        free = np.flatnonzero(~blocks.fixed)
+        counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
+        # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
+        waits = -np.log1p(-uniform(draws(blocks, key, 0)[free])) * counts**self.smoothing
+        rows, places, sizes = blocks.rows[free], blocks.places[free], blocks.lengths
+        if self.scope == "batch":
+            rows, places = np.zeros_like(free), np.arange(len(free))
+            sizes = np.array([len(blocks.ids)])
+        wanted = np.ceil(self.rate * sizes - 1e-9).astype(np.int64)
+        return _single(free[lowest(waits, rows, places, counts=wanted, fill=np.inf)])
+
+
+@dataclass(frozen=True)
+class NoMasking(Part):
+    """Hide nothing: for objectives that predict every token from one side (GPT, ELMo)."""
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose nothing; see `Masking`."""
+        return _single(np.empty(0, dtype=np.int64))
+
+
+def _single(chosen: Ints) -> Hidden:
+    """Tokens as spans of one each."""
+    return Hidden(np.stack([chosen, chosen + 1], axis=1))

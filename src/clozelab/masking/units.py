@@ -12,15 +12,14 @@ from typing import Annotated, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from clozelab.contracts import Blocks, Bools, Ints, Keys
+from clozelab.contracts import Array, Blocks, Bools, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.packed import sums
-from clozelab.ranges import Range, at_least
+from clozelab.ranges import at_least, inside
 
 MaskRate = Annotated[
-    float,
-    Range(lambda rate: 0 < rate < 1, "hide more than none and less than all, for instance 0.15"),
+    float, inside(0, 1, "hide more than none and less than all, for instance 0.15")
 ]
 Cap = Annotated[int, at_least(1, "leave it out, or allow at least one prediction")]
 Over = Literal["length", "content"]  # the rate is a share of all tokens, or of those not special
@@ -28,6 +27,7 @@ T = TypeVar("T", bound=np.generic)
 
 _DRAWS = 8  # draws a strategy may make for one position
 _PLACE_BITS = np.uint64(0xFFFF)  # a rectangle is at most 65 536 wide
+_LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
 
 
 def draws(blocks: Blocks, key: int, draw: int) -> Keys:
@@ -70,18 +70,30 @@ def grid(
     return out
 
 
-def smallest(keys: Keys, rows: Ints, columns: Ints, *, counts: Ints) -> Bools:
-    """Which of some elements have the counts[row] smallest keys of their row.
-
-    The column takes the key's low bits, so that keys of a row never tie.
-    """
-    keys = (keys & ~_PLACE_BITS) | columns.astype(np.uint64)
-    width = int(columns.max()) + 1 if len(columns) else 0
-    last = np.uint64(0xFFFFFFFFFFFFFFFF)
-    square = grid(rows, columns, keys, shape=(len(counts), width + 1), fill=last)
+def lowest(values: Array, rows: Ints, columns: Ints, *, counts: Ints, fill: object) -> Bools:
+    """Which elements have the counts[row] lowest values of their row; `fill` is above them all."""
+    width = int(columns.max(initial=-1)) + 1
+    square = grid(rows, columns, values, shape=(len(counts), width + 1), fill=fill)
     square.sort(axis=1)
     limit = square[np.arange(len(counts)), np.clip(counts - 1, 0, width)]
-    return np.asarray((keys <= limit[rows]) & (counts[rows] > 0))
+    return np.less_equal(values, limit[rows]) & (counts[rows] > 0)
+
+
+def smallest(keys: Keys, rows: Ints, columns: Ints, *, counts: Ints) -> Bools:
+    """Which of some elements have the counts[row] smallest keys of their row."""
+    return lowest(_untied(keys, columns), rows, columns, counts=counts, fill=_LAST)
+
+
+def _untied(keys: Keys, columns: Ints) -> Keys:
+    """Keys whose low bits are the column, so that those of a row never tie."""
+    return (keys & ~_PLACE_BITS) | columns.astype(np.uint64)
+
+
+def inverse_lengths(longest: int, *, reverse: bool = False) -> Ints:
+    """Running sum of integer weights in the proportions 1/1 : 1/2 : … : 1/longest, exactly."""
+    lengths = np.arange(1, longest + 1)
+    weights = int(np.lcm.reduce(lengths)) // lengths
+    return np.cumsum(weights[::-1] if reverse else weights)
 
 
 @dataclass(frozen=True)
@@ -141,9 +153,8 @@ def take(
     longest = 1 if lengths is None else int(lengths.max(initial=1))
     shape = (blocks, width + longest)
     edge = width + longest - 1
-    place = (keys & ~_PLACE_BITS) | units.columns.astype(np.uint64)
-    last = np.uint64(0xFFFFFFFFFFFFFFFF)
-    order = grid(units.rows, units.columns, place, shape=(blocks, width), fill=last)
+    untied = _untied(keys, units.columns)
+    order = grid(units.rows, units.columns, untied, shape=(blocks, width), fill=_LAST)
     order.sort(axis=1)
     visits = (order & _PLACE_BITS).astype(np.int64)
     size = grid(units.rows, units.columns, units.sizes, shape=shape, fill=0)

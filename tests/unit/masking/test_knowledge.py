@@ -16,7 +16,7 @@ from clozelab.errors import UserError
 from clozelab.keys import key
 from clozelab.masking.knowledge import Knowledge
 from clozelab.masking.token import Token
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.words import WholeWord
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(60, 300)).tolist() for _ in range(80)]

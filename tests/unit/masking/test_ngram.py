@@ -8,9 +8,8 @@ from support.hiding import assert_shares, flags, groups, hide, lay, per_block, r
 from clozelab.contracts import Blocks, Bools, Hidden, Mark
 from clozelab.errors import UserError
 from clozelab.keys import mix, weighted
-from clozelab.masking.ngram import Ngram
-from clozelab.masking.units import draws
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.units import draws, inverse_lengths
+from clozelab.masking.words import Ngram, WholeWord
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(20, 380)).tolist() for _ in range(60)]
@@ -25,7 +24,12 @@ def walk(blocks: Blocks, part: Ngram, key: int) -> Bools:
         left = wanted = max(1, round(0.15 * int(size)))
         for first in sorted(range(len(words)), key=lambda w: int(order[words[w][0]])):
             at = words[first][0]
-            n = 1 + int(weighted(length[at : at + 1], part._cumulative())[0])
+            n = 1 + int(
+                weighted(
+                    length[at : at + 1],
+                    inverse_lengths(part.longest, reverse=part.favour == "long"),
+                )[0]
+            )
             run = words[first : first + n]
             if part.compat == "none":  # words that follow one another without a special between
                 follows = [b[0] == a[-1] + 1 for a, b in zip(run[:-1], run[1:], strict=True)]
@@ -57,7 +61,9 @@ def test_the_choice_is_that_of_the_walk(part: Ngram, words: list[list[int]]) -> 
     ],
 )
 def test_lengths_are_drawn_in_proportion_to_one_over_n(part: Ngram, shares: list[int]) -> None:
-    drawn = weighted(mix(3, np.arange(100_000)), part._cumulative())
+    drawn = weighted(
+        mix(3, np.arange(100_000)), inverse_lengths(part.longest, reverse=part.favour == "long")
+    )
     assert_shares(np.bincount(drawn), shares)
 
 

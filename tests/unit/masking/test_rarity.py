@@ -9,7 +9,7 @@ from support.hiding import WORDS, assert_even, assert_shares, flags, hide, lay, 
 from support.made import vocabulary
 
 from clozelab.errors import UserError
-from clozelab.masking.rarity import Rarity
+from clozelab.masking.token import Rarity
 
 
 def test_each_block_hides_exactly_its_share() -> None:

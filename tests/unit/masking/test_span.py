@@ -9,8 +9,8 @@ from support.hiding import STRAY, assert_shares, flags, groups, hide, lay, per_b
 from clozelab.contracts import Blocks, Bools, Mark
 from clozelab.errors import UserError
 from clozelab.keys import mix, randint
-from clozelab.masking.span import SpanMasking
 from clozelab.masking.units import block_draws
+from clozelab.masking.words import SpanMasking
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(1, 300)).tolist() for _ in range(80)]

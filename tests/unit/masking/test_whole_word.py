@@ -20,7 +20,7 @@ from clozelab.contracts import Blocks, Bools, Mark
 from clozelab.errors import UserError
 from clozelab.masking.token import Token
 from clozelab.masking.units import draws
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.words import WholeWord
 
 RNG = np.random.default_rng(5)
 PROSE = [RNG.geometric(0.75, RNG.integers(20, 380)).tolist() for _ in range(150)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.encoder.transformer import Transformer
 from clozelab.errors import UserError
-from clozelab.masking.span import SpanMasking
+from clozelab.masking.words import SpanMasking
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.heads import chunks
 from clozelab.objectives.heads.teacher import start_from

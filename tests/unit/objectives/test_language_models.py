@@ -17,7 +17,7 @@ from clozelab.config.recipe import read
 from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder.lstm import Lstm
 from clozelab.errors import UserError
-from clozelab.masking.span import SpanMasking
+from clozelab.masking.words import SpanMasking
 from clozelab.objectives.bidirectional_lm import BidirectionalLm
 from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.heads import chunks

@@ -14,8 +14,7 @@ from torch import Tensor
 from clozelab.config.recipe import read
 from clozelab.contracts import Corrupted, Encoded, Hidden, Targets
 from clozelab.errors import UserError
-from clozelab.masking.span import SpanMasking
-from clozelab.masking.whole_word import WholeWord
+from clozelab.masking.words import SpanMasking, WholeWord
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)

@@ -1,4 +1,5 @@
-"""Geometric span masking: stretches of whole words of random length (SpanBERT §3.1)."""
+"""Strategies that hide whole words: word by word (BERT's whole-word release; Chinese: BERT-wwm),
+n-grams of words (ALBERT), spans of geometric length (SpanBERT)."""
 
 from __future__ import annotations
 
@@ -8,16 +9,90 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
-from clozelab.keys import mix, randint, uniform
-from clozelab.masking.units import MaskRate, Units, block_draws, content, divide, spans, whole
-from clozelab.ranges import Checked, Range, at_least
+from clozelab.keys import mix, randint, uniform, weighted
+from clozelab.masking.units import (
+    Cap,
+    MaskRate,
+    Over,
+    Units,
+    block_draws,
+    budget,
+    content,
+    divide,
+    draws,
+    inverse_lengths,
+    spans,
+    take,
+    whole,
+)
+from clozelab.ranges import Part, at_least, between, inside
 
 _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
 
 
 @dataclass(frozen=True)
-class SpanMasking(Checked):
-    """Hide spans of ℓ words, ℓ geometric with parameter `p` and renormalised to 1 … `longest`.
+class WholeWord(Part):
+    """Hide whole words; a word that would overshoot the budget is passed over.
+
+    `words` says whose words: those the text itself shows (spaces, punctuation, single ideographs)
+    or those a segmenter found, for Chinese. `compat = "google"` lets a piece right after a
+    separator join the last word before it, as the published code did.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
+
+    rate: MaskRate = 0.15  # share of the tokens to hide
+    over: Over = "length"
+    cap: Cap | None = None  # the most tokens to hide in a block
+    words: Literal["tokenizer", "segmenter"] = "tokenizer"
+    compat: Literal["none", "google"] = "none"
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that a corpus must know."""
+        return ("segment",) if self.words == "segmenter" else ()
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose words; see `Masking`."""
+        bit = Mark.WORD if self.words == "tokenizer" else Mark.SEGMENT
+        begins = (blocks.marks & bit) != 0
+        units = divide(blocks, begins, joins_over_specials=self.compat == "google")
+        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+        run = take(units, wanted, draws(blocks, key, 0)[units.first])
+        return Hidden(whole(blocks, units, run, wanted=wanted))
+
+
+@dataclass(frozen=True)
+class Ngram(Part):
+    """Hide runs of n whole words, P(n) ∝ 1/n for n up to `longest` (ALBERT §3.1).
+
+    `favour = "long"` reverses the weights. A run stops at a special; `compat = "albert"` lets it
+    straddle separators, as the published code did.
+    """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
+
+    rate: MaskRate = 0.15  # share of the tokens to hide
+    over: Over = "length"
+    cap: Cap | None = None  # the most tokens to hide in a block
+    longest: Annotated[int, between(1, 20, "n-grams have 1 to 20 words")] = 3
+    favour: Literal["short", "long"] = "short"
+    compat: Literal["none", "albert"] = "none"
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose n-grams; see `Masking`."""
+        units = divide(blocks, (blocks.marks & Mark.WORD) != 0)
+        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+        table = inverse_lengths(self.longest, reverse=self.favour == "long")
+        lengths = 1 + weighted(draws(blocks, key, 1)[units.first], table)
+        order = draws(blocks, key, 0)[units.first]
+        run = take(units, wanted, order, lengths=lengths, straddle=self.compat == "albert")
+        return Hidden(whole(blocks, units, run, wanted=wanted))
+
+
+@dataclass(frozen=True)
+class SpanMasking(Part):
+    """Hide spans of ℓ words, ℓ geometric with parameter `p`, up to `longest` (SpanBERT §3.1).
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.
     `ends = "whole"` keeps even the last span to whole words, and then may stay under the budget;
@@ -25,12 +100,9 @@ class SpanMasking(Checked):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
-    needs: ClassVar[frozenset[str]] = frozenset()
 
     rate: MaskRate = 0.15  # share of the tokens to hide
-    p: Annotated[
-        float, Range(lambda p: 0 < p < 1, "the geometric parameter lies between 0 and 1")
-    ] = 0.2
+    p: Annotated[float, inside(0, 1, "the geometric parameter lies between 0 and 1")] = 0.2
     longest: Annotated[int, at_least(1, "a span has at least one word")] = 10
     ends: Literal["cut", "whole"] = "cut"
 
