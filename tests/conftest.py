@@ -7,6 +7,7 @@ background job ignores SIGINT: tests that raise it in their own process must hea
 import os
 import signal
 
+import support.tries  # noqa: F401 - its settings hold for every test
 import torch
 
 if not torch.cuda.is_available():

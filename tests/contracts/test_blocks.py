@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import made
 from support.reading import cut_out, document_of, everything, neighbours, same
+from support.tries import tries
 
 from clozelab.blocks import PARTS
 from clozelab.contracts import Blocks, Documents, Format, Mark
@@ -210,7 +211,7 @@ def test_every_part_has_an_example() -> None:
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@settings(max_examples=120, deadline=None, derandomize=True)
+@tries(120)
 def test_blocks_keep_the_contract(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:
@@ -229,7 +230,7 @@ def test_blocks_keep_the_contract(
 
 @parts
 @given(shape=shapes, key=keys, data=st.data())
-@settings(max_examples=40, deadline=None, derandomize=True)
+@tries(40)
 def test_a_block_is_the_same_however_it_is_asked_for(
     name: str, shape: list[list[int]], key: int, data: st.DataObject
 ) -> None:

@@ -4,7 +4,7 @@ from hashlib import blake2b
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.hiding import (
     WORDS,
@@ -19,6 +19,7 @@ from support.hiding import (
     repeat,
 )
 from support.made import SPECIAL, vocabulary
+from support.tries import tries
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Masking
 from clozelab.errors import UserError
@@ -54,7 +55,7 @@ def corrupt(how: Corruption, blocks: Blocks, hidden: Hidden, key: int = 2) -> Co
     return how.corrupt(blocks, hidden, key, vocabulary=WORDS)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@tries(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS)
 def test_only_chosen_tokens_change_and_the_originals_stay_to_be_labels(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int
@@ -69,7 +70,7 @@ def test_only_chosen_tokens_change_and_the_originals_stay_to_be_labels(
     assert np.array_equal(seen[~chosen], before[~chosen])
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@tries(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS)
 def test_what_is_seen_follows_the_decision(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int
@@ -100,7 +101,7 @@ def test_replacements_never_change_between_versions() -> None:
     assert digest.hexdigest() == "59e6fa5839c03bea"
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@tries(200)
 @given(blocks=ragged(), pair=PAIRS, key=KEYS, data=st.data())
 def test_a_block_is_corrupted_the_same_in_any_batch(
     blocks: Blocks, pair: tuple[Masking, Corruption], key: int, data: st.DataObject

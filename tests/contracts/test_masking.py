@@ -7,9 +7,10 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.hiding import STRAY, flags, groups, hide, lay, per_block, ragged, with_units
+from support.tries import tries
 
 from clozelab.contracts import Blocks, Masking
 from clozelab.keys import key
@@ -147,7 +148,7 @@ def test_every_part_has_an_example_of_its_own_type() -> None:
 
 
 @pytest.mark.parametrize("example", ALL)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@tries(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
 def test_spans_are_sorted_disjoint_inside_one_block_and_the_same_again(
     example: Example, blocks: Blocks, draw: int
@@ -156,7 +157,7 @@ def test_spans_are_sorted_disjoint_inside_one_block_and_the_same_again(
 
 
 @pytest.mark.parametrize("example", ALL)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@tries(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1))
 def test_hides_something_never_a_special_and_never_over_the_budget(
     example: Example, blocks: Blocks, draw: int
@@ -174,7 +175,7 @@ def test_hides_something_never_a_special_and_never_over_the_budget(
 
 
 @pytest.mark.parametrize("example", [e for e in ALL if e.values[0].alone])
-@settings(max_examples=25, deadline=None, derandomize=True)
+@tries(25)
 @given(blocks=ragged(), draw=st.integers(0, 2**64 - 1), data=st.data())
 def test_a_block_keeps_its_choice_alone_in_any_order_and_among_any_mates(
     example: Example, blocks: Blocks, draw: int, data: st.DataObject

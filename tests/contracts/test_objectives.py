@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.hiding import lay, ragged
 from support.predicting import VOCABULARY, Alone, Case, Shape, columns, complete, lengths, states
+from support.tries import tries
 
 from clozelab.contracts import Blocks, Targets
 from clozelab.masking.token import Token
@@ -68,7 +69,7 @@ def test_every_objective_has_an_example() -> None:
 
 
 @each
-@settings(max_examples=25, deadline=None)
+@tries(25)
 @given(blocks=ragged(), masking=st.sampled_from(MASKINGS))
 def test_targets_lie_in_their_blocks_and_hang_on_no_other(
     name: str, part: Objective, blocks: Blocks, masking: SpanMasking | WholeWord | Token

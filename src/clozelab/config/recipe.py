@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,8 +127,8 @@ def read(
     name_or_path: str | Path, *, size: str | None = None, overrides: Iterable[str] = ()
 ) -> Recipe:
     """The recipe of that name or in that file, at a size, with `key=value` overrides; checked."""
-    chain = _resolve(RECIPES.find(name_or_path))
-    recipe = _complete(chain)
+    source = RECIPES.find(name_or_path)
+    chain, recipe = _packaged(source) if source.path is None else _checked(source)
     if size is not None:
         recipe = _sized(recipe, size, chain.tables.get("sizes", {}))
     return recipe.override(overrides)
@@ -135,7 +136,7 @@ def read(
 
 def parse(text: str, place: str) -> Recipe:
     """The recipe that a text holds; `place` is what errors call it."""
-    return _complete(_resolve(Source(text, place, Path(place))))
+    return _checked(Source(text, place, Path(place)))[1]
 
 
 def chain(name_or_path: str | Path) -> list[str]:
@@ -159,6 +160,15 @@ def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     left, right = dict(flat(a.tables())), dict(flat(b.tables()))
     keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
     return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _checked(source: Source) -> tuple[_Chain, Recipe]:
+    """A file with all that it extends, and its recipe."""
+    chain = _resolve(source)
+    return chain, _complete(chain)
+
+
+_packaged = cache(_checked)  # of recipes that come with the package, which never change
 
 
 def _resolve(source: Source) -> _Chain:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from clozelab.config import overrides as setting
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.config.tables import build, plain
-from clozelab.config.toml import PROTOCOLS, Table, written
+from clozelab.config.toml import PROTOCOLS, Source, Table, written
 from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.files.named import ELSEWHERE, NAMED
@@ -135,7 +136,12 @@ def changes(cell: Mapping[str, Any]) -> list[str]:
 
 def _load(protocol: str | Path) -> tuple[Table, str]:
     """The tables of a protocol, each of them tried, and what to call it."""
-    source = PROTOCOLS.find(protocol)
+    return _tables(PROTOCOLS.find(protocol))
+
+
+@cache
+def _tables(source: Source) -> tuple[Table, str]:
+    """The same, tried once for each text: a study asks for every variant and task."""
     tables, place = source.tables(), source.place
     for word, found in tables.items():
         _known(word, _WORDS, f"{place}: {word}")

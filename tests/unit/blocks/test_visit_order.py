@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import made
 from support.reading import document_of, everything, pairs, runs, sentence_of
@@ -36,7 +36,6 @@ def literal_chain(following: Ints) -> list[int]:
 
 
 @given(steps=st.lists(st.integers(1, 9), max_size=60), window=st.integers(1, 12))
-@settings(deadline=None, derandomize=True)
 def test_a_chain_is_the_same_through_any_window(steps: list[int], window: int) -> None:
     total = len(steps)
     following = np.minimum(np.arange(total) + np.array(steps, dtype=np.int64), total)

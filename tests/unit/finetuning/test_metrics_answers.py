@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.answers import (
@@ -168,7 +168,6 @@ def test_null_scores_are_one_for_each_question() -> None:
     assert best_threshold([], [], [])["best_f1"] == 0
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(QUESTION, min_size=1, max_size=6))
 def test_a_threshold_gives_the_score_named_with_it_and_none_gives_more(
     questions: list[tuple[list[str], str, float]],
@@ -185,7 +184,6 @@ def test_a_threshold_gives_the_score_named_with_it_and_none_gives_more(
         assert max(map(at, [-100, *nulls])) == pytest.approx(found[f"best_{name}"])
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(QUESTION, min_size=1, max_size=6))
 def test_exact_match_is_never_above_f1_in_the_second_version(
     questions: list[tuple[list[str], str, float]],
@@ -197,7 +195,6 @@ def test_exact_match_is_never_above_f1_in_the_second_version(
     assert squad2([[*golds, *golds] for golds in gold], predicted) == pytest.approx(found)
 
 
-@settings(deadline=None, derandomize=True)
 @given(TEXT, TEXT)
 def test_two_answers_agree_as_much_either_way(first: str, second: str) -> None:
     for score in (exact, overlap, overlap_or_none):

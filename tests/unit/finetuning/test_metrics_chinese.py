@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import SequenceMatcher
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.chinese import cmrc, exact, normalise, overlap, segments
@@ -62,7 +62,6 @@ def test_scores_by_hand() -> None:
     assert cmrc([], []) == {"exact": 0, "f1": 0, "average": 0}
 
 
-@settings(deadline=None, derandomize=True)
 @given(TEXT, TEXT)
 def test_the_longest_stretch_is_the_one_that_a_search_finds(gold: str, predicted: str) -> None:
     one, other = segments(gold), segments(predicted)

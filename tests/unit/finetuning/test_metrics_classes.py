@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.classes import accuracy, f1, macro_f1, matthews
@@ -69,7 +69,6 @@ def test_no_examples_score_nothing_and_unequal_lengths_are_refused() -> None:
             score("ab", "a")
 
 
-@settings(deadline=None, derandomize=True)
 @given(LABELS, st.randoms())
 def test_order_and_names_of_classes_do_not_matter(pairs: list[tuple[str, str]], chance) -> None:  # type: ignore[no-untyped-def]
     mixed = chance.sample(pairs, len(pairs))
@@ -82,7 +81,6 @@ def test_order_and_names_of_classes_do_not_matter(pairs: list[tuple[str, str]], 
         assert -100 - 1e-9 <= whole <= 100 + 1e-9
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from("abc"), min_size=1))
 def test_perfect_is_a_hundred(gold: list[str]) -> None:
     assert accuracy(gold, gold) == macro_f1(gold, gold) == 100

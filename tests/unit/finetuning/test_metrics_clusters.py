@@ -6,7 +6,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.clusters import b_cubed, ceaf, distinct, mentions, muc, scored
@@ -127,7 +127,6 @@ def test_mentions_given_twice_stay_where_they_came_first() -> None:
     assert distinct([["a", "b", "a"], [], ["b"], ["c", "b"]]) == [["a", "b"], ["c"]]
 
 
-@settings(deadline=None, derandomize=True)
 @given(partitions(), partitions())
 def test_scores_are_what_the_definitions_say(
     key: list[list[str]], response: list[list[str]]
@@ -137,7 +136,6 @@ def test_scores_are_what_the_definitions_say(
     assert ceaf(key, response).recalled == pytest.approx(ceaf_by_trying(key, response))
 
 
-@settings(deadline=None, derandomize=True)
 @given(partitions(), partitions(), st.randoms())
 def test_order_does_not_matter_and_sides_swap_precision_for_recall(  # type: ignore[no-untyped-def]
     key: list[list[str]], response: list[list[str]], chance
@@ -150,7 +148,6 @@ def test_order_does_not_matter_and_sides_swap_precision_for_recall(  # type: ign
         assert 0 <= tally.recall <= 100 + 1e-9 and 0 <= tally.precision <= 100 + 1e-9
 
 
-@settings(deadline=None, derandomize=True)
 @given(partitions(), partitions())
 def test_no_other_pairing_of_clusters_is_worth_more(
     key: list[list[str]], response: list[list[str]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.errors import UserError
@@ -155,7 +155,6 @@ def test_bad_tags_and_lengths_are_refused() -> None:
         f1([["O"], ["O"]], [["O"], ["O", "O"]])
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(TAGS, TAGS), max_size=4))
 def test_perfect_is_a_hundred_and_sides_swap_precision_for_recall(
     pairs: list[tuple[list[str], list[str]]],
@@ -169,7 +168,6 @@ def test_perfect_is_a_hundred_and_sides_swap_precision_for_recall(
     assert f1(gold, gold) == (100 if any(map(spans, gold)) else 0)
 
 
-@settings(deadline=None, derandomize=True)
 @given(TAGS)
 def test_entities_lie_apart_in_order_and_cover_what_is_not_outside(tags: list[str]) -> None:
     covered = [place for _, first, last in spans(tags) for place in range(first, last + 1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.numbers import pearson, spearman
@@ -67,7 +67,6 @@ def test_huge_and_tiny_numbers_keep_their_correlation() -> None:
         assert pearson(gold * scale, -gold) == pytest.approx(-100)
 
 
-@settings(deadline=None, derandomize=True)
 @given(VALUES)
 def test_only_order_matters_to_ranks_and_only_shape_to_the_line(
     pairs: list[tuple[int, int]],
@@ -83,7 +82,6 @@ def test_only_order_matters_to_ranks_and_only_shape_to_the_line(
         assert -100 <= whole <= 100
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
 def test_perfect_is_a_hundred(gold: list[float]) -> None:
     assume(max(gold) - min(gold) > 1e-3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.finetuning.metrics.entities import spans
@@ -67,7 +67,6 @@ def test_the_first_illegal_place_is_named(
     assert illegal(tags.split(), scheme) == (place, problem)
 
 
-@settings(deadline=None, derandomize=True)
 @given(ENTITIES)
 def test_entities_are_legal_in_every_scheme_and_read_the_same(
     entities: list[tuple[int, str, int]],

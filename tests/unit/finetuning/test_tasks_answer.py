@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.answering import CLS, FakeReader, ask
+from support.tries import tries
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
@@ -23,7 +24,7 @@ def counting(words: int) -> str:
     return " ".join(LETTERS[i // 26] + LETTERS[i % 26] for i in range(words))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@tries(100)
 @given(tokens=st.integers(0, 90), room=st.integers(1, 40), stride=st.integers(1, 50))
 def test_windows_cover_every_token_and_each_has_most_context_in_one(
     tokens: int, room: int, stride: int
@@ -54,7 +55,7 @@ def test_a_window_known_by_hand() -> None:
     assert windows_over(9, 3, 8) == ((0, 3), (3, 6), (6, 9))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@tries(40)
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=4),
     stride=st.integers(1, 20),
@@ -109,7 +110,7 @@ def test_with_beams_a_second_slot_says_where_the_passage_is() -> None:
     assert columns["labels"] == [1, ignored, 0, ignored, 0, ignored]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@tries(100)
 @given(room=st.integers(1, 40), longest=st.integers(1, 30), first=st.integers(0, 80))
 def test_however_short_blocks_are_an_answer_is_whole_in_a_window(
     room: int, longest: int, first: int

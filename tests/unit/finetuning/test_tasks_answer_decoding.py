@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.answering import FakeReader, ask, drawn, one_hot
+from support.tries import tries
 
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Answer as Gold
@@ -44,7 +45,7 @@ def rivals(
     return found
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@tries(80)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 12),
@@ -76,7 +77,7 @@ def test_decoding_equals_trying_all_pairs(
     assert span.null == pytest.approx(min(nulls) - span.score)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@tries(80)
 @given(
     passage=PASSAGES,
     stride=st.integers(1, 7),
@@ -106,7 +107,7 @@ def test_what_is_laid_is_what_is_read(
     assert span.best[0].start == begin
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@tries(60)
 @given(
     passage=PASSAGES.filter(str.strip),
     head=st.sampled_from(["span", "beam"]),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.reading_tasks import CLS, SEP, FakeReader, Small, batch, rows
+from support.tries import tries
 
 from clozelab.contracts import Targets
 from clozelab.finetuning.examples import Choice, Picked
@@ -18,7 +19,7 @@ READER = FakeReader()
 letters = st.text("abcdefg ", min_size=1, max_size=40)
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(
     first=letters,
     seconds=st.lists(letters, min_size=2, max_size=4),

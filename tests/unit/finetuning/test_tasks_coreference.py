@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given as over
-from hypothesis import settings
 from hypothesis import strategies as some
 from support.referring import Letters, batch, marked, stories
+from support.tries import tries
 from torch import Tensor
 from torch.nn import functional
 
@@ -58,7 +58,7 @@ def one(document: Document) -> tuple[Any, ...]:
 # Segments
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @over(some.lists(some.lists(some.integers(1, 9), min_size=1, max_size=9), max_size=9))
 def test_segments_hold_every_word_once_and_end_with_sentences_if_they_can(
     lengths: list[list[int]],
@@ -184,7 +184,7 @@ def test_spans_stay_in_a_sentence_are_no_wider_than_allowed_and_do_not_cross() -
         assert not any(a < c <= b < d for (a, b), (c, d) in combinations(spans, 2))
 
 
-@settings(max_examples=50, deadline=None)
+@tries(50)
 @over(some.integers(0, 10**6), some.integers(1, 12))
 def test_the_best_spans_are_kept(seed: int, most: int) -> None:
     generator = np.random.default_rng(seed)

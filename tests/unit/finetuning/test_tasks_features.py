@@ -7,8 +7,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.tries import tries
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
@@ -99,7 +100,7 @@ def reader(seed: int = 0) -> Recurrent:
     return Recurrent(WIDTH, 4).double().eval()
 
 
-@settings(max_examples=40, deadline=None)
+@tries(40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(0, 3))
 def test_a_block_is_read_by_itself_in_both_directions(lengths: list[int], more: int) -> None:
     model = reader()
@@ -135,7 +136,7 @@ logit_rows = st.lists(
 ).map(lambda rows: torch.tensor(rows, dtype=torch.float64))
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(logit_rows, st.data(), st.sampled_from([1.0, 2.0, 5.0]))
 def test_the_divergence_is_none_from_oneself_and_never_negative(
     mine: Tensor, data: st.DataObject, temperature: float

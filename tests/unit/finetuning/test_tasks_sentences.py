@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.reading_tasks import CLS, NOTHING, SEP, WIDTH, FakeReader, Small, batch, rows, share
+from support.tries import tries
 
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError
@@ -93,7 +94,7 @@ def told(kind: Any, count: int = 12) -> list[Any]:
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_dummies_and_batch_mates_change_no_logits(
     kind: Any, data: st.DataObject, idle: int
@@ -112,7 +113,7 @@ def test_dummies_and_batch_mates_change_no_logits(
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(data=st.data(), idle=st.integers(1, 5))
 def test_sums_add_over_examples_and_dummies_count_nothing(
     kind: Any, data: st.DataObject, idle: int
@@ -128,7 +129,7 @@ def test_sums_add_over_examples_and_dummies_count_nothing(
 
 
 @each
-@settings(max_examples=30, deadline=None)
+@tries(30)
 @given(data=st.data(), tokens=st.integers(128, 300))
 def test_micro_batches_of_constant_size_give_the_sums_of_one(
     kind: Any, data: st.DataObject, tokens: int
@@ -158,7 +159,7 @@ def test_a_blank_micro_batch_gives_nothing_and_finite_gradients(kind: Any) -> No
 
 
 @each
-@settings(max_examples=20, deadline=None)
+@tries(20)
 @given(data=st.data())
 def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> None:
     examples = data.draw(examples_of(kind))
@@ -175,7 +176,7 @@ def test_blocks_fit_and_targets_lie_in_them(kind: Any, data: st.DataObject) -> N
 
 
 @each
-@settings(max_examples=20, deadline=None)
+@tries(20)
 @given(data=st.data())
 def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     kind: Any, data: st.DataObject

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.reading_tasks import NOTHING, FakeReader, Small, batch, number_of, rows
+from support.tries import tries
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
@@ -30,7 +31,7 @@ def sentences(draw: st.DrawFn) -> list[Tagged]:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(sentences(), st.integers(3, 40), st.booleans())
 def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
     examples: list[Tagged], length: int, last: bool
@@ -55,7 +56,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
         assert met[number] == wanted
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(sentences(), st.integers(3, 40))
 def test_split_sentences_rejoin(examples: list[Tagged], length: int) -> None:
     laid = KIND.tokenize(examples, FakeReader(length=length))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.learning import shrunk
 from support.texts import ATOMS, KINDS, real, tokenizer
+from support.tries import tries
 
 from clozelab import data
 from clozelab.blocks.words import spell
@@ -243,7 +244,7 @@ def test_nothing_is_read_as_nothing(recipe: str) -> None:
 words = st.lists(st.lists(st.sampled_from([*ATOMS, ""]), max_size=6), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(60)
 @given(words, st.sampled_from(KINDS))
 def test_any_words_are_found_again(sentences: list[list[str]], kind: str) -> None:
     pieces = check(reader("bert", kind), sentences)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.texts import KINDS, MADE, copy, corpus, encoder, hard, literal, real, tokenizer, whole
+from support.tries import tries
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from clozelab.contracts import Counts, Mark
@@ -43,7 +44,7 @@ def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
     known = tokenizer(kind, made)
     plain, shared = literal(known), encoder(known)  # whose memory grows, as in use
 
-    @settings(max_examples=120, deadline=None, derandomize=True, database=None)
+    @tries(120)
     @given(hard)
     @example("a´ b")
     @example("\u00b4\u3000 a\u00a0\u00a0!")
@@ -79,7 +80,7 @@ def test_real_text_is_encoded_as_in_one_piece(kind: str) -> None:
     assert np.diff(encoded.starts).tolist() == [len(piece.ids) for piece in pieces]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@tries(100)
 @given(st.text(alphabet="M \n", max_size=30))
 def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
     pieces = [("<unk>", 0.0), ("▁", -1.0), ("M", -1.0), ("MM", -2.0), ("▁M", -2.0), ("MMM", -3.0)]
@@ -224,7 +225,7 @@ def test_a_very_long_word_is_encoded_like_any_other(kind: str) -> None:
 def test_a_batch_is_its_sentences_end_to_end() -> None:
     known = [encoder(tokenizer(kind)) for kind in KINDS]
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @tries(60)
     @given(st.lists(hard, max_size=6))
     def check(sentences: list[str]) -> None:
         for one in known:

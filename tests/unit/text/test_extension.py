@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from support.texts import ATOMS, KINDS, copy, encoder, hard, literal, real, tokenizer, whole
+from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Mark
@@ -74,7 +75,7 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
     for atom in ATOMS:
         check(f"a plasmation{atom}gastrology {atom} plasmation")
 
-    @settings(max_examples=60, deadline=None, derandomize=True, database=None)
+    @tries(60)
     @given(hard, hard)
     def any_text(one: str, two: str) -> None:
         check(f"{one}plasmation{two} gastrology")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from support.texts import KINDS, MADE, copy, encoder, hard, literal, real, tokenizer
+from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Mark
@@ -54,7 +55,7 @@ def test_the_pieces_of_every_word_spell_it(kind: str, made: str) -> None:
 def test_bytes_spell_any_text() -> None:
     plain, pieces = literal(tokenizer("byte_bpe")), spelled(tokenizer("byte_bpe"))
 
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @tries(200)
     @given(hard)
     def check(text: str) -> None:
         ids = plain.encode(text, add_special_tokens=False).ids

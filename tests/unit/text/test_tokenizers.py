@@ -9,8 +9,9 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from support.texts import KINDS, chinese, corpus, hard, tokenizer
+from support.tries import tries
 from tokenizers import Tokenizer, models, trainers
 
 from clozelab.errors import UserError
@@ -127,7 +128,7 @@ def test_training_holds_few_texts_at_a_time(kind: str) -> None:
     assert 0 < most <= 600
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@tries(150)
 @given(hard)
 def test_byte_bpe_gives_any_text_back(text: str) -> None:
     known = tokenizer("byte_bpe", "small")

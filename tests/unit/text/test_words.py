@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import rjieba
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.texts import KINDS, chinese, encoder, real, tokenizer
+from support.tries import tries
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
 
 from clozelab.contracts import Counts, Mark
@@ -139,7 +140,7 @@ def test_chinese_is_one_word_an_ideograph() -> None:
     assert words("chars", text) == [letter for letter in text if not letter.isspace()]
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@tries(200)
 @given(st.characters(exclude_categories=["Cs"]))
 def test_kinds_of_characters_are_the_librarys(character: str) -> None:
     parts = SPLIT.pre_tokenize_str(f"a{character}b")

@@ -8,9 +8,10 @@ from random import Random
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.learning import doubled, task
+from support.tries import tries
 
 from clozelab.contracts import Batch, Targets
 from clozelab.packed import offsets
@@ -78,7 +79,7 @@ def sizes(batch: Batch) -> dict[str, int]:
     return found | {name: len(columns["labels"]) for name, columns in batch.targets.items()}
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(packs, rooms)
 def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     examples: PackedExamples, shape: BatchShape
@@ -109,7 +110,7 @@ def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     assert pairs == [number % 2 for number in range(len(examples))]
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(packs, rooms)
 def test_no_micro_batch_of_several_blocks_overflows_its_room(
     examples: PackedExamples, shape: BatchShape
@@ -130,7 +131,7 @@ def test_no_micro_batch_of_several_blocks_overflows_its_room(
             assert real(batch) == found["tokens"]
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(packs, rooms)
 def test_dense_is_said_of_full_blocks_and_of_nothing_else(
     examples: PackedExamples, shape: BatchShape
@@ -141,7 +142,7 @@ def test_dense_is_said_of_full_blocks_and_of_nothing_else(
         assert batch.input.dense == full
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(packs, st.integers(LONGEST, 200), st.integers(1, 40))
 def test_a_room_made_for_blocks_gives_them_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
@@ -186,7 +187,7 @@ def content(examples: PackedExamples) -> dict[str, list[float]]:
     return {**found, "starts": examples.starts.tolist(), "units": examples.units.tolist()}
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(groups, st.randoms(use_true_random=False))
 def test_groups_picked_in_another_order_and_back_are_what_they_were(
     examples: PackedExamples, chance: Random
@@ -207,7 +208,7 @@ def test_groups_picked_in_another_order_and_back_are_what_they_were(
     assert len(none) == none.tokens == 0 and none.units.tolist() == [0]
 
 
-@settings(max_examples=200, deadline=None)
+@tries(200)
 @given(groups, rooms)
 def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
     examples: PackedExamples, shape: BatchShape
@@ -231,7 +232,7 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
         assert alone or (found["tokens"] <= shape.tokens and found["blocks"] <= shape.blocks)
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(groups, st.integers(LONGEST, 120), st.integers(1, 40))
 @example(grouped([[(LONGEST, LONGEST)] * 4, *[[(LONGEST, 0)]] * 30]), LONGEST, 1)
 @example(grouped([[(1, 0)] * 20, *[[(11, 0)]] * 30]), LONGEST, 1)
@@ -246,7 +247,7 @@ def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
     assert all(one == found[0] for one in found)
 
 
-@settings(max_examples=100, deadline=None)
+@tries(100)
 @given(groups, rooms)
 def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
     examples: PackedExamples, shape: BatchShape

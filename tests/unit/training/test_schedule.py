@@ -6,8 +6,9 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.tries import tries
 
 from clozelab.config.recipe import read
 from clozelab.errors import UserError
@@ -69,7 +70,7 @@ def test_the_rate_falls_as_its_decay_says(
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_the_rate_is_never_stuck_at_nought_and_ends_where_it_should(found: Schedule) -> None:
     factors = [found.factor(step) for step in range(found.steps + 1)]
     assert all(0 < factor <= 1 for factor in factors[1:-1])
@@ -90,7 +91,7 @@ def test_berts_rate_is_above_nought_all_through_its_second_phase() -> None:
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_every_step_is_in_one_phase(found: Schedule) -> None:
     each = [found.phase(step) for step in range(found.steps)]
     runs = [(phase, len(list(steps))) for phase, steps in groupby(each)]
@@ -121,7 +122,7 @@ def test_phases_are_their_shares_of_the_steps() -> None:
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@tries(200)
 def test_steps_grow_along_the_ramp_to_full_size(found: Schedule) -> None:
     sizes = [found.sequences_at(step) for step in range(found.steps)]
     assert sizes == sorted(sizes)
@@ -165,7 +166,7 @@ def test_progress_is_the_share_of_the_steps() -> None:
 
 
 @given(schedules(), st.data())
-@settings(max_examples=60)
+@tries(60)
 def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
     found: Schedule, data: st.DataObject
 ) -> None:
@@ -202,7 +203,7 @@ def test_refits_out_of_place_are_refused(refits: tuple[tuple[int, int], ...]) ->
 
 
 @given(schedules())
-@settings(max_examples=40)
+@tries(40)
 def test_stretches_cover_what_is_left(found: Schedule) -> None:
     for first in (0.0, 0.37):
         stretches = [*found.stretches(first)]
