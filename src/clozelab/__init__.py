@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clozelab.api.benching import bench
     from clozelab.api.corpora import build_corpus
     from clozelab.api.models import embed, export, fill, import_model, load
+    from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.studies import Study, report, study
     from clozelab.api.tasks import answer, evaluate, finetune, predict
@@ -54,6 +55,7 @@ __all__ = [
     "mask",
     "predict",
     "pretrain",
+    "probe",
     "read",
     "register",
     "report",
@@ -66,6 +68,7 @@ _HOMES = {
     "clozelab.api.benching": ("bench",),
     "clozelab.api.corpora": ("build_corpus",),
     "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
+    "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.studies": ("Study", "report", "study"),
     "clozelab.api.tasks": ("answer", "evaluate", "finetune", "predict"),

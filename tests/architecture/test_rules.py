@@ -62,8 +62,11 @@ ALLOWED: dict[str, set[str]] = {
     "finetuning.heads": GROUND | {"finetuning"},
     "finetuning.metrics": GROUND | {"finetuning"},
     "finetuning.files": GROUND | {"finetuning"},
-    # Scores are computed of the same labelled files and by the same metrics as tuned models'.
-    "scoring": BELOW | {"models", "finetuning.files", "finetuning.kinds", "finetuning.metrics"},
+    # Scores are computed of the same labelled files and by the same metrics as tuned models': of
+    # fine-tuning its reading and its metrics, nothing that trains.
+    "scoring": BELOW
+    | {"models", "finetuning.files", "finetuning.kinds", "finetuning.metrics"}
+    | {"finetuning.examples", "finetuning.request"},
     "studies": BELOW | {"models", "pretraining", "finetuning", "scoring"},
     "benching": BELOW | {"models", "pretraining"},
     "reporting": GROUND

@@ -101,7 +101,7 @@ def embed(
         check_output(place, overwrite=overwrite)
     if pool != "none" and words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
-    number = _layer(layer)
+    number = layer_of(layer)
     file = "-" if list(text) == ["-"] else file
     if file is None and not text:
         raise UserError("embed needs texts: give them, or --file FILE with one a line, or -")
@@ -126,7 +126,8 @@ def embed(
     return found
 
 
-def _layer(word: Any) -> Layer:
+def layer_of(word: Any) -> Layer:
+    """A layer as it is spelled: a number, last or all."""
     if word == "all":
         return "all"
     try:

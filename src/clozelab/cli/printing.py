@@ -156,6 +156,13 @@ def measured(result: Any, values: Values) -> None:
     out.print(scores(result) if "task" in values else table(result))
 
 
+def probes(result: Any, values: Values) -> None:
+    """The scores of every task by layer."""
+    from clozelab.cli.views.probes import table
+
+    out.print(table(result), soft_wrap=not out.is_terminal)
+
+
 def tuned(result: Any, values: Values) -> None:
     """The scores of fine-tunings, with the best."""
     from clozelab.cli.views.scores import table

@@ -5,6 +5,7 @@ Of a folder with several fine-tunings it is the one that did best on the dev set
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from clozelab.finetuning.tuned import Tuned
     from clozelab.models.embed import Vectors
     from clozelab.models.fill import Filled
+    from clozelab.scoring.probe import Probes
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
 _NAMED = 8  # modules of others that are named one by one
@@ -86,6 +88,19 @@ class Loaded:
     @cached_property
     def _readers(self) -> dict[int, TaskReader]:
         return {}
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the weights, by which a record names the model whose numbers it has."""
+        whole = hashlib.sha256()
+        for name, value in sorted(self.model.state_dict().items()):
+            whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            whole.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return whole.hexdigest()
+
+    def probe(self, task: str | Sequence[str], **options: Any) -> Probes:
+        """Read tasks off the layers by linear probes: `clozelab.probe`."""
+        return clozelab.probe(self, task, **options)
 
     def fill(self, text: str, **options: Any) -> Filled:
         """Guess the blanks of a text: `clozelab.fill`."""

@@ -49,9 +49,9 @@ def around(loaded: Loaded, ids: Array) -> Text:
     return _laid(_reader(loaded), {"ids": ids}, np.ones(size, bool), np.zeros((size, 2), np.int64))
 
 
-def read(loaded: Loaded, texts: Sequence[str]) -> list[Text]:
-    """Texts as the model reads them, each cut where the model's positions end."""
-    reader, most = _reader(loaded), limit(loaded)
+def read(loaded: Loaded, texts: Sequence[str], *, most: int | None = None) -> list[Text]:
+    """Texts as the model reads them, each cut where the model's positions end, or to `most`."""
+    reader, most = _reader(loaded), limit(loaded) if most is None else most
     pieces = reader.pieces(texts)
     laid = []
     for number in range(len(texts)):

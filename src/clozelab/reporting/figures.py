@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
+from importlib import resources
 from math import floor, log10
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ SERIES = 8  # colours
 APART = 4  # successive colours that colour-blind readers can tell apart; the next are dashed
 DASHES = 4  # line styles of one colour
 NAME = 46  # characters beside a row of dots
+_NAMESPACE = "http://www.w3.org/2000/svg"
 
 
 class Line(NamedTuple):
@@ -35,15 +38,15 @@ class DotRow(NamedTuple):
     colour: int
 
 
-def curves(lines: Sequence[Line], *, across: str, up: str) -> str:
-    """Lines over a common axis, with a legend."""
+def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) -> str:
+    """Lines over a common axis, with a legend; `whole` shows their beginnings in full, too."""
     every = [point for line in lines for point in line.points]
     if not every:
         return ""
     right = max(x for x, _ in every) or 1.0
     # The first steps are far above the rest, and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
-    heights = [y for x, y in [*every, *ends] if x >= 0.05 * right]
+    heights = [y for x, y in [*every, *ends] if whole or x >= 0.05 * right]
     low, high = min(heights), max(heights)
     bottom, top = low - 0.06 * (high - low or 1.0), high + 0.06 * (high - low or 1.0)
 
@@ -118,6 +121,68 @@ def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) ->
         f' y="{height - 6}">{escape(across)}</text>'
     )
     return _svg("".join(parts), height, across)
+
+
+def heat_map(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    values: Sequence[Sequence[float | None]],
+    *,
+    across: str,
+    form: str = ".2f",
+) -> str:
+    """Numbers in a grid; the darker a cell, the smaller its number is among those of its column.
+
+    Columns have scales of their own: one may be harder than another for everybody.
+    """
+    left, top, step = 20 + 6.7 * max(min(len(name), NAME) for name in rows), 44, 30
+    width = (WIDTH - left - RIGHT) / max(len(columns), 1)
+    height = top + step * len(rows) + 10
+    parts = [
+        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2:.1f}" y="14">'
+        f"{escape(across)}</text>"
+    ]
+    for at, name in enumerate(columns):
+        parts.append(
+            f'<text class="name" text-anchor="middle" x="{left + (at + 0.5) * width:.1f}"'
+            f' y="{top - 8}">{_cut(name)}</text>'
+        )
+        known = [row[at] for row in values]
+        ends = [value for value in known if value is not None]
+        for number, value in enumerate(known):
+            x, y = left + at * width, top + step * number
+            spread = max(ends) - min(ends) if ends else 0.0
+            shade = 0.0 if value is None else 0.75 - 0.65 * (value - min(ends)) / (spread or 1.0)
+            word = "–" if value is None else format(value, form)
+            parts.append(
+                f'<rect class="cell c0" x="{x + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}"'
+                f' height="{step - 2}" style="fill: var(--c); fill-opacity: {shade:.2f}; stroke:'
+                f' none"/><text text-anchor="middle" x="{x + width / 2:.1f}" y="{y + 19}">'
+                f"{word}</text>"
+            )
+    for number, name in enumerate(rows):
+        parts.append(
+            f'<text class="name" text-anchor="end" x="{left - 10:.1f}"'
+            f' y="{top + step * number + 19}">{_cut(name)}</text>'
+        )
+    return _svg("".join(parts), height, across)
+
+
+def as_file(drawn: str) -> str:
+    """A figure as an SVG file of its own: with its style, and its legend below it."""
+    figure, _, below = drawn.partition("</svg>")
+    height = float(re.search(r'viewBox="0 0 \d+ ([\d.]+)"', figure)[1])  # type: ignore[index]
+    names = re.findall(r'class="line ([^"]+)"[^>]*/></svg>(.*?)</span>', below)
+    inside = "".join(
+        f'<g transform="translate({LEFT} {height + 14 + 18 * number:g})"><line class="line {look}"'
+        f' x1="0" x2="26" y1="-4" y2="-4"/><text x="34">{name}</text></g>'
+        for number, (look, name) in enumerate(names)
+    )
+    size = f"0 0 {WIDTH} {height + 18 * len(names) + (8 if names else 0):g}"
+    figure = re.sub(r'<svg viewBox="[^"]+"', f'<svg xmlns="{_NAMESPACE}" viewBox="{size}"', figure)
+    style = (resources.files("clozelab") / "reporting" / "page.css").read_text(encoding="utf-8")
+    opening, _, rest = figure.partition(">")
+    return f"{opening}><style>{style}</style>{rest}{inside}</svg>\n"
 
 
 def legend(names: Sequence[tuple[str, int]]) -> str:

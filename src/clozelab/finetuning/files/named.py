@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clozelab.finetuning.examples import Document
+from clozelab.finetuning.examples import Document, Sentences
 from clozelab.finetuning.files.documents import documents
 from clozelab.finetuning.files.gap import gap
+from clozelab.finetuning.files.sentences import sentences
+from clozelab.finetuning.files.tables import table
 
 Setting = str | int | float | bool | tuple[str, ...]
 
@@ -127,6 +129,55 @@ def _litbank(path: Path, split: str) -> list[Document]:
     files = sorted(path.glob("*.conll*")) if path.is_dir() else [path]
     every = [document for file in files for document in documents(file)]
     return [one for n, one in enumerate(every) if (n % 10 == 9) == (split == "dev")]
+
+
+def _senteval(name: str, title: str, file: str) -> Named:
+    """Two classes of sentences in one file, sorted by class."""
+
+    def read(path: Path, split: str) -> list[Sentences]:
+        every = sentences(path)
+        return [one for n, one in enumerate(every) if (n % 10 == 9) == (split == "dev")]
+
+    return Named(
+        name,
+        title,
+        "classify",
+        ("senteval", "SentEval"),
+        {split: _files(file) for split in ("train", "dev")},
+        {"labels": _TWO},
+        note=f"{file} has no official split: every tenth sentence is dev",
+        read=read,
+    )
+
+
+def _sick(name: str, title: str, kind: str, column: str, settings: dict[str, Setting]) -> Named:
+    files = {"train": "SICK_train.tsv", "dev": "SICK_trial.tsv", "test": "SICK_test_annotated.tsv"}
+    splits = {
+        split: _files(file, columns={"label": column, "id": "pair_ID"})
+        for split, file in files.items()
+    }
+    return Named(name, title, kind, ("sts", "SICK", "sick"), splits, {"pair": True, **settings})
+
+
+def _sts(year: int) -> Named:
+    """One year of SemEval's similarity of texts, which has no training set."""
+
+    def read(path: Path, split: str) -> list[Sentences]:
+        rows = [row for row in table(path).rows if row.values["year"] == str(year)]
+        return [
+            Sentences(f"{v['file']} {n}", v["sentence1"], v["sentence2"], float(v["score"]))
+            for n, v in enumerate(row.values for row in rows)
+        ]
+
+    return Named(
+        f"sts{year % 100}",
+        f"STS {year}: how near are two sentences, from 0 to 5",
+        "regress",
+        ("sts", "STS"),
+        {"test": _files("sts12-16.test.tsv")},
+        {"pair": True, "metrics": ("spearman",)},
+        read=read,
+    )
 
 
 # Tasks of the papers that protocols know, though no layout of their files is known here.
@@ -346,4 +397,32 @@ NAMED: dict[str, Named] = {
         {"labels": _NLI, "pair": True},
         undecided=("-",),
     ),
+    "mr": _senteval("mr", "MR: is a film's review good or bad", "MR.tsv"),
+    "cr": _senteval("cr", "CR: is a product's review good or bad", "CR.tsv"),
+    "subj": _senteval("subj", "SUBJ: is a sentence subjective or objective", "SUBJ.tsv"),
+    "mpqa": _senteval("mpqa", "MPQA: is an opinion good or bad", "MPQA.tsv"),
+    "trec": Named(
+        "trec",
+        "TREC: what does a question ask for",
+        "classify",
+        ("senteval", "SentEval", "TREC"),
+        {"train": _files("TREC.train.tsv"), "dev": _files("TREC.test.tsv")},
+        {"labels": tuple("012345")},
+        note="TREC has no dev set: its test set stands for it",
+    ),
+    "sickr": _sick(
+        "sickr",
+        "SICK: how near are two sentences, from 1 to 5",
+        "regress",
+        "relatedness_score",
+        {"metrics": ("pearson", "spearman")},
+    ),
+    "sicke": _sick(
+        "sicke",
+        "SICK: does the second sentence follow from the first",
+        "classify",
+        "entailment_judgment",
+        {"labels": tuple(label.upper() for label in _NLI)},
+    ),
+    **{f"sts{year % 100}": _sts(year) for year in range(2012, 2017)},
 }

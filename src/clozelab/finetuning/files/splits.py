@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class TaskSplits:
     layout: str = ""  # what should be there, for whoever asks for what is not
     counts: Counts = field(default_factory=Counts)  # what was skipped or fixed in what was read
     held: dict[str, list[Any]] = field(default_factory=dict, repr=False)
+    reads: Callable[[Path, str], list[Any]] | None = None  # of a file and a split, if its own way
 
     @property
     def part(self) -> type[TaskKind]:
@@ -69,15 +70,19 @@ class TaskSplits:
 
     def _read(self, split: str) -> list[Any]:
         source, asked = self._split(split).source, self._split(split).asked
-        named = NAMED.get(self.name)
-        if named is not None and named.read is not None and isinstance(source, Path):
-            return named.read(source, split)
+        if self.reads is not None and isinstance(source, Path):
+            return self.reads(source, split)
         return self.part.read(source, asked, settings=self.settings, counts=self.counts)
 
 
 def find(name: str, root: Path | None) -> TaskSplits:
     """A task by name, under a folder of tasks, or the one that the environment names."""
-    named = _named(name)
+    return found_in(_named(name), root)
+
+
+def found_in(named: Named, root: Path | None) -> TaskSplits:
+    """The same of a task whose layout is given."""
+    name = named.name
     if root is None:
         if not os.environ.get(VARIABLE):
             raise UserError(
@@ -133,6 +138,7 @@ def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) ->
         tuple(notes),
         named.submission,
         _layout(named),
+        reads=named.read,
     )
 
 

@@ -1,0 +1,172 @@
+"""Probe a frozen model: how much of a task a linear map reads off each of its layers.
+
+Features of a row of two excerpts u and v are u, v, |u - v| and u·v (InferSent, arXiv:1705.02364
+§3.1). Similarity tasks have no fit: their score is the correlation of cosines with judgements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.contracts import Ints
+from clozelab.errors import UserError
+from clozelab.models.embed import Layer, check_layer
+from clozelab.scoring.frozen import Excerpt, FrozenEncoder
+from clozelab.scoring.linear import Doubles, Fit, fit
+from clozelab.scoring.probed import ProbeRows, ProbeTask
+
+_PARTS = 50  # of the scored examples: leaving out each in turn shows how far a score is by chance
+
+
+@dataclass(frozen=True)
+class LayerScores:
+    """What one layer came to."""
+
+    layer: int  # 0 is the embedding
+    scores: dict[str, float]
+    penalty: float | None = None  # of the fit, chosen by cross-validation
+    loss: float | None = None  # of the fit, on folds of the training part that were left out
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """A task on one model."""
+
+    task: str
+    split: str
+    metrics: tuple[str, ...]
+    trained: int  # rows that the probe was fitted on; 0 by cosine
+    scored: int  # examples that were scored
+    layers: tuple[LayerScores, ...]
+    layer: int  # the one that counts: of least loss in cross-validation; by cosine the last
+    errors: dict[str, float]  # the standard error of its scores over the scored examples
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of the layer that counts."""
+        return next(one.scores for one in self.layers if one.layer == self.layer)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        return {**asdict(self), "scores": self.scores}
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What a model's layers hold of some tasks."""
+
+    model: str
+    results: tuple[ProbeResult, ...]
+
+    def __getitem__(self, task: str) -> ProbeResult:
+        """One task's result."""
+        return next(one for one in self.results if one.task == task)
+
+    def scores(self) -> dict[str, dict[str, float]]:
+        """The scores of every task, at the layer that counts."""
+        return {one.task: one.scores for one in self.results}
+
+
+def layers_of(encoder: FrozenEncoder, layer: Layer) -> list[int]:
+    """All layers, or one by its number, also from the end."""
+    check_layer(encoder.loaded, layer)
+    return list(range(encoder.layers)) if layer == "all" else [layer % encoder.layers]
+
+
+def follow(
+    task: ProbeTask,
+    encoder: FrozenEncoder,
+    *,
+    layers: Sequence[int],
+    by: Fit = "ridge",
+    most: int = 16_384,
+    needed: Collection[Excerpt] = (),
+) -> Generator[tuple[int, int], None, ProbeResult]:
+    """Probe a task, yielding how many texts are encoded; excerpts `needed` later are kept."""
+    if by == "logistic" and task.kind.name == "regress" and not task.by_cosine:
+        raise UserError(f"--fit logistic: is for classes, and {task.name} has numbers; use ridge")
+    scored = task.scored_rows()
+    training = None if task.by_cosine else task.training_rows(most)
+    if training is not None and len({*training.groups.tolist()}) < 2:
+        raise UserError(f"{task.name}: a probe needs two training examples or more")
+    rows = [scored] if training is None else [training, scored]
+    yield from encoder.follow([excerpt for each in rows for excerpt in each.all()])
+    found: list[LayerScores] = []
+    outputs: list[Doubles] = []
+    for layer in layers:
+        if training is None:
+            outputs.append(_cosines(encoder, scored, layer))
+            found.append(LayerScores(layer, _scored(task, scored, outputs[-1])))
+        else:
+            vectors = _features(encoder, training, layer)
+            # An answer that is always the same has no correlation, however often it is right.
+            balanced = "matthews" in task.kind.metrics
+            targets, groups = training.targets, training.groups
+            probe = fit(vectors, targets, groups=groups, by=by, balanced=balanced)
+            outputs.append(probe.outputs(_features(encoder, scored, layer)))
+            scores = _scored(task, scored, outputs[-1])
+            found.append(LayerScores(layer, scores, probe.penalty, probe.loss))
+    encoder.forget(needed)
+    best = len(found) - 1
+    if training is not None:
+        best = int(np.argmin([one.loss or 0.0 for one in found]))
+    return ProbeResult(
+        task=task.name,
+        split=task.scored,
+        metrics=tuple(found[0].scores),
+        trained=0 if training is None else len(training.excerpts),
+        scored=len(scored.examples),
+        layers=tuple(found),
+        layer=found[best].layer,
+        errors=_errors(task, scored, outputs[best]),
+    )
+
+
+def _features(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> NDArray[Any]:
+    """[n, d] of single excerpts their vectors, of two what they are together."""
+    columns = list(zip(*rows.excerpts, strict=True))
+    first = encoder.layer(columns[0], layer)
+    if len(columns) == 1:
+        return first
+    second = encoder.layer(columns[1], layer)
+    return np.concatenate([first, second, np.abs(first - second), first * second], axis=1)
+
+
+def _cosines(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> Doubles:
+    """[n, 1] the cosine of each pair; of a text without a token 0."""
+    first, second = (
+        encoder.layer(column, layer).astype(np.float64)
+        for column in zip(*rows.excerpts, strict=True)
+    )
+    sizes = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    cosines = (first * second).sum(axis=1) / np.where(sizes > 0, sizes, 1.0)
+    return np.asarray(cosines[:, None])
+
+
+def _scored(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, float]:
+    return task.kind.score(task.predictions(rows, outputs), rows.examples)
+
+
+def _errors(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, float]:
+    """Standard errors over the scored examples: the jackknife over parts of them."""
+    predictions = task.predictions(rows, outputs)
+    count = len(predictions)
+    parts = min(_PARTS, count)
+    if parts < 2:
+        return {}
+    part: Ints = np.arange(count) % parts
+    without = []
+    for number in range(parts):
+        kept = np.flatnonzero(part != number).tolist()
+        said, examples = [predictions[n] for n in kept], [rows.examples[n] for n in kept]
+        without.append(task.kind.score(said, examples))
+    spread = {name: np.array([one[name] for one in without]) for name in without[0]}
+    return {
+        name: float(np.sqrt((parts - 1) / parts * ((values - values.mean()) ** 2).sum()))
+        for name, values in spread.items()
+    }

@@ -1,0 +1,271 @@
+"""Tasks as probes see them: rows of one or two excerpts, each with an answer.
+
+Examples, labels and metrics are those of fine-tuning. A sentence is one row, a pair a row of two
+excerpts, a tagged sentence a row for each word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clozelab.contracts import Ints
+from clozelab.errors import UserError
+from clozelab.files import sha256
+from clozelab.finetuning.examples import Class, Number, Sentences, Tagged, Tags
+from clozelab.finetuning.files.lines import lines as lines_of
+from clozelab.finetuning.files.lines import located
+from clozelab.finetuning.files.named import NAMED, File, Named
+from clozelab.finetuning.files.splits import TaskSplits, found_in
+from clozelab.finetuning.kinds import TaskKind
+from clozelab.finetuning.request import Data
+from clozelab.keys import mix, root
+from clozelab.nearest import remedy
+from clozelab.scoring.frozen import Excerpt
+from clozelab.scoring.linear import Doubles
+
+GOLD = ".gold.txt"  # of WiC, beside .data.txt
+
+
+class WordInContext(NamedTuple):
+    """Two sentences and a word of each: does it mean the same in both?"""
+
+    id: str
+    first: str
+    second: str
+    label: str
+    spans: tuple[tuple[int, int], tuple[int, int]]  # characters of the word
+
+
+def _words_in_context(path: Path, split: str) -> list[WordInContext]:
+    """Lines of a .data.txt: word, part of speech, its places in both sentences, the sentences."""
+    gold = located(path.with_name(path.name.partition(".")[0] + GOLD))
+    data, labels = lines_of(path), lines_of(gold)
+    if len(data) != len(labels):
+        raise UserError(
+            f"{gold} has {len(labels)} lines and {path} has {len(data)}: fetch both again"
+        )
+    examples = []
+    for number, (line, label) in enumerate(zip(data, labels, strict=True)):
+        cells = line.split("\t")
+        try:
+            _, _, places, first, second = cells
+            one, two = (int(place) for place in places.split("-"))
+            spans = _word(first, one), _word(second, two)
+        except (ValueError, IndexError):
+            raise UserError(
+                f"{path}:{number + 1} is not a line of WiC: word, part of speech, places as 2-1,"
+                " two sentences, with tabs between them"
+            ) from None
+        examples.append(WordInContext(str(number), first, second, label.strip(), spans))
+    return examples
+
+
+def _word(sentence: str, number: int) -> tuple[int, int]:
+    """The characters of a word of a sentence whose words have one space between them."""
+    words = sentence.split(" ")
+    first = sum(len(word) + 1 for word in words[:number])
+    return first, first + len(words[number])
+
+
+WIC = Named(
+    "wic",
+    "WiC: does a word mean the same in two sentences",
+    "classify",
+    ("wic", "WiC"),
+    {split: (File(f"{split}.data.txt"),) for split in ("train", "dev", "test")},
+    {"labels": ("F", "T"), "pair": True},
+    read=_words_in_context,
+)
+# Tasks whose score is the correlation of cosines with people's judgement, without any fit.
+COSINE = {
+    **{f"sts{year}": (f"sts{year}", "test") for year in range(12, 17)},
+    "stsb-cosine": ("stsb", "dev"),
+    "sick-cosine": ("sickr", "test"),
+}
+GROUPS = {"sts": tuple(COSINE)}
+KINDS = ("classify", "regress", "tag")  # of tasks that can be probed
+
+
+class ProbeRows(NamedTuple):
+    """Rows of some examples."""
+
+    excerpts: list[tuple[Excerpt, ...]]  # of each row, as many in one as in another
+    targets: Doubles  # [n, 1] numbers, or [n, classes] with 1 at the class
+    groups: Ints  # [n] which example each row is of
+    examples: list[Any]
+
+    def all(self) -> list[Excerpt]:
+        """Every excerpt."""
+        return [excerpt for row in self.excerpts for excerpt in row]
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """A task to probe: where its examples are, and which of them are scored."""
+
+    name: str
+    data: Data
+    split: str | None = None  # to score on; None: dev
+
+    @classmethod
+    def named(cls, word: str, *, root: str | None = None, split: str | None = None) -> ProbeTask:
+        """A task by the word for it."""
+        task, usual = COSINE.get(word, (word, None))
+        return cls(word, Data(task, root=root), split or usual)
+
+    @property
+    def by_cosine(self) -> bool:
+        """Whether nothing is fitted."""
+        return self.name in COSINE
+
+    @cached_property
+    def files(self) -> TaskSplits:
+        """The files, known to be there."""
+        if self.name == WIC.name:
+            return found_in(WIC, Path(self.data.root) if self.data.root else None)
+        return self.data.found()
+
+    def check(self) -> None:
+        """Refuse what is not there or cannot be probed, before a model is opened."""
+        if self.name == self.data.task and self.name not in known() and not self.data.dev:
+            raise UserError(f"{self.name}: is no task to probe; {remedy(self.name, known())}")
+        if self.files.kind not in KINDS:
+            raise UserError(
+                f"{self.name}: is a task to {self.files.kind}; probes are for those to"
+                f" {', '.join(KINDS)}"
+            )
+        for split in (self.scored, *(() if self.by_cosine else ("train",))):
+            if split not in self.files.splits:
+                has = ", ".join(self.files.splits)
+                raise UserError(f"{self.name}: has no {split} set here, only {has}")
+
+    @property
+    def scored(self) -> str:
+        """The split that is scored."""
+        return self.split or "dev"
+
+    @cached_property
+    def kind(self) -> TaskKind:
+        """Its kind, with the metrics that count."""
+        part: Any = self.files.part
+        kind: TaskKind = part(**self.files.settings)
+        return replace(kind, metrics=("spearman",)) if self.by_cosine else kind  # type: ignore[type-var]
+
+    def digests(self) -> dict[str, str]:
+        """The sha256 of each file that is read."""
+        splits = [self.scored] if self.by_cosine else ["train", self.scored]
+        paths = {self.files.splits[split].source for split in splits}
+        files = [path for path in paths if isinstance(path, Path)]
+        if self.name == WIC.name:
+            files += [located(p.with_name(p.name.partition(".")[0] + GOLD)) for p in files]
+        return {str(path): sha256(path) for path in sorted(files)}
+
+    def scored_rows(self) -> ProbeRows:
+        """The rows that are scored."""
+        return self._rows(self.files.read(self.scored), place=self.scored)
+
+    def excerpts(self, most: int) -> set[Excerpt]:
+        """All that an encoder is asked for, with `most` rows to fit a probe on."""
+        training = [] if self.by_cosine else self.training_rows(most).all()
+        return {*training, *self.scored_rows().all()}
+
+    def training_rows(self, most: int) -> ProbeRows:
+        """Rows to fit a probe on; of many, about `most`, by the numbers of their examples alone."""
+        examples = self.files.read("train")
+        order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
+        sizes = np.array([len(_excerpts(example)) for example in examples], dtype=np.int64)
+        fit = int(np.searchsorted(np.cumsum(sizes[order]), most, side="right")) if most else None
+        chosen = np.sort(order[: None if fit is None else max(fit, 2)])
+        return self._rows([examples[number] for number in chosen], place="train")
+
+    def predictions(self, rows: ProbeRows, outputs: Doubles) -> list[Any]:
+        """What a probe's outputs say of each example, as its kind has it."""
+        if self.kind.name == "regress":
+            return [Number(float(value)) for value in outputs[:, 0]]
+        names = self.kind.label_names
+        best = [names[number] for number in outputs.argmax(axis=1)]
+        if self.kind.name == "classify":
+            return [Class(name, {}) for name in best]
+        cuts = np.searchsorted(rows.groups, np.arange(len(rows.examples) + 1)).tolist()
+        return [
+            Tags(tuple(best[first:stop]), (0.0,) * (stop - first)) for first, stop in pairwise(cuts)
+        ]
+
+    def _rows(self, examples: Sequence[Any], *, place: str) -> ProbeRows:
+        labelled = [(one, _answers(one)) for one in examples]
+        known = [(one, answers) for one, answers in labelled if answers is not None]
+        if not known:
+            raise UserError(f"{self.name}: no example of its {place} set has a label to score")
+        excerpts = [_excerpts(one) for one, _ in known]
+        answers = [answer for _, each in known for answer in each]
+        groups = np.repeat(np.arange(len(known)), [len(each) for each in excerpts])
+        rows = [row for each in excerpts for row in each]
+        return ProbeRows(rows, self._targets(answers), groups, [one for one, _ in known])
+
+    def _targets(self, answers: list[Any]) -> Doubles:
+        if self.kind.name == "regress":
+            return np.array(answers, dtype=np.float64)[:, None]
+        names = self.kind.label_names
+        number = {name: at for at, name in enumerate(names)}
+        targets = np.zeros((len(answers), len(names)))
+        try:
+            targets[np.arange(len(answers)), [number[answer] for answer in answers]] = 1.0
+        except KeyError as error:
+            raise UserError(
+                f"{self.name}: the label {error.args[0]!r} is none of {', '.join(names)}; fix it"
+            ) from None
+        return targets
+
+
+def known() -> dict[str, str]:
+    """Every task that can be probed, and what it is."""
+    named = {
+        name: task.title
+        for name, task in NAMED.items()
+        if task.kind in KINDS and ("train" in task.splits or name in COSINE)
+    }
+    cosine = {
+        name: f"{NAMED[task].title}, by the cosine of their vectors"
+        for name, (task, _) in COSINE.items()
+    }
+    groups = {name: f"all of {', '.join(tasks)}" for name, tasks in GROUPS.items()}
+    return {**named, WIC.name: WIC.title, **cosine, **groups}
+
+
+def tasks_of(
+    words: Sequence[str], *, root: str | None = None, split: str | None = None
+) -> list[ProbeTask]:
+    """Tasks by their words, those of a group one by one, each once."""
+    single = [name for word in words for name in GROUPS.get(word, (word,))]
+    return [ProbeTask.named(name, root=root, split=split) for name in dict.fromkeys(single)]
+
+
+def _excerpts(example: Any) -> list[tuple[Excerpt, ...]]:
+    """The rows of an example."""
+    if isinstance(example, Tagged):
+        text, first = " ".join(example.words), 0
+        rows: list[tuple[Excerpt, ...]] = []
+        for word in example.words:
+            rows.append((Excerpt(text, (first, first + len(word))),))
+            first += len(word) + 1
+        return rows
+    if isinstance(example, WordInContext):
+        one, two = example.spans
+        return [(Excerpt(example.first, one), Excerpt(example.second, two))]
+    assert isinstance(example, Sentences)
+    texts = (example.first,) if example.second is None else (example.first, example.second)
+    return [tuple(Excerpt(text) for text in texts)]
+
+
+def _answers(example: Any) -> Sequence[Any] | None:
+    """The answer of each row of an example; None where they are not known."""
+    if isinstance(example, Tagged):
+        return example.tags
+    return None if example.label is None else [example.label]
