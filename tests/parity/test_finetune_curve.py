@@ -19,9 +19,8 @@ from clozelab.contracts import Batch, Targets
 from clozelab.finetuning.inputs import inputs_for
 from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
-from clozelab.models.interop.conversion import to_transformers
-from clozelab.models.interop.families import summary
-from clozelab.models.interop.heads import TaskHead
+from clozelab.models.interop.exporting import to_transformers
+from clozelab.models.interop.heads import TaskHead, summary
 from clozelab.text.vocabulary import describe
 from clozelab.training.loop import train
 

@@ -28,8 +28,9 @@ from tokenizers import Tokenizer
 from clozelab import data
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.models.interop.conversion import Exported, from_transformers, to_transformers
+from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.huggingface import read, write
+from clozelab.models.interop.importing import from_transformers
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.text.vocabulary import describe
 

@@ -28,15 +28,11 @@ from clozelab.finetuning.kinds.choose import Choose
 from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.regress import Regress
 from clozelab.finetuning.kinds.tag import Tag
-from clozelab.models.interop.conversion import (
-    Exported,
-    Imported,
-    from_transformers,
-    to_transformers,
-)
-from clozelab.models.interop.families import summary
-from clozelab.models.interop.heads import ROBERTAS, Summary, TaskHead
+from clozelab.models.interop.exporting import Exported, to_transformers
+from clozelab.models.interop.families import Summary
+from clozelab.models.interop.heads import TaskHead, summary
 from clozelab.models.interop.huggingface import read, write
+from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.interop.onnx import TaskGraph, export_onnx
 from clozelab.models.load import within
 from clozelab.models.reader import TaskReader
@@ -47,6 +43,7 @@ torch.set_num_threads(1)
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}
 IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.int32))
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+ROBERTAS = ("roberta", "roberta-prelayernorm")
 GPT = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True, "epsilon": 1e-5}
 ENCODERS: dict[str, Encoder] = {
     "bert": Transformer(**SHAPE),

@@ -25,7 +25,7 @@ from clozelab.benching.trainer import Trained
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.models.interop.conversion import Exported
+from clozelab.models.interop.exporting import Exported
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts

@@ -14,7 +14,7 @@ from clozelab.benching.padding import padded
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.models.interop.conversion import Exported, to_transformers
+from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.machine import now
 from clozelab.training.loop import Prepared

@@ -11,7 +11,7 @@ import torch
 from clozelab.benching.laps import Lap
 from clozelab.benching.padding import whole_rows
 from clozelab.benching.theirs import opened
-from clozelab.models.interop.conversion import Exported
+from clozelab.models.interop.exporting import Exported
 from clozelab.runs.machine import now
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Prepared

@@ -23,7 +23,8 @@ from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_changed
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
-from clozelab.models.interop.families import family_for, summary
+from clozelab.models.interop.fitting import family_for
+from clozelab.models.interop.heads import summary
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PAIRS

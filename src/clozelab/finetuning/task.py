@@ -17,8 +17,8 @@ from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import KINDS, TaskKind
-from clozelab.models.interop.head_configs import EXTRA_KEY
-from clozelab.models.interop.heads import Summary, TaskHead
+from clozelab.models.interop.families import Summary
+from clozelab.models.interop.heads import EXTRA_KEY, TaskHead
 from clozelab.nearest import remedy
 
 IMPORTED = "imported"

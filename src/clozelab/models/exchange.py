@@ -14,10 +14,12 @@ from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.models import origin as origins
 from clozelab.models.history import data, lineage, metrics
-from clozelab.models.interop import conversion, huggingface, onnx
+from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
-from clozelab.models.interop.families import family_for
-from clozelab.models.interop.heads import ROBERTAS, TaskHead
+from clozelab.models.interop.exporting import to_transformers
+from clozelab.models.interop.families import FAMILIES
+from clozelab.models.interop.fitting import family_for
+from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import Loaded, load
 from clozelab.models.reader import TaskReader
@@ -49,11 +51,11 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         model_type = None if family else origin.model_type
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
-    if origin is not None and family == origin.family and family in ROBERTAS:
+    if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(loaded.recipe.encoder, "position_offset", 1)
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
-    exported = conversion.to_transformers(
+    exported = to_transformers(
         loaded.recipe.encoder,
         weights,
         vocabulary=vocabulary,
@@ -64,7 +66,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         bare=origin is not None and origin.bare,
     )
     kind = exported.config["model_type"]
-    if _doubled(loaded) and exported.family not in ROBERTAS:
+    if _doubled(loaded) and not FAMILIES[exported.family].is_roberta:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"

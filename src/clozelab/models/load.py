@@ -26,7 +26,7 @@ from clozelab.layers import Linear
 from clozelab.models import origin as origins
 from clozelab.models.build import Model, build
 from clozelab.models.interop import huggingface
-from clozelab.models.interop.conversion import Imported, from_transformers
+from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.origin import Origin
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import CausalLm

@@ -31,8 +31,8 @@ from clozelab.contracts import (
     TextLayout,
     Vocabulary,
 )
-from clozelab.models.interop.families import family_for
-from clozelab.models.interop.heads import ROBERTAS
+from clozelab.models.interop.families import FAMILIES
+from clozelab.models.interop.fitting import family_for
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.spelling import letters
@@ -124,7 +124,8 @@ class TaskReader:
         encoder = self.recipe.encoder
         if not encoder.layout.in_pretraining:
             return 1
-        return 2 if family_for(encoder, frozenset(), self.vocabulary) in ROBERTAS else 1
+        family = FAMILIES[family_for(encoder, frozenset(), self.vocabulary)]
+        return 2 if family.is_roberta else 1
 
     @cached_property
     def _marks(self) -> tuple[list[dict[str, Array]], dict[str, Array], list[dict[str, Array]]]:

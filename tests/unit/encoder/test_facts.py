@@ -16,7 +16,7 @@ from clozelab.config import recipe as recipes
 from clozelab.contracts import Encoded, EncoderPart, Input, TextLayout, Vocabulary
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.models.interop.families import check_family, family_for
+from clozelab.models.interop.fitting import check_family, family_for
 from clozelab.models.reader import TaskReader
 from clozelab.runs.machine import flops_a_token
 from clozelab.testing import check_part

@@ -25,11 +25,12 @@ from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.interop import onnx
 from clozelab.models.interop.card import card
-from clozelab.models.interop.conversion import Exported, from_transformers, to_transformers
-from clozelab.models.interop.families import family_for, summary
-from clozelab.models.interop.heads import Summary, TaskHead, head_shapes
+from clozelab.models.interop.exporting import Exported, shapes, to_transformers
+from clozelab.models.interop.families import Summary
+from clozelab.models.interop.fitting import family_for
+from clozelab.models.interop.heads import TaskHead, head_shapes, summary
 from clozelab.models.interop.huggingface import read, write
-from clozelab.models.interop.names import shapes
+from clozelab.models.interop.importing import from_transformers
 from clozelab.text.vocabulary import ROLES as SPELLINGS
 
 ROLES = {"cls": 2, "sep": 3, "pad": 1, "mask": 4, "unk": 0}

@@ -1,222 +1,196 @@
-"""On the way out: which family of transformers fits a model, and the model made to fit it."""
+"""The families of transformers: all in which they differ is a field of `Family`.
+
+What each has in it stands in families.toml.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from clozelab.config import slots
-from clozelab.contracts import Vocabulary
-from clozelab.encoder import Encoder, Transformer
-from clozelab.errors import UserError
-from clozelab.models.interop.head_configs import EPSILON, summary_is_blind
-from clozelab.models.interop.heads import (
-    ROBERTAS,
-    SUMMARISED,
-    Summary,
-    TaskHead,
-    architecture,
-    default_summary,
-    head_shapes,
-)
-from clozelab.models.interop.names import GPTS, NAMES
+from clozelab.config.toml import Shelf
 
-# The families of transformers that can hold an encoder, by its registered name.
-_FAMILIES = {
-    "transformer": tuple(name for name in NAMES if name != "xlnet"),
-    "relative": ("xlnet",),
+TABLES = Shelf("table", "models/interop")
+Activation = Literal["tanh", "relu", "none"]
+SUMMARISED = ("classify", "regress", "choose")  # kinds of task that make one vector of a block
+LANGUAGE_MODELS = ("masked_lm", "causal_lm", "permutation_lm")  # heads over the vocabulary
+
+
+class Summary(NamedTuple):
+    """How one vector becomes logits: a dense layer with an activation, and a classifier."""
+
+    activation: Activation = "tanh"  # none: neither dense layer nor activation
+    drop_first: bool = False  # dropout before the dense layer too, not only after it
+    bias: bool = True  # of the classifier
+
+
+_BERT_SUMMARY = Summary()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One family, or a relative: the same function under other names.
+
+    A name of theirs that begins with a dot follows the prefix, one with a colon that of a layer; {}
+    is a layer's number. Three names of theirs are one tensor of ours in three stretches.
+    """
+
+    name: str  # of the family whose function it has
+    stem: str  # how the names of its classes begin
+    prefix: str  # before the names of the encoder's tensors, where a head stands beside it
+    layer: str  # before the names of a layer's
+    names: dict[str, tuple[str, ...]]  # our module or tensor, and theirs
+    decoder: str  # the module whose matrix is the embedding table, unless the head has its own
+    classes: dict[str, str]  # heads of pretraining, and how the name of their class ends
+    keys: dict[str, tuple[str, ...]]  # our setting, their key and a second one that is read too
+    defaults: dict[str, Any]  # what a config that leaves a key out means by it
+    fixed: dict[str, Any] = field(default_factory=dict)  # settings that it has in one way only
+    constants: dict[str, Any] = field(default_factory=dict)  # what else its config says
+    transform: tuple[str, ...] = ()  # the dense layer and the norm of a head over the vocabulary
+    bias: str = ""  # of that head, where it is another than the decoder's
+    weight_form: Literal["ours", "transposed", "by head"] = "ours"  # how its matrices lie
+    pooler: str = ".pooler.dense"  # the dense layer of a summary
+    classifier: str = "classifier"  # of a summary
+    summary: Summary = _BERT_SUMMARY
+    dropout_key: str = "classifier_dropout"  # of the dropout of a task's head
+    no_class_for: tuple[str, ...] = ()  # kinds of task
+    # One text, and two; the number is the type of what follows.
+    template: tuple[str, ...] = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
+    ends: tuple[str, ...] = ()  # the roles of bos and eos, where a config has them; "": none
+
+    @property
+    def is_roberta(self) -> bool:
+        """Whether positions are counted from the padding's id, and heads know gelu alone."""
+        return self.name in ("roberta", "roberta-prelayernorm")
+
+    @property
+    def is_gpt(self) -> bool:
+        """Whether it reads from the left, and its head over the vocabulary is a table alone."""
+        return self.name in ("openai-gpt", "gpt2")
+
+    @property
+    def words(self) -> str:
+        """The name of the embedding table."""
+        return self.theirs("encoder.embeddings.words.weight")[0]
+
+    def head_class(self, heads: frozenset[str]) -> tuple[frozenset[str], str]:
+        """The heads of pretraining that a class has, the most of those, and the class."""
+        sets = {frozenset(names.split()): ending for names, ending in self.classes.items()}
+        held = max((names for names in sets if names <= heads), key=len)
+        return held, f"{self.stem}{sets[held]}"
+
+    def summary_of(self, kind: str) -> Summary:
+        """The summary of the class for that kind of task; BERT's where it has no other."""
+        if kind not in SUMMARISED or (self.is_roberta and kind == "choose"):
+            return _BERT_SUMMARY
+        return self.summary
+
+    def theirs(self, name: str) -> tuple[str, ...]:
+        """Their names for a tensor of ours; none where they have no such thing."""
+        number = re.search(r"\.(\d+)\.", name)
+        pattern = re.sub(r"\.\d+\.", ".{}.", name)
+        names, ending = self._table.get(pattern), ""
+        if names is None:
+            module, _, last = pattern.rpartition(".")
+            names, ending = self._table.get(module, ()), f".{last}"
+        layer = f"{self.prefix}.{self.layer}."
+        full = (re.sub(r"^:", layer, re.sub(r"^\.", f"{self.prefix}.", each)) for each in names)
+        return tuple(f"{each.format(number and number[1])}{ending}" for each in full)
+
+    def outward(self, name: str, tensor: Tensor, *, heads: int) -> dict[str, Tensor]:
+        """A tensor of ours as theirs."""
+        names = self.theirs(name)
+        parts = tensor.chunk(len(names)) if names else ()
+        pairs = zip(names, parts, strict=True)
+        return {each: self._formed(name, part, heads).contiguous() for each, part in pairs}
+
+    def inward(self, name: str, tensors: list[Tensor]) -> Tensor:
+        """Their tensors as one of ours, in our shape if theirs is what it should be."""
+        alike = len({each.shape for each in tensors}) == 1 and tensors[0].dim() > 0
+        tensor = torch.cat(tensors) if alike else tensors[0]
+        form = self._form(name)
+        if form == "transposed" and tensor.dim() == 2:
+            tensor = tensor.T
+        elif form == "vector":
+            tensor = tensor.flatten()
+        elif form == "into heads" and tensor.dim() == 3:
+            tensor = tensor.flatten(1).T
+        elif form == "out of heads" and tensor.dim() == 3:
+            tensor = tensor.flatten(1)
+        return tensor.contiguous()
+
+    def _formed(self, name: str, tensor: Tensor, heads: int) -> Tensor:
+        form = self._form(name)
+        if form == "transposed":
+            return tensor.T
+        if form == "vector":
+            return tensor[None, None]
+        if form == "into heads":
+            return tensor.T.reshape(tensor.shape[1], heads, -1)
+        return tensor.reshape(len(tensor), heads, -1) if form == "out of heads" else tensor
+
+    def _form(self, name: str) -> str | None:
+        """How a tensor of theirs lies otherwise than ours."""
+        patterns = _FORMS.get(self.weight_form, {})
+        return next((form for form in patterns if re.fullmatch(patterns[form], name)), None)
+
+    @cached_property
+    def _table(self) -> dict[str, tuple[str, ...]]:
+        """All names, those of every head too."""
+        names = {"heads.tag.classifier": "classifier", "heads.answer.scores": "qa_outputs"}
+        parts = {"table": f"{self.decoder}.weight", "bias": self.bias or f"{self.decoder}.bias"}
+        parts |= zip(("dense", "norm"), self.transform, strict=False)
+        for head in LANGUAGE_MODELS:
+            names |= {f"heads.{head}.{ours}": theirs for ours, theirs in parts.items()}
+        for kind in SUMMARISED:
+            dense, classifier = self.pooler, self.classifier
+            if self.is_roberta and kind != "choose":  # the classes that ignore their pooler
+                dense, classifier = "classifier.dense", "classifier.out_proj"
+            names |= {f"heads.{kind}.dense": dense, f"heads.{kind}.classifier": classifier}
+        if self.bias:
+            names["idle_bias"] = f"{self.decoder}.bias"
+        return {**{ours: (theirs,) for ours, theirs in names.items() if theirs}, **self.names}
+
+
+# How the matrices of a family lie, by a pattern of our names.
+_FORMS = {
+    "transposed": {"transposed": r"encoder\.(attention|ffn)\.\d+\.(qkv|inner|output)\.weight"},
+    "by head": {
+        "vector": r"encoder\.embeddings\.query",
+        "into heads": r"encoder\.attention\.\d+\.(query|key|value|position)\.weight",
+        "out of heads": r"encoder\.attention\.\d+\.output\.weight",
+    },
 }
-_ONNX = "or export to ONNX, which takes any encoder"
 
 
-def family_for(
-    encoder: Any,
-    heads: frozenset[str],
-    vocabulary: Vocabulary,
-    *,
-    task: TaskHead | None = None,
-) -> str:
-    """The family that has this encoder and, of those, most of its heads.
-
-    For an encoder that no family can hold it is BERT's: `check_family` refuses that.
-    """
-    families = _families(encoder)
-    if len(families) < 2:
-        return families[0] if families else "bert"
-    if encoder.causal and not encoder.embedding_norm:
-        return "gpt2" if encoder.norm == "pre" else "openai-gpt"
-    narrow = encoder.embedding != encoder.width
-    if encoder.sharing != "none" or narrow or "sentence_order" in heads:
-        return "albert"
-    if encoder.norm == "pre":
-        return "roberta-prelayernorm"
-    counted = encoder.position_offset == vocabulary.roles.get("pad", -1) + 1
-    if encoder.position_offset and counted and encoder.activation == "gelu":
-        return "roberta"
-    plain = encoder.types == 0 and encoder.position_offset == 0 and not encoder.causal
-    plain = plain and encoder.epsilon == 1e-12 and "next_sentence" not in heads
-    if task is not None and task.kind in SUMMARISED:
-        plain = (
-            plain and task.summary.activation == default_summary("distilbert", task.kind).activation
-        )
-    return "distilbert" if plain else "bert"
+def _read() -> dict[str, Family]:
+    """Every family by its model_type, with what it takes from the one that it extends."""
+    tables: dict[str, dict[str, Any]] = {}
+    families = {}
+    for model_type, own in TABLES.find("families").tables().items():
+        relative = own.pop("relative_of", None)
+        table = {**tables.get(relative or own.pop("extends", ""), {})}
+        for field_, value in own.items():
+            entries = {**table.get(field_, {}), **value} if isinstance(value, dict) else {}
+            table[field_] = {key: e for key, e in entries.items() if e != ""} or value
+        tables[model_type] = table
+        lists = {name: tuple(value) for name, value in table.items() if isinstance(value, list)}
+        pairs = {name: _tuples(table[name].items()) for name in ("names", "keys")}
+        summary = Summary(**table.get("summary", {}))
+        fields = {**table, **lists, **pairs, "summary": summary}
+        families[model_type] = Family(name=relative or model_type, **fields)
+    return families
 
 
-def _families(encoder: object) -> tuple[str, ...]:
-    return _FAMILIES.get(slots.use("encoder", encoder), ())
+def _tuples(entries: Iterable[tuple[str, str | list[str]]]) -> dict[str, tuple[str, ...]]:
+    return {ours: (value,) if isinstance(value, str) else tuple(value) for ours, value in entries}
 
 
-def summary(family: str, kind: str) -> Summary:
-    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
-
-    Where there is no such class, or the kind sums up nothing, it is BERT's.
-    """
-    return (
-        Summary() if architecture(family, TaskHead(kind)) is None else default_summary(family, kind)
-    )
-
-
-def check_family(
-    encoder: Encoder, family: str, *, transforms: bool = False, task: TaskHead | None = None
-) -> None:
-    """Refuse a family that is none, or not for this encoder or its head.
-
-    `transforms` is whether a causal head has more than a table.
-    """
-    families = _families(encoder)
-    if not families:
-        name = slots.use("encoder", encoder)
-        raise UserError(f"encoder {name}: transformers has no such class; use `clozelab embed`")
-    if family not in NAMES:
-        raise UserError(f"family {family!r}: unknown; there are {', '.join(NAMES)}")
-    if family not in families:
-        raise UserError(f"family {family!r}: not for this encoder; leave it out")
-    if task is not None:
-        _check_head(encoder, family, task)
-    elif family in GPTS and transforms:
-        raise UserError(
-            f'objectives.causal_lm.head = "transform": a {family} model of transformers has'
-            f' "plain"; train it so, {_ONNX}'
-        )
-
-
-def _check_head(encoder: Any, family: str, task: TaskHead) -> None:
-    """Say what the family's class for that task cannot have."""
-    theirs = f"a {family} class of transformers"
-    beam = task.kind == "answer" and task.head == "beam"
-    if architecture(family, task) is None:
-        wanted = ' with head = "beam"' if beam else ""
-        raise UserError(
-            f"task {task.kind}{wanted}: no {family} class of transformers has such a head; use the"
-            " run as it is (`clozelab predict`), or export what it was fine-tuned from"
-        )
-    if task.vectors != "last":
-        raise UserError(
-            f'task on "{task.vectors}" vectors: {theirs} has its head on the last layer; use the'
-            " run as it is (`clozelab predict`)"
-        )
-    if beam and encoder.epsilon != EPSILON:
-        raise UserError(
-            f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
-            f" transformers they are one; {_ONNX.removeprefix('or ')}"
-        )
-    names = task.labels
-    if task.kind in ("classify", "tag") and not (len(names) > 1 and len(set(names)) == len(names)):
-        raise UserError(
-            f"task {task.kind}: {len(names)} labels with {len(set(names))} names; a model is"
-            " exported with two or more, no name twice"
-        )
-    if task.kind in SUMMARISED:
-        _check_summary(encoder, family, task)
-
-
-def _check_summary(encoder: Encoder, family: str, task: TaskHead) -> None:
-    """The same, of the vector that stands for a block."""
-    theirs, has = f"a {family} class of transformers", default_summary(family, task.kind)
-    if summary_is_blind(encoder, family, task.kind):
-        raise UserError(
-            f"encoder.causal = True: {theirs} takes the first token's vector, which has seen"
-            f" nothing; {_ONNX.removeprefix('or ')}"
-        )
-    if task.pool != "mark":
-        raise UserError(
-            f"task.pool = {task.pool!r}: {theirs} takes one token's vector; fine-tune with"
-            f" 'mark', {_ONNX}"
-        )
-    if family != "xlnet" and task.summary.activation != has.activation:
-        raise UserError(
-            f"task.summary = {task.summary.activation!r}: {theirs} has {has.activation!r};"
-            f" fine-tune with that, {_ONNX}"
-        )
-    if task.summary.bias and not has.bias:
-        raise UserError(
-            f"task.bias = True: {theirs} has none; fine-tune with bias = false, {_ONNX}"
-        )
-
-
-def completed(
-    task: TaskHead, weights: Mapping[str, Tensor], family: str, *, width: int
-) -> tuple[TaskHead, dict[str, Tensor]]:
-    """The same head with what its class has besides: a bias or a judge of zeros."""
-    summary = task.summary._replace(bias=default_summary(family, task.kind).bias)
-    whole = task._replace(summary=summary, impossible=task.head == "beam")
-    added = head_shapes(whole, width).items() - head_shapes(task, width).items()
-    some = next(iter(weights.values()), torch.empty(0))
-    return whole, {**{name: some.new_zeros(shape) for name, shape in added}, **weights}
-
-
-def adapted(
-    encoder: Transformer, weights: dict[str, Tensor], family: str, vocabulary: Vocabulary
-) -> tuple[Transformer, dict[str, Tensor]]:
-    """The same function in the shape that the family has."""
-    inside = "encoder.embeddings"
-    words = weights[f"{inside}.words.weight"]
-    if family == "roberta":
-        padding = vocabulary.role("pad")
-        if encoder.position_offset != padding + 1:
-            raise UserError(
-                f"encoder.position_offset = {encoder.position_offset}: roberta counts positions"
-                f" from the padding id, here {padding} + 1; leave the family out"
-            )
-    elif family == "roberta-prelayernorm":
-        encoder, weights = _counted(encoder, weights, vocabulary.role("pad") + 1)
-    elif encoder.position_offset:
-        rows = weights[f"{inside}.positions.weight"][encoder.position_offset :]
-        weights = {**weights, f"{inside}.positions.weight": rows}
-        encoder = replace(encoder, position_offset=0)
-    if encoder.types == 0 and family in ("bert", *ROBERTAS, "albert"):
-        weights = {**weights, f"{inside}.types.weight": words.new_zeros(1, encoder.embedding)}
-        encoder = replace(encoder, types=1)
-    if family == "albert" and encoder.embedding == encoder.width:
-        weights = {
-            **weights,
-            f"{inside}.projection.weight": torch.eye(encoder.width).to(words),
-            f"{inside}.projection.bias": words.new_zeros(encoder.width),
-        }
-    return encoder, weights
-
-
-def _counted(
-    encoder: Transformer, weights: dict[str, Tensor], offset: int
-) -> tuple[Transformer, dict[str, Tensor]]:
-    """The same positions, counted from another row: those before the first are never read."""
-    table = "encoder.embeddings.positions.weight"
-    rows = weights[table][encoder.position_offset :]
-    if encoder.position_offset != offset:
-        weights = {**weights, table: torch.cat([rows.new_zeros(offset, rows.shape[1]), rows])}
-    return replace(encoder, position_offset=offset), weights
-
-
-def special_ids(family: str, vocabulary: Vocabulary) -> dict[str, int | None]:
-    """The ids that a config names."""
-    roles = vocabulary.roles
-    marks = {"pad_token_id": roles.get("pad")}
-    if family in (*ROBERTAS, "albert"):
-        marks |= {"bos_token_id": roles.get("cls"), "eos_token_id": roles.get("sep")}
-    elif family in ("xlnet", *GPTS):
-        marks |= {"bos_token_id": None, "eos_token_id": roles.get("eod", roles.get("sep"))}
-    return marks
+MODEL_TYPES = _read()
+FAMILIES = {name: family for name, family in MODEL_TYPES.items() if family.name == name}

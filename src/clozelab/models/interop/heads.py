@@ -1,4 +1,4 @@
-"""Heads of tasks as the classes of transformers have them: which there are, what they hold.
+"""Heads of tasks as the classes of transformers have them: classes, tensors and configs.
 
 A fine-tuned model's tensors are named `encoder.…` and `heads.<kind>.…`, kind being classify,
 regress, choose, tag or answer.
@@ -10,19 +10,22 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from torch import Size
+from torch import Size, Tensor
 
-Activation = Literal["tanh", "relu", "none"]
-ROBERTAS = ("roberta", "roberta-prelayernorm")  # the second has its norms before each half
-SUMMARISED = ("classify", "regress", "choose")  # kinds that make one vector of a block
+from clozelab.encoder import Encoder
+from clozelab.models.interop import typed
+from clozelab.models.interop.families import FAMILIES, SUMMARISED, Activation, Family, Summary
 
-
-class Summary(NamedTuple):
-    """How one vector becomes logits: a dense layer with an activation, and a classifier."""
-
-    activation: Activation = "tanh"  # none: neither dense layer nor activation
-    drop_first: bool = False  # dropout before the dense layer too, not only after it
-    bias: bool = True  # of the classifier
+_ENDINGS = {
+    "classify": "ForSequenceClassification",
+    "regress": "ForSequenceClassification",
+    "choose": "ForMultipleChoice",
+    "tag": "ForTokenClassification",
+    "answer": "ForQuestionAnswering",
+}
+_PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
+EXTRA_KEY = "clozelab"  # the key of what a config has no word for
+EPSILON = 1e-12  # of the norm inside a beam's head; theirs has that of the encoder
 
 
 class TaskHead(NamedTuple):
@@ -46,117 +49,171 @@ class TaskHead(NamedTuple):
         """Logits of a vector."""
         return len(self.labels) if self.kind in ("classify", "tag") else 1
 
-
-_STEMS = {
-    "bert": "Bert",
-    "roberta": "Roberta",
-    "roberta-prelayernorm": "RobertaPreLayerNorm",
-    "albert": "Albert",
-    "distilbert": "DistilBert",
-    "xlnet": "XLNet",
-    "openai-gpt": "OpenAIGPT",
-    "gpt2": "GPT2",
-}
-_ENDINGS = {
-    "classify": "ForSequenceClassification",
-    "regress": "ForSequenceClassification",
-    "choose": "ForMultipleChoice",
-    "tag": "ForTokenClassification",
-    "answer": "ForQuestionAnswering",
-}
-_LACKING = {"openai-gpt": ("choose", "tag", "answer"), "gpt2": ("choose",)}
+    @property
+    def is_beam(self) -> bool:
+        """Whether it answers by XLNet's beam."""
+        return self.kind == "answer" and self.head == "beam"
 
 
-def architecture(family: str, task: TaskHead) -> str | None:
+def architecture(family: Family, task: TaskHead) -> str | None:
     """The class that has such a head over that family's encoder, if there is one."""
-    lacking = _LACKING.get(family, ())
-    if family not in _STEMS or task.kind not in _ENDINGS or task.kind in lacking:
+    xlnet = family.name == "xlnet"
+    lacks = task.kind in family.no_class_for or (task.is_beam and not xlnet)
+    if lacks or task.kind not in _ENDINGS:
         return None
-    beam = task.kind == "answer" and task.head == "beam"
-    if beam and family != "xlnet":
-        return None
-    simple = "Simple" if family == "xlnet" and task.kind == "answer" and not beam else ""
-    return f"{_STEMS[family]}{_ENDINGS[task.kind]}{simple}"
+    simple = "Simple" if xlnet and task.kind == "answer" and not task.is_beam else ""
+    return f"{family.stem}{_ENDINGS[task.kind]}{simple}"
 
 
-# The dense layer and the classifier of a class that makes one vector of a block.
-_SUMMARY_NAMES = {
-    "bert": ("bert.pooler.dense", "classifier"),
-    "roberta": ("roberta.pooler.dense", "classifier"),
-    "roberta-prelayernorm": ("roberta_prelayernorm.pooler.dense", "classifier"),
-    "albert": ("albert.pooler", "classifier"),
-    "distilbert": ("pre_classifier", "classifier"),
-    "xlnet": ("sequence_summary.summary", "logits_proj"),
-    "openai-gpt": ("", "score"),
-    "gpt2": ("", "score"),
-}
-_BEAM_NAMES = {
-    "heads.answer.start": "start_logits.dense",
-    "heads.answer.end_dense": "end_logits.dense_0",
-    "heads.answer.end_norm": "end_logits.LayerNorm",
-    "heads.answer.end_scores": "end_logits.dense_1",
-    "heads.answer.class_dense": "answer_class.dense_0",
-    "heads.answer.class_score": "answer_class.dense_1",
-}
+def summary(family: str, kind: str) -> Summary:
+    """How a family's class for a kind of task sums up a block: what a head needs to be exported.
+
+    Where there is no such class, or the kind sums up nothing, it is BERT's.
+    """
+    there = family in FAMILIES and architecture(FAMILIES[family], TaskHead(kind)) is not None
+    return FAMILIES[family].summary_of(kind) if there else Summary()
 
 
-def head_names(family: str) -> dict[str, str]:
-    """Our modules and theirs, of every kind's head."""
-    found = {"heads.tag.classifier": "classifier", "heads.answer.scores": "qa_outputs"}
-    for kind in SUMMARISED:
-        dense, classifier = _SUMMARY_NAMES[family]
-        if family in ROBERTAS and kind != "choose":  # the classes that ignore their pooler
-            dense, classifier = "classifier.dense", "classifier.out_proj"
-        found[f"heads.{kind}.classifier"] = classifier
-        if dense:
-            found[f"heads.{kind}.dense"] = dense
-    return found | (_BEAM_NAMES if family == "xlnet" else {})
-
-
-_SUMMARIES = {
-    "roberta": Summary(drop_first=True),
-    "roberta-prelayernorm": Summary(drop_first=True),
-    "distilbert": Summary("relu"),
-    "openai-gpt": Summary("none", bias=False),
-    "gpt2": Summary("none", bias=False),
-}
-
-
-def default_summary(family: str, kind: str) -> Summary:
-    """The summary of a family's class for that kind; BERT's where it has no other."""
-    if kind not in SUMMARISED or (family in ROBERTAS and kind == "choose"):
-        return Summary()
-    return _SUMMARIES.get(family, Summary())
+def summary_is_blind(encoder: Encoder, family: Family, kind: str) -> bool:
+    """Whether the class takes the first token's vector of an encoder that reads left to right."""
+    return encoder.causal and kind in SUMMARISED and not family.is_gpt
 
 
 def head_shapes(task: TaskHead, width: int) -> dict[str, Size]:
     """Every tensor of the head, by our name."""
-    dense = {"dense.weight": (width, width), "dense.bias": (width,)}
-    classifier = {"classifier.weight": (task.outputs, width), "classifier.bias": (task.outputs,)}
-    parts: dict[str, tuple[int, ...]]
-    if task.kind in SUMMARISED:
-        parts = {**(dense if task.summary.activation != "none" else {}), **classifier}
-        if not task.summary.bias:
-            del parts["classifier.bias"]
-    elif task.kind == "tag":
-        parts = {**classifier}
-    elif task.head == "span":
-        parts = {"scores.weight": (2, width), "scores.bias": (2,)}
-    else:
-        parts = {
-            "start.weight": (1, width),
-            "start.bias": (1,),
-            "end_dense.weight": (width, 2 * width),
-            "end_dense.bias": (width,),
-            "end_norm.weight": (width,),
-            "end_norm.bias": (width,),
-            "end_scores.weight": (1, width),
-            "end_scores.bias": (1,),
+    modules: dict[str, tuple[int, ...]] = {"classifier": (task.outputs, width)}
+    if task.kind in SUMMARISED and task.summary.activation != "none":
+        modules = {"dense": (width, width), **modules}
+    elif task.kind == "answer" and task.head == "span":
+        modules = {"scores": (2, width)}
+    elif task.kind == "answer":
+        modules = {
+            "start": (1, width),
+            "end_dense": (width, 2 * width),
+            "end_norm": (width,),
+            "end_scores": (1, width),
         }
         if task.impossible:
-            parts |= {
-                "class_dense.weight": (width, 2 * width),
-                "class_dense.bias": (width,),
-                "class_score.weight": (1, width),
-            }
-    return {f"heads.{task.kind}.{name}": Size(shape) for name, shape in parts.items()}
+            modules |= {"class_dense": (width, 2 * width), "class_score": (1, width)}
+    shapes: dict[str, Size] = {}
+    for name, shape in modules.items():
+        shapes |= {f"{name}.weight": Size(shape), f"{name}.bias": Size(shape[:1])}
+    shapes.pop("class_score.bias", None)
+    if task.kind in SUMMARISED and not task.summary.bias:
+        del shapes["classifier.bias"]
+    return {f"heads.{task.kind}.{name}": shape for name, shape in shapes.items()}
+
+
+def head_to_config(task: TaskHead, family: Family) -> dict[str, Any]:
+    """What the config says of the head."""
+    config = label_config(task)
+    if family.dropout_key:
+        config[_dropout_key(family, task.kind)] = task.dropout
+    if family.name == "xlnet" and task.kind in SUMMARISED:
+        dense = task.summary.activation != "none"
+        config["summary_type"] = "last"
+        config["summary_use_proj"] = dense
+        config["summary_activation"] = task.summary.activation if dense else "linear"
+        if task.summary.drop_first:
+            config["summary_first_dropout"] = task.dropout
+    if task.is_beam:
+        config |= {"start_n_top": task.beams, "end_n_top": task.beams}
+    return config
+
+
+def label_config(task: TaskHead) -> dict[str, Any]:
+    """The names of the labels, what kind of numbers the logits are, and what else is known."""
+    config: dict[str, Any] = {}
+    names = {"classify": task.labels, "tag": task.labels, "regress": ("value",)}.get(task.kind)
+    if names is not None:
+        config["id2label"] = dict(enumerate(names))
+        config["label2id"] = {name: number for number, name in enumerate(names)}
+    if task.kind in _PROBLEMS:
+        config["problem_type"] = _PROBLEMS[task.kind]
+    if task.extra:
+        config[EXTRA_KEY] = dict(task.extra)
+    return config
+
+
+def head_from_config(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], *, family: Family, encoder: Encoder
+) -> TaskHead | None:
+    """The head that a file holds; None where it holds none, or one that is not available here."""
+    kind = _kind(config, tensors, family)
+    beam = "start_logits.dense.weight" in tensors
+    module = ("start" if beam else "scores") if kind == "answer" else "classifier"
+    scores = next(map(tensors.get, family.theirs(f"heads.{kind}.{module}.weight")), None)
+    epsilon = typed.number(config, "layer_norm_eps", EPSILON)
+    if scores is None or scores.dim() != 2 or (beam and epsilon != EPSILON):
+        return None
+    if kind == "classify":
+        kind = "regress" if len(scores) == 1 else "classify"
+        if typed.word(config, "problem_type") not in (None, _PROBLEMS[kind]):
+            return None
+    summary: Summary | None = family.summary_of(kind)
+    if family.name == "xlnet" and kind in SUMMARISED:
+        summary = _xlnet_summary(config)
+    if summary is None or summary_is_blind(encoder, family, kind):
+        return None
+    # A beam that was never taught to say that there is no answer is all zero there.
+    judge = tensors.get("answer_class.dense_1.weight")
+    return TaskHead(
+        kind,
+        labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
+        summary=summary,
+        head="beam" if beam else "span",
+        beams=typed.whole(config, "start_n_top", 5) or 5,
+        impossible=beam and (judge is None or bool(judge.any())),
+        dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
+        extra=dict(typed.table(config, EXTRA_KEY)),
+    )
+
+
+def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family) -> str:
+    """By the class that the file was written by, else by what is in it."""
+    for name in typed.words(config, "architectures")[:1]:
+        for kind, ending in _ENDINGS.items():
+            if ending in name:
+                return kind
+    if "qa_outputs.weight" in tensors or "start_logits.dense.weight" in tensors:
+        return "answer"
+    if "classifier.weight" not in tensors or "pre_classifier.weight" in tensors:
+        return "classify"
+    if not any("pooler." in name for name in tensors):
+        return "tag"
+    return "choose" if family.is_roberta else "classify"
+
+
+def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:
+    """The names of the labels, by number; a map that is not of so many is stale."""
+    names: dict[int, str] = {}
+    for label, name in typed.table(config, "id2label").items():
+        if not (str(label).isdecimal() and len(str(label)) < 10 and isinstance(name, str)):
+            raise typed.wrong("id2label", config["id2label"], "must name labels by their numbers")
+        names[int(label)] = name
+    if sorted(names) != list(range(rows)) or len(set(names.values())) != rows:
+        return tuple(f"LABEL_{number}" for number in range(rows))
+    return tuple(names[number] for number in range(rows))
+
+
+def _xlnet_summary(config: Mapping[str, Any]) -> Summary | None:
+    """XLNet's config says how it sums up; None where ours cannot."""
+    to_labels = typed.flag(config, "summary_proj_to_labels")
+    if typed.word(config, "summary_type", "last") != "last" or to_labels:
+        return None
+    dense = typed.flag(config, "summary_use_proj", True)
+    activation = typed.word(config, "summary_activation") or "linear"
+    activation = activation if "summary_activation" in config else "tanh"
+    known: dict[tuple[bool, str], Activation] = {
+        (True, "tanh"): "tanh",
+        (True, "relu"): "relu",
+        (False, "linear"): "none",
+    }
+    usable = known.get((dense, activation))
+    first = bool(typed.number(config, "summary_first_dropout", 0.0))
+    return None if usable is None else Summary(usable, drop_first=first)
+
+
+def _dropout_key(family: Family, kind: str) -> str:
+    distilled_answer = family.name == "distilbert" and kind == "answer"
+    return "qa_dropout" if distilled_answer else family.dropout_key

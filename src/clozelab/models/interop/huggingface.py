@@ -17,7 +17,7 @@ from torch import Tensor
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_tensors
-from clozelab.models.interop.conversion import Exported
+from clozelab.models.interop.exporting import Exported
 from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
 
 _TEXTS = (
@@ -28,7 +28,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-class Checkpoint(NamedTuple):
+class ModelFiles(NamedTuple):
     """A directory that was read; its tokenizer's files lie in `folder`."""
 
     folder: Path
@@ -53,12 +53,12 @@ def write(
         write_tensors(place / "model.safetensors", tensors)
 
 
-def read(place: str) -> Checkpoint:
+def read(place: str) -> ModelFiles:
     """A local directory, which never touches the network, or the name of one on the hub."""
     folder = Path(place)
     if not folder.is_dir():
         folder = _fetched(place)
-    return Checkpoint(folder, _read_json(folder / "config.json"), _tensors(folder))
+    return ModelFiles(folder, _read_json(folder / "config.json"), _tensors(folder))
 
 
 def _fetched(place: str) -> Path:

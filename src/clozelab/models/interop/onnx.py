@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,8 @@ from clozelab.config import slots
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
-from clozelab.models.interop.head_configs import label_config
-from clozelab.models.interop.heads import SUMMARISED, TaskHead
+from clozelab.models.interop.families import SUMMARISED
+from clozelab.models.interop.heads import TaskHead, label_config
 
 _ABSENT = -1e9  # the logit of padding
 _LARGE = 1_500_000_000  # bytes; a single file may not reach two gigabytes
@@ -37,7 +37,7 @@ def export_onnx(
     encoder: nn.Module,
     *,
     shape: Encoder,
-    head: TokenHead | nn.Module | None = None,
+    head: nn.Module | None = None,
     task: TaskHead | None = None,
 ) -> tuple[str, ...]:
     """Write a graph with free batch and length into a folder of its own; its outputs' names.
@@ -50,18 +50,14 @@ def export_onnx(
         name = slots.use("encoder", shape)
         raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
     require(path)
-    model: EncoderGraph | TaskGraph
-    if task is None:
-        model = EncoderGraph(encoder, head)
-    else:
-        assert isinstance(head, nn.Module)
+    model: EncoderGraph | TaskGraph = EncoderGraph(encoder, head)
+    if task is not None:
         model = TaskGraph(encoder, head, task, last=shape.layout.summary == "last")
     names = ["input_ids", "attention_mask"]
     if shape.segment_types not in (0, 1):
         names.append("token_type_ids")
     path.parent.mkdir(parents=True, exist_ok=True)
-    ready = model.float().cpu().eval()
-    _export(ready, path, names=names, outputs=model.outputs, shape=shape)
+    _export(model.float().cpu().eval(), path, names=names, shape=shape)
     if task is not None:
         text = json.dumps({"task": task.kind, **label_config(task)}, indent=2, ensure_ascii=False)
         path.with_name("config.json").write_text(f"{text}\n", encoding="utf-8")
@@ -69,7 +65,7 @@ def export_onnx(
 
 
 def _export(
-    model: nn.Module, path: Path, *, names: list[str], outputs: tuple[str, ...], shape: Encoder
+    model: EncoderGraph | TaskGraph, path: Path, *, names: list[str], shape: Encoder
 ) -> None:
     """Trace the model on a few rows, of which neither number nor length is then fixed."""
     most = shape.max_positions
@@ -87,7 +83,7 @@ def _export(
             dynamo=True,
             verbose=False,
             input_names=names,
-            output_names=list(outputs),
+            output_names=list(model.outputs),
             dynamic_shapes=tuple(sizes for _ in names),
             external_data=size > _LARGE,
         )
@@ -107,22 +103,13 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-class TokenHead(Protocol):
-    """A head over the vocabulary."""
-
-    def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
-        """[K, W] → [K, V]."""
-        ...
-
-
 class EncoderGraph(nn.Module):
     """The states and, with a head, the logits of every token."""
 
-    def __init__(self, encoder: nn.Module, head: TokenHead | nn.Module | None) -> None:
+    def __init__(self, encoder: nn.Module, head: Any) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.head: Any = head if isinstance(head, nn.Module) else None
-        self.outputs = ("last_hidden_state", "logits")[: 1 if self.head is None else 2]
+        self.encoder, self.head = encoder, head
+        self.outputs = ("last_hidden_state", "logits")[: 1 if head is None else 2]
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -143,17 +130,13 @@ class TaskGraph(nn.Module):
     and its last token.
     """
 
-    def __init__(self, encoder: nn.Module, head: nn.Module, task: TaskHead, *, last: bool) -> None:
+    def __init__(self, encoder: nn.Module, head: Any, task: TaskHead, *, last: bool) -> None:
         super().__init__()
-        if task.vectors != "last" or (task.kind == "answer" and task.head == "beam"):
-            how = f'"{task.vectors}" vectors' if task.vectors != "last" else 'head = "beam"'
+        beam = ' with head = "beam"' if task.is_beam else ""
+        other = beam if task.vectors == "last" else f' with "{task.vectors}" vectors'
+        if other or task.kind not in (*SUMMARISED, "tag", "answer"):
             raise UserError(
-                f"task {task.kind} with {how}: not available as a graph of ONNX; use the run as it"
-                " is (`clozelab predict`)"
-            )
-        if task.kind not in (*SUMMARISED, "tag", "answer"):
-            raise UserError(
-                f"task {task.kind}: not available as a graph of ONNX; use the run as it is"
+                f"task {task.kind}{other}: not available as a graph of ONNX; use the run as it is"
                 " (`clozelab predict`)"
             )
         self.encoder, self.head, self.task, self.last = encoder, head, task, last
@@ -164,7 +147,7 @@ class TaskGraph(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """[B, L] ids → logits."""
-        head: Any = self.head
+        head = self.head
         encoded = _encoded(self.encoder, input_ids, attention_mask, token_type_ids)
         states = encoded.states.view(*input_ids.shape, -1)
         if self.task.kind == "tag":

@@ -7,22 +7,10 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, pre_tokenizers, processors
 
 from clozelab.contracts import Vocabulary
-from clozelab.models.interop.heads import ROBERTAS
-from clozelab.models.interop.names import GPTS
+from clozelab.models.interop.families import FAMILIES
 
-# One text, and two; the number is the type of what follows.
-_BERT = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
-_ROBERTA = ("{cls} $A {sep}", "{cls} $A {sep} {sep} $B:1 {sep}:1")
-_TEMPLATES = {
-    "bert": _BERT,
-    "albert": _BERT,
-    "distilbert": _BERT,
-    **dict.fromkeys(ROBERTAS, _ROBERTA),
-    "xlnet": ("$A {sep} {cls}:2", "$A {sep} $B:1 {sep}:1 {cls}:2"),
-}
 # GPT has marks around the texts of a task alone; its text never had them (GPT §3.3).
 _GPT = ("{cls} $A {mask}", "{cls} $A {sep} $B {mask}")
-_ROLES = ("unk", "pad", "cls", "sep", "mask")
 
 
 def with_special_tokens(
@@ -40,26 +28,21 @@ def with_special_tokens(
         # The space before a word is part of it; so it must be of the mask that stands for one.
         name = copy.id_to_token(vocabulary.roles["mask"])
         copy.add_special_tokens([AddedToken(name, lstrip=True, special=True)])
-    copy.post_processor = _marked(copy, family, vocabulary, tuned=tuned)
-    return copy
-
-
-def _marked(tokenizer: Tokenizer, family: str, vocabulary: Vocabulary, *, tuned: bool) -> Any:
-    """What puts the marks around a text, if the family has any."""
     steps: list[Any] = []
-    if isinstance(tokenizer.pre_tokenizer, pre_tokenizers.ByteLevel):
+    if isinstance(copy.pre_tokenizer, pre_tokenizers.ByteLevel):
         steps.append(processors.ByteLevel(trim_offsets=True))
-    templates, roles = _TEMPLATES.get(family), vocabulary.roles
+    template, roles = FAMILIES[family].template, vocabulary.roles
     ids = {role: roles[role] for role in ("cls", "sep") if role in roles}
-    if tuned and family in GPTS:
+    if tuned and FAMILIES[family].is_gpt:
         end = vocabulary.role("eod")
-        templates, ids = _GPT, {role: roles.get(role, end) for role in ("cls", "sep", "mask")}
-    if templates and {"cls", "sep"} <= set(ids):
-        names = {role: tokenizer.id_to_token(number) for role, number in ids.items()}
-        single, pair = (template.format(**names) for template in templates)
+        template, ids = _GPT, {role: roles.get(role, end) for role in ("cls", "sep", "mask")}
+    if template and {"cls", "sep"} <= {*ids}:
+        names = {role: copy.id_to_token(number) for role, number in ids.items()}
+        single, pair = (text.format(**names) for text in template)
         marks = sorted({(names[role], number) for role, number in ids.items()})
         steps.append(processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks))
-    return processors.Sequence(steps) if steps else None
+    copy.post_processor = processors.Sequence(steps) if steps else None
+    return copy
 
 
 def tokenizer_config(
@@ -67,15 +50,13 @@ def tokenizer_config(
 ) -> dict[str, Any]:
     """The contents of tokenizer_config.json."""
     names = {role: tokenizer.id_to_token(number) for role, number in vocabulary.roles.items()}
-    generates = family in GPTS
-    roles = {role: names[role] for role in _ROLES if role in names}
-    if generates:
-        roles = {role: name for role, name in roles.items() if role in ("unk", "pad")}
-    if generates or family == "xlnet":
-        end = names.get("eod", names.get("sep"))
-        roles |= {"eos": end} if end else {}
-    elif family in (*ROBERTAS, "albert") and {"cls", "sep"} <= set(names):
-        roles |= {"bos": names["cls"], "eos": names["sep"]}
+    names.setdefault("eod", names.get("sep", ""))
+    theirs = FAMILIES[family]
+    roles = ("unk", "pad") if theirs.is_gpt else ("unk", "pad", "cls", "sep", "mask")
+    tokens = {role: names[role] for role in roles if role in names}
+    if all(names.get(role) for role in theirs.ends if role):
+        ends = dict(zip(("bos", "eos"), theirs.ends, strict=False))
+        tokens |= {end: names[role] for end, role in ends.items() if role}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": length,
@@ -84,5 +65,5 @@ def tokenizer_config(
         "model_input_names": [
             "input_ids", *(["token_type_ids"] if types > 1 else []), "attention_mask"
         ],
-        **{f"{role}_token": name for role, name in roles.items()},
+        **{f"{role}_token": name for role, name in tokens.items()},
     }  # fmt: skip

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 from reprlib import repr as short
-from typing import Any, TypeVar
+from typing import Any
 
 from clozelab.errors import UserError
 
 Table = Mapping[str, Any]
-T = TypeVar("T")
 
 LARGEST = 1 << 24  # of a size: no product of three overflows, and no model comes near it
 
 
 def whole(config: Table, key: str, default: int | None = None, *, least: int = 1) -> int | None:
     """A whole number; the default where the config leaves it out or says null."""
-    value = config.get(key)
-    if value is None:
-        return default
-    right = isinstance(value, int) and not isinstance(value, bool)
-    if not (right and least <= value <= LARGEST):
-        raise wrong(key, value, f"must be a whole number from {least} to {LARGEST:,}")
-    return int(value)
+    must = f"be a whole number from {least} to {LARGEST:,}"
+    value: int | None = _of(int, config, key, must=must)
+    if value is not None and (isinstance(value, bool) or not least <= value <= LARGEST):
+        raise wrong(key, value, f"must {must}")
+    return default if value is None else value
 
 
 def number(config: Table, key: str, default: float | None = None) -> float | None:
     """A finite number."""
-    value = config.get(key)
-    if value is None:
-        return default
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (right and abs(value) <= LARGEST and isfinite(value)):
+    value: float | None = _of(int | float, config, key, must="be a number")
+    if value is not None and (isinstance(value, bool) or not abs(value) <= LARGEST):
         raise wrong(key, value, "must be a number")
-    return float(value)
+    return default if value is None else float(value)
 
 
-def _of(kind: type[T], config: Table, key: str, *, must: str) -> T | None:
+def _of(kind: Any, config: Table, key: str, *, must: str) -> Any:
     """A value of one kind; None where the config leaves it out or says null."""
     value = config.get(key)
     if value is not None and not isinstance(value, kind):
@@ -47,13 +40,13 @@ def _of(kind: type[T], config: Table, key: str, *, must: str) -> T | None:
 
 def flag(config: Table, key: str, default: bool = False) -> bool:
     """True or false."""
-    value = _of(bool, config, key, must="be true or false")
+    value: bool | None = _of(bool, config, key, must="be true or false")
     return default if value is None else value
 
 
 def word(config: Table, key: str, default: str | None = None) -> str | None:
     """A text."""
-    value = _of(str, config, key, must="be a word in quotes")
+    value: str | None = _of(str, config, key, must="be a word in quotes")
     return default if value is None else value
 
 
