@@ -23,11 +23,12 @@ from typing import Any
 import torch
 
 import clozelab
-from clozelab.models.embed import embed
+from clozelab.models.embed import follow
 from clozelab.models.exchange import export
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.runs.directory import machine_facts
+from clozelab.runs.events import drained
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
 
@@ -57,8 +58,8 @@ def made(place: Path, data: str) -> dict[str, Path]:
 def ours(run: Path) -> tuple[Reads, int]:
     """Reads a text; and how many numbers the encoder has."""
     loaded = clozelab.load(str(run))
-    numbers = sum(one.numel() for one in loaded.model.encoder.parameters())
-    return (lambda text: embed(loaded, [text], device="cpu")), numbers
+    numbers = sum(one.numel() for one in loaded.module.encoder.parameters())
+    return (lambda text: drained(follow(loaded, [text], device="cpu"))), numbers
 
 
 def theirs(run: Path, place: Path) -> Reads:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.config.recipe import Recipe
     from clozelab.errors import UserError
-    from clozelab.models.load import Loaded as Model
+    from clozelab.models.model import Model
     from clozelab.registry import register
     from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
@@ -75,7 +75,7 @@ _HOMES = {
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.config.recipe": ("Recipe",),
     "clozelab.errors": ("UserError",),
-    "clozelab.models.load": ("Model",),
+    "clozelab.models.model": ("Model",),
     "clozelab.registry": ("register",),
     "clozelab.runs.directory": ("Run",),
     "clozelab.text.store": ("Corpus",),
@@ -85,8 +85,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
-            # Inside, Model is the module of weights, which a loaded model has.
-            return getattr(import_module(home), "Loaded" if name == "Model" else name)
+            return getattr(import_module(home), name)
     raise AttributeError(f"clozelab has no {name!r}; it has {', '.join(__all__)}")
 
 

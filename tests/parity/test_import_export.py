@@ -16,10 +16,10 @@ from torch import nn
 
 from clozelab import cli
 from clozelab.config.recipe import read
-from clozelab.models import origin
 from clozelab.models.exchange import export, import_model
 from clozelab.models.interop.onnx import EncoderGraph
 from clozelab.models.load import load
+from clozelab.models.model import Origin
 from clozelab.pretraining.starting import continued
 
 torch.set_num_threads(1)
@@ -179,7 +179,7 @@ def test_an_encoder_without_a_pooler_goes_out_without(tmp_path: Path, family: st
     assert not any("pooler" in name for name in files)
     peer = cls.from_pretrained(tmp_path / "out", add_pooling_layer=False)
     same_bits(model, peer)
-    assert load(str(tmp_path / "run")).model.pooler is None
+    assert load(str(tmp_path / "run")).module.pooler is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -268,7 +268,7 @@ def test_a_decoder_of_its_own_comes_in_and_goes_out(
     same_files(tmp_path / "in", out)
     given = load(str(tmp_path / "run"))
     assert given.notes == () and not given.recipe.objectives[0].tied
-    ours = given.model.double()
+    ours = given.module.double()
     (head,) = [ours.heads[name] for name in HEADS if name in ours.heads]
     ids = batch(family, kind)
     with torch.no_grad():
@@ -288,7 +288,7 @@ def test_the_decoder_s_bias_is_the_one_that_is_added(tmp_path: Path, tied: bool)
     same_files(tmp_path / "in", back(tmp_path / "in"))
     model = type(model).from_pretrained(tmp_path / "in").double().eval()
     assert model.cls.predictions.decoder.bias[3] == -3
-    ours, ids = load(str(tmp_path / "run")).model.double(), batch("bert", "ForMaskedLM")
+    ours, ids = load(str(tmp_path / "run")).module.double(), batch("bert", "ForMaskedLM")
     with torch.no_grad():
         _, logits = EncoderGraph(ours.encoder, ours.heads["masked_lm"])(**ids)
     assert float((logits.flatten(0, 1) - theirs(model, ids)["words"]).abs().max()) < 1e-9
@@ -313,7 +313,7 @@ def test_an_untied_model_fills_and_trains_on_untied(tmp_path: Path) -> None:
     changes += ["--set", "schedule.phases=[]", "--set", "optimiser.rate=1e-4"]
     assert cli.main([*words, *changes]) == 0
     assert "tied = false" in (tmp_path / "more" / "recipe.toml").read_text(encoding="utf-8")
-    before, after = load(place).model.state_dict(), load(run).model.state_dict()
+    before, after = load(place).module.state_dict(), load(run).module.state_dict()
     table, words_table = "heads.masked_lm.table", "encoder.embeddings.words.weight"
     for name in (table, words_table):
         assert not torch.equal(before[name], after[name])
@@ -377,4 +377,4 @@ def test_a_relative_goes_out_under_its_own_name(
 
 def test_an_origin_of_old_is_its_family_s() -> None:
     text = '{"family": "roberta", "heads": ["masked_lm"], "bare": false, "dtype": "float32"}'
-    assert origin.parse(text, "here").model_type == "roberta"
+    assert Origin.parse(text, "here").model_type == "roberta"

@@ -58,6 +58,10 @@ def test_a_project_from_text_to_a_page(
     assert losses["masked_lm"]["loss"] > 0
 
     model = clozelab.load(run, **quiet)
+    assert type(model) is clozelab.Model and clozelab.Model.__name__ == "Model"
+    table = model._repr_html_()
+    for cell in ("<td>bert</td>", "layers of", "<th>parameters</th>", "wordpiece", str(run.path)):
+        assert cell in table, cell
     assert isinstance(model, clozelab.Model)
     assert len(model.fill("the [MASK] was", top=2, device="cpu").blanks[0]) == 2
     assert clozelab.embed(run, ["a b", "c"], pool="mean", **quiet).vectors.shape == (2, 128)

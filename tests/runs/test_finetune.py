@@ -245,7 +245,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     words = tuple(word for word in words if not word.startswith(("epochs", "rate")))
     given = order("tag", sample("tags", 16), *words, "epochs=8", "rate=1e-2")
     happened = tuned(given, tmp_path / "out")
-    before, after = opened(base()).model.state_dict(), weights(tmp_path / "out" / "seed-0")
+    before, after = opened(base()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
     kept = [name for name in after if name.startswith("encoder.")]
     assert kept and all(torch.equal(before[name], after[name]) for name in kept)
     losses = [one.sums["tag"]["loss"] / one.sums["tag"]["count"] for one in events(Step, happened)]
@@ -253,7 +253,7 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     if settings == ("features=weighted_all",):
         assert after["features.mix.weights"].abs().max() > 0
     assert ("features.recurrent.lstm.weight_ih_l0" in after) == (reader == "bilstm")
-    assert load(str(tmp_path / "out")).model.frozen  # type: ignore[union-attr]
+    assert load(str(tmp_path / "out")).module.frozen  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
     words = tuple(word for word in QUICK if not word.startswith(("epochs", "rate")))
     given = order("pairs", sample("pairs", 16), *words, *settings, "rate=1e-9", "steps=1")
     tuned(given, tmp_path / "out")
-    before = opened(base()).model.state_dict()["heads.next_sentence.pooler.weight"]
+    before = opened(base()).module.state_dict()["heads.next_sentence.pooler.weight"]
     after = weights(tmp_path / "out" / "seed-0")["heads.classify.dense.weight"]
     assert (after.shape == before.shape and torch.allclose(after, before, atol=1e-6)) == kept
 
@@ -284,7 +284,7 @@ def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> No
     plan = planned(given)
     assert plan.order.protocol == "elmo"
     happened = tuned(plan, tmp_path / "out")
-    before, after = opened(base("elmo")).model.state_dict(), weights(tmp_path / "out" / "seed-0")
+    before, after = opened(base("elmo")).module.state_dict(), weights(tmp_path / "out" / "seed-0")
     assert all(torch.equal(before[n], after[n]) for n in after if n.startswith("encoder."))
     assert {"features.mix.weights", "features.recurrent.lstm.weight_ih_l0"} <= after.keys()
     first, *_, last = events(Step, happened)
@@ -373,7 +373,7 @@ def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
     step = events(Step, happened)[0]
     assert step.sums["causal_lm"]["count"] > step.sums["classify"]["count"] == 4
     mine = weights(tmp_path / "out" / "seed-0")
-    theirs = opened(base("gpt")).model.state_dict()
+    theirs = opened(base("gpt")).module.state_dict()
     heads = [name for name in theirs if name.startswith("heads.causal_lm.")]
     assert all(name in mine for name in heads)
     assert predict(load(str(tmp_path / "out")), [("a", "b")])[0].label in ("yes", "no")

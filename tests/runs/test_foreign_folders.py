@@ -215,11 +215,11 @@ def test_a_pickle_is_read_for_its_weights_and_never_run(
 ) -> None:
     folder = copied(made, "bert", tmp_path / "in")
     weights = load_file(folder / "model.safetensors")
-    wanted = load(str(folder)).model.state_dict()
+    wanted = load(str(folder)).module.state_dict()
     (folder / "model.safetensors").unlink()
     pickle = folder / "pytorch_model.bin"
     torch.save(weights, pickle, _use_new_zipfile_serialization=not old)
-    got = load(str(folder)).model.state_dict()
+    got = load(str(folder)).module.state_dict()
     assert all(torch.equal(got[name], wanted[name]) for name in wanted)
     trap = tmp_path / "trapped"
     torch.save({**weights, "x": Trap(trap)}, pickle, _use_new_zipfile_serialization=not old)
@@ -290,7 +290,7 @@ def test_fine_tuning_begins_with_the_pooler_that_came(tmp_path: Path, imported: 
         exchange.import_model(str(place), tmp_path / "run")
         place = tmp_path / "run"
     tune(place, tmp_path / "tuned")
-    found = load(str(tmp_path / "tuned")).model.state_dict()
+    found = load(str(tmp_path / "tuned")).module.state_dict()
     for part in ("weight", "bias"):
         mine, theirs = found[f"heads.classify.dense.{part}"], weights[f"pooler.dense.{part}"]
         assert torch.allclose(mine, theirs, atol=1e-6) and theirs.numel()
@@ -318,7 +318,7 @@ def test_pretraining_goes_on_from_an_encoder_alone(
     words += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
     words += ["--set", "schedule.sequences=4", "--set", "blocks.length=24"]
     assert cli.main([*words, "--set", "schedule.phases=[]", "--set", "optimiser.rate=1e-9"]) == 0
-    found = load(str(tmp_path / "run")).model.state_dict()
+    found = load(str(tmp_path / "run")).module.state_dict()
     weights = load_file(place / "model.safetensors")
     for mine, theirs in {
         "heads.next_sentence.pooler.weight": "pooler.dense.weight",
@@ -363,7 +363,7 @@ def test_words_beyond_the_model_s_table_are_left_aside(made: Path, tmp_path: Pat
     assert (
         given.vocabulary.size
         == SIZE
-        == len(given.model.state_dict()["encoder.embeddings.words.weight"])
+        == len(given.module.state_dict()["encoder.embeddings.words.weight"])
     )
     (note,) = [note for note in given.notes if "no row" in note]
     assert "new8" in note and "new0" not in note

@@ -18,14 +18,13 @@ from support.corpora import texts, write
 from tokenizers import Tokenizer
 
 import clozelab
-from clozelab import cli
+from clozelab import cli, embed
 from clozelab.errors import UserError
 from clozelab.models import reader
 from clozelab.models.build import build as build_model
-from clozelab.models.embed import embed
 from clozelab.models.fill import _put, fill
 from clozelab.models.load import load, tied
-from clozelab.models.texts import packed, read
+from clozelab.models.reader import packed
 from clozelab.pretraining.starting import continued
 from clozelab.runs.directory import Run
 from clozelab.runs.saving import set_weights
@@ -131,7 +130,7 @@ def test_transformers_makes_the_same_states_of_an_exported_model(made: Path, rec
     with torch.inference_mode():
         theirs = model(**tokenizer(LINES[2], return_tensors="pt"))[0][0].numpy()
     given = load(str(made / recipe))
-    (text,) = read(given, [LINES[2]])
+    (text,) = given.reader().read([LINES[2]])
     mine = embed(given, [LINES[2]], words="none").vectors
     np.testing.assert_allclose(mine, theirs[text.own], atol=1e-5)
 
@@ -145,7 +144,7 @@ def test_an_imported_export_is_the_same_model(
     assert "at step 0" in told and "fresh" not in told
     one, two = load(str(made / recipe)), load(place)
     assert two.step == 0
-    assert two.model.heads.keys() == one.model.heads.keys()
+    assert two.module.heads.keys() == one.module.heads.keys()
     before, after = (embed(given, LINES, layer="all", words="none") for given in (one, two))
     np.testing.assert_allclose(before.vectors, after.vectors, atol=1e-6)
     np.testing.assert_array_equal(before.offsets, after.offsets)
@@ -359,7 +358,7 @@ def test_words_are_those_of_the_text_whatever_the_tokenizer(made: Path, recipe: 
 
 
 def test_elmo_reads_every_word_by_all_its_letters(made: Path) -> None:
-    (text,) = read(load(str(made / "elmo")), [LINES[2]])
+    (text,) = load(str(made / "elmo")).reader().read([LINES[2]])
     rows = [row[1 : row.tolist().index(259)] for row in text.columns["characters"]]  # 259 ends one
     spelled = [bytes(row.tolist()).decode() for row in rows[text.own]]
     assert " ".join(spelled) == "another , rather longer text about nothing at all !"
@@ -389,8 +388,8 @@ def test_words_and_texts_are_made_of_their_tokens(made: Path) -> None:
 def test_the_vector_of_cls_is_taken_where_it_stands(made: Path, recipe: str, place: int) -> None:
     given = load(str(made / recipe))
     with torch.inference_mode():
-        text = packed(read(given, [LINES[0]]), torch.device("cpu"))
-        states = given.model.encode(text).states
+        text = packed(given.reader().read([LINES[0]]), torch.device("cpu"))
+        states = given.module.encode(text).states
     assert int(text.ids[place]) == given.vocabulary.role("cls")
     assert int(text.segments[place]) == (2 if recipe == "xlnet" else 0)
     found = embed(given, [LINES[0]], pool="cls")
@@ -514,8 +513,8 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     task = continued(old.recipe, run, data=[corpus], seed=0)
     assert task.start is not None
     table = "encoder.embeddings.words.weight"
-    before = dict(old.model.named_parameters())[table]
-    for known, value in old.model.named_parameters():
+    before = dict(old.module.named_parameters())[table]
+    for known, value in old.module.named_parameters():
         assert torch.equal(task.start[known][: len(value)], value), known
     name = next(name for name in spelled if "plasmation" in name)
     number = store.tokenizer.token_to_id(name)
@@ -530,12 +529,12 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     words += ["--budget", "2steps", "--set", "schedule.sequences=8", "--device", "cpu"]
     said(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
     new = load(more)
-    assert len(dict(new.model.named_parameters())[table]) == store.vocabulary.size
+    assert len(dict(new.module.named_parameters())[table]) == store.vocabulary.size
     grown = build_model(task.recipe, task.recipe.tokenizer.vocabulary, seed=0)
     weights = {name: value.detach() for name, value in grown.named_parameters()}
     set_weights(grown, {**weights, **{n: w for n, w in task.start.items() if n in weights}})
     known = ["of the house", "a word that it knew"]
-    kept = [embed(one, known).vectors for one in (old, replace(old, model=grown.eval()))]
+    kept = [embed(one, known).vectors for one in (old, replace(old, module=grown.eval()))]
     np.testing.assert_allclose(kept[0], kept[1], atol=1e-6, err_msg="it forgot what it knew")
     folder, again = str(tmp_path / "hf"), str(tmp_path / "again")
     said(capsys, "export", more, folder)

@@ -35,7 +35,7 @@ from support.texts import corpus, tokenizer
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import to_toml
 from clozelab.errors import UserError
-from clozelab.models.build import Model
+from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load
 from clozelab.pretraining import starting
 from clozelab.pretraining.pretrain import pretrain, resume
@@ -281,16 +281,16 @@ MUCH = 1 << 60  # bytes, which no machine has
 @pytest.fixture(params=["gpu", "cpu"])
 def cramped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that has room for two sequences of 32 tokens, and says so by its own error."""
-    forward = Model.forward
+    forward = PretrainingModel.forward
 
-    def tight(self: Model, batch: Any) -> Any:
+    def tight(self: PretrainingModel, batch: Any) -> Any:
         if len(batch.input.ids) > 64:
             if request.param == "gpu":
                 raise torch.OutOfMemoryError("no room")
             torch.empty(MUCH, dtype=torch.uint8)
         return forward(self, batch)
 
-    monkeypatch.setattr(Model, "forward", tight)
+    monkeypatch.setattr(PretrainingModel, "forward", tight)
 
 
 @pytest.mark.usefixtures("cramped")
@@ -351,16 +351,16 @@ def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
 def test_a_run_that_diverges_names_the_last_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, calls = Model.forward, [0]
+    forward, calls = PretrainingModel.forward, [0]
 
-    def broken(self: Model, batch: Any) -> Any:
+    def broken(self: PretrainingModel, batch: Any) -> Any:
         sums, memory = forward(self, batch)
         calls[0] += self.training
         if calls[0] == 5:
             sums["masked_lm"]["loss"] = sums["masked_lm"]["loss"] * math.nan
         return sums, memory
 
-    monkeypatch.setattr(Model, "forward", broken)
+    monkeypatch.setattr(PretrainingModel, "forward", broken)
     saving = SaveOptions(save_every=2, evaluate_every=0)
     with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000004$"):
         went(task("bert", steps=9), tmp_path / "run", saving=saving)
@@ -383,7 +383,7 @@ def test_a_run_goes_on_from_another_with_its_heads_and_size(tmp_path: Path) -> N
     )
     assert not [said for said in of(Said, events) if "fresh" in said.text]
     after = checkpoint(tmp_path / "run", 1).weights()
-    kept = {name: value.detach() for name, value in before.model.named_parameters()}
+    kept = {name: value.detach() for name, value in before.module.named_parameters()}
     assert kept.keys() == after.keys()
     # A step moves a number by no more than about the rate.
     assert max(float((kept[name] - after[name]).abs().max()) for name in kept) < 2e-3
@@ -416,7 +416,7 @@ def test_a_student_of_another_width_learns_through_a_projection_and_loads(tmp_pa
     given = starting.taught(recipe, teacher(), data=data, seed=0, sized=True, budget="2steps")
     went(given, tmp_path / "run")
     found = load(str(tmp_path / "run"))
-    assert found.recipe.encoder.width == 16 and "masked_lm" in found.model.heads
+    assert found.recipe.encoder.width == 16 and "masked_lm" in found.module.heads
 
 
 def test_a_run_goes_on_from_a_directory_of_transformers(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_a_run_goes_on_from_a_directory_of_transformers(tmp_path: Path) -> None:
         shrunk("bert"), str(tmp_path / "hf"), data=[store("wordpiece")], seed=1, budget="2steps"
     )
     assert given.start is not None
-    for name, value in load(teacher()).model.named_parameters():
+    for name, value in load(teacher()).module.named_parameters():
         assert torch.equal(given.start[name], value), name
     events = went(given, tmp_path / "run")
     assert len(of(Step, events)) == 2

@@ -14,7 +14,8 @@ from support.learning import task, teacher, went
 
 import clozelab
 from clozelab import cli
-from clozelab.models.load import Loaded, load
+from clozelab.models.load import load
+from clozelab.models.model import Model
 from clozelab.scoring.frozen import Excerpt, FrozenEncoder
 from clozelab.scoring.probed import ProbeTask
 
@@ -25,7 +26,7 @@ NOUNS = ("house", "garden", "letter", "sister", "morning", "carriage", "door", "
 
 
 @pytest.fixture(scope="module")
-def model() -> Loaded:
+def model() -> Model:
     return load(teacher())
 
 
@@ -52,7 +53,7 @@ def sst2(root: Path, *, shuffled: bool = False) -> Path:
 
 @pytest.mark.parametrize("fit", ["ridge", "logistic"])
 def test_a_planted_word_is_found_and_shuffled_labels_are_at_chance(
-    model: Loaded, tmp_path: Path, fit: str
+    model: Model, tmp_path: Path, fit: str
 ) -> None:
     options = {"fit": fit, "examples": 0, **QUIET}
     found = model.probe("sst2", task_data=sst2(tmp_path / "a"), **options)["sst2"]
@@ -91,7 +92,7 @@ def test_the_table_marks_the_layer_that_counts(
 
 
 @pytest.mark.parametrize("pool", ["mean", "cls"])
-def test_vectors_are_those_of_embed(model: Loaded, pool: str) -> None:
+def test_vectors_are_those_of_embed(model: Model, pool: str) -> None:
     texts = ["It was a letter.", "a house", "", "the door of the garden was open in the morning"]
     encoder = FrozenEncoder(model, CPU, pool=pool)  # type: ignore[arg-type]
     list(encoder.follow(Excerpt(text) for text in texts))
@@ -101,7 +102,7 @@ def test_vectors_are_those_of_embed(model: Loaded, pool: str) -> None:
         np.testing.assert_allclose(ours, theirs[:, layer], atol=1e-5)
 
 
-def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Loaded) -> None:
+def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Model) -> None:
     text = "an extraordinary housekeeper"
     words = [Excerpt(text, span) for span in ((0, 2), (3, 16), (17, 28))]
     encoder = FrozenEncoder(model, CPU)
@@ -113,7 +114,7 @@ def test_a_word_is_the_mean_of_its_pieces_and_is_computed_once(model: Loaded) ->
     assert list(encoder.follow(words)) == [(1, 1)]
 
 
-def test_layers_by_number_and_from_the_end(model: Loaded, tmp_path: Path) -> None:
+def test_layers_by_number_and_from_the_end(model: Model, tmp_path: Path) -> None:
     root = sst2(tmp_path)
     every = model.probe("sst2", task_data=root, **QUIET)["sst2"]
     for layer, number in (("last", 2), (0, 0), ("-2", 1)):
@@ -136,7 +137,7 @@ def test_other_encoders_are_probed_by_their_own_summary(tmp_path: Path, name: st
         assert len(found.layers) == model.recipe.encoder.layers + 1
 
 
-def test_cosines_are_correlated_with_judgement(model: Loaded, tmp_path: Path) -> None:
+def test_cosines_are_correlated_with_judgement(model: Model, tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     pairs = [(*(" ".join(draw.choice(NOUNS, 4)) for _ in "ab"), draw.random()) for _ in range(30)]
     lines = [f"2014\tnews\t{score:.3f}\t{a}\t{b}\n" for a, b, score in pairs]
@@ -153,7 +154,7 @@ def test_cosines_are_correlated_with_judgement(model: Loaded, tmp_path: Path) ->
     assert found.layers[1].scores["spearman"] == pytest.approx(theirs, abs=1e-3)
 
 
-def test_tags_are_read_off_the_words(model: Loaded, tmp_path: Path) -> None:
+def test_tags_are_read_off_the_words(model: Model, tmp_path: Path) -> None:
     for split, count, seed in (("wnut17train", 60, 0), ("emerging.dev", 20, 1)):
         rows = []
         for text, _ in sentences(count, first=seed):
@@ -182,7 +183,7 @@ def wic(root: Path) -> Path:
     return root
 
 
-def test_words_in_context_are_compared(model: Loaded, tmp_path: Path) -> None:
+def test_words_in_context_are_compared(model: Model, tmp_path: Path) -> None:
     root = wic(tmp_path)
     assert model.probe("wic", task_data=root, **QUIET)["wic"].scores["accuracy"] > 90
     assert len(ProbeTask.named("wic", root=str(root)).digests()) == 4
@@ -192,7 +193,7 @@ def test_words_in_context_are_compared(model: Loaded, tmp_path: Path) -> None:
     assert "dev.data.txt:1 is not a line of WiC" in message
 
 
-def test_matthews_is_of_balanced_classes(model: Loaded, tmp_path: Path) -> None:
+def test_matthews_is_of_balanced_classes(model: Model, tmp_path: Path) -> None:
     """With three in four of one class a weak signal still shows."""
     for split, count, seed in (("train", 300, 0), ("dev", 150, 1)):
         pairs = enumerate(sentences(count, first=seed))

@@ -31,7 +31,7 @@ from clozelab.config.recipe import to_toml
 from clozelab.errors import UserError
 from clozelab.files import MARKER, kind_of
 from clozelab.models import exchange
-from clozelab.models.build import Model
+from clozelab.models.build import PretrainingModel
 from clozelab.pretraining import starting
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
@@ -168,14 +168,14 @@ def test_a_resume_keeps_as_many_checkpoints_as_the_run_did(tmp_path: Path) -> No
 
 
 def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward, taken = Model.forward, [0]
+    forward, taken = PretrainingModel.forward, [0]
 
-    def tight(self: Model, batch: Any) -> Any:
+    def tight(self: PretrainingModel, batch: Any) -> Any:
         if taken[0] == 3 and self.training and len(batch.input.ids) > 64:
             raise torch.OutOfMemoryError("no room")
         return forward(self, batch)
 
-    monkeypatch.setattr(Model, "forward", tight)
+    monkeypatch.setattr(PretrainingModel, "forward", tight)
     place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
     for event in pretrain(
         task("roberta", steps=5, sequences=8), place, machine=machine, saving=OFTEN

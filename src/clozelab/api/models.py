@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from clozelab.models.embed import Layer, Vectors
     from clozelab.models.exchange import Exchanged
     from clozelab.models.fill import Filled
-    from clozelab.models.load import Loaded
+    from clozelab.models.model import Model
 
 
 @command
-def load(model: ModelLike, *, watch: Watch) -> Loaded:
+def load(model: ModelLike, *, watch: Watch) -> Model:
     """Open a trained model; of several fine-tunings the best.
 
     Args:
@@ -29,13 +29,14 @@ def load(model: ModelLike, *, watch: Watch) -> Loaded:
     return opened(model, watch)
 
 
-def opened(model: Any, watch: Watch) -> Loaded:
+def opened(model: Any, watch: Watch) -> Model:
     """The model, its notes said when it is opened."""
-    from clozelab.models import load
+    from clozelab.models.load import load
+    from clozelab.models.model import Model
 
-    if isinstance(model, load.Loaded):
+    if isinstance(model, Model):
         return model
-    found = load.load(model)
+    found = load(model)
     for line in found.notes:
         watch.warn(line)
     return found

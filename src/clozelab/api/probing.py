@@ -81,7 +81,7 @@ def probe(
     given = opened(model, watch)
     results = []
     with join(device) as world:
-        given.model.to(world.device).eval()
+        given.module.to(world.device).eval()
         encoder = FrozenEncoder(given, world.device, pool=pool)
         layers = layers_of(encoder, chosen)
         # What later tasks ask for, too, is computed once and kept until then.

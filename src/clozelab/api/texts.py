@@ -11,7 +11,7 @@ from clozelab.errors import UserError
 
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
-    from clozelab.models.load import Loaded
+    from clozelab.models.model import Model
 
 STDIN = "standard input"
 
@@ -48,7 +48,7 @@ def lines_of(file: str) -> list[str]:
 
 
 def examples(
-    given: Loaded, text: Sequence[str], *, file: str | None, columns: Sequence[str]
+    given: Model, text: Sequence[str], *, file: str | None, columns: Sequence[str]
 ) -> list[Any]:
     """The texts given, those of a table, or one a line of a file or of standard input."""
     from clozelab.finetuning.predict import fine_tuned, tabled

@@ -76,7 +76,7 @@ class Highway(nn.Module):
         return torch.lerp(x, functional.relu(transform), torch.sigmoid(gate))
 
 
-class Rows(NamedTuple):
+class ReadingOrder(NamedTuple):
     """When each word of a batch is read in both directions: the second starts at a block's end."""
 
     words: Tensor  # [2 · L · B] the word each step reads in each block; the second's count from N
@@ -84,7 +84,7 @@ class Rows(NamedTuple):
     longest: int
 
 
-def lay(batch: Input) -> Rows:
+def lay(batch: Input) -> ReadingOrder:
     """Lay the blocks of a batch side by side, step by step."""
     words, cell, _ = rectangle(batch)
     longest, blocks, total = batch.longest, len(batch.starts) - 1, len(cell)
@@ -95,7 +95,7 @@ def lay(batch: Input) -> Rows:
     backward = forward.gather(1, turned) + total
     row = cell // longest
     there, back = batch.places, lengths[row] - 1 - batch.places + longest
-    return Rows(
+    return ReadingOrder(
         words=torch.cat([forward.T, backward.T]).flatten(),
         steps=torch.cat([there, back]) * blocks + row.repeat(2),
         longest=longest,
@@ -121,7 +121,7 @@ class BothWays(nn.Module):
         with torch.no_grad():
             self.bias[:, 2 * inner : 3 * inner] = 1.0  # a cell starts out remembering
 
-    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+    def forward(self, x: Tensor, rows: ReadingOrder) -> Tensor:
         """[2, N, W] → [2, N, W]: each word from those before it in its direction."""
         dtype, width = x.dtype, x.shape[-1]
         laid = x.flatten(0, 1).index_select(0, rows.words).view(2, -1, width)
@@ -132,7 +132,7 @@ class BothWays(nn.Module):
         return read.view(2, -1, width)
 
 
-class Reader(nn.Module):
+class CharacterLstm(nn.Module):
     """Characters and layers; see `Lstm` for the sizes.
 
     `precision` is the type of the activations, the parameters' own if None; `recompute` trades

@@ -10,7 +10,7 @@ from clozelab.errors import UserError
 from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
 
 if TYPE_CHECKING:
-    from clozelab.encoder.characters import Reader
+    from clozelab.encoder.characters import CharacterLstm
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Lstm(Checked, EncoderPart):
         inner = max(1, self.inner * width // self.width)
         return replace(self, layers=layers, width=width, inner=inner, filters=filters)
 
-    def build(self, vocabulary: int) -> Reader:
+    def build(self, vocabulary: int) -> CharacterLstm:
         """The encoder with fresh weights; words are spelled out, whatever the vocabulary."""
-        from clozelab.encoder.characters import Reader
+        from clozelab.encoder.characters import CharacterLstm
 
-        return Reader(self)
+        return CharacterLstm(self)
 
     def training_flops(self, length: float) -> float:
         """Of the LSTMs."""

@@ -56,7 +56,7 @@ class AttentionInputs(NamedTuple):
     reverse: Tensor | None  # [B] which blocks are read backwards
 
 
-class Embeddings(nn.Module):
+class StreamEmbeddings(nn.Module):
     """The token alone, for position and segment are met in attention; and what a query starts as.
 
     There is no norm.
@@ -161,7 +161,7 @@ class Streams(nn.Module):
     def __init__(self, shape: Relative, vocabulary: int) -> None:
         super().__init__()
         self.shape = shape
-        self.embeddings = Embeddings(shape, vocabulary)
+        self.embeddings = StreamEmbeddings(shape, vocabulary)
         self.attention = nn.ModuleList(RelativeAttention(shape) for _ in range(shape.layers))
         self.ffn = nn.ModuleList(
             FeedForward(

@@ -25,7 +25,8 @@ from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.interop.fitting import family_for
 from clozelab.models.interop.heads import summary
-from clozelab.models.load import Loaded, load
+from clozelab.models.load import load
+from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PAIRS
 from clozelab.objectives.targets import following
@@ -93,7 +94,7 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
 
 
 @lru_cache(maxsize=2)
-def opened(place: str) -> Loaded:
+def opened(place: str) -> Model:
     """The model at a place, which several orders begin from."""
     return load(place)
 
@@ -104,7 +105,7 @@ def forget() -> None:
         kept.cache_clear()
 
 
-def tuning_of(order: FinetuneRequest, given: Loaded) -> FinetuneConfig:
+def tuning_of(order: FinetuneRequest, given: Model) -> FinetuneConfig:
     """The protocol's settings for the task, with the user's own over them."""
     found = found_of(order.data)
     protocol = order.protocol or protocols.protocol_for(given.recipe)
@@ -144,7 +145,7 @@ def _dev_sets(data: Data, found: TaskSplits) -> list[str]:
     return splits
 
 
-def kind_for(given: Loaded, found: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
+def kind_for(given: Model, found: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
     """The task's kind with a head that the encoder's class in transformers has too.
 
     What the protocol or the user sets of it overrides that.
@@ -160,7 +161,7 @@ def kind_for(given: Loaded, found: TaskSplits, tuning: FinetuneConfig) -> TaskKi
     return protocols.kind_with(settings, tuning.task, found.kind, place=place)
 
 
-def _summary(given: Loaded, kind: str) -> dict[str, Any]:
+def _summary(given: Model, kind: str) -> dict[str, Any]:
     encoder = given.recipe.encoder
     if encoder.layout.summary is None:
         return {"pool": "mean", "summary": "none"}
@@ -171,7 +172,7 @@ def _summary(given: Loaded, kind: str) -> dict[str, Any]:
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
 
-def _length(given: Loaded, tuning: FinetuneConfig) -> tuple[int, list[str]]:
+def _length(given: Model, tuning: FinetuneConfig) -> tuple[int, list[str]]:
     """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
     length = given.block_length(tuning.length)
     if length == tuning.length:
@@ -179,14 +180,14 @@ def _length(given: Loaded, tuning: FinetuneConfig) -> tuple[int, list[str]]:
     return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
 
 
-def _start(given: Loaded, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
+def _start(given: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
     something else than the last states that it was trained on. An imported pooler of no head is
     used where the class of transformers would use it, which RoBERTa's do not but for choices.
     """
-    weights = {name: value.detach() for name, value in given.model.named_parameters()}
+    weights = {name: value.detach() for name, value in given.module.named_parameters()}
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
     if last_states and getattr(kind, "summary", None) == "tanh":
@@ -202,12 +203,12 @@ def _start(given: Loaded, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, T
     return start
 
 
-def _taught(order: FinetuneRequest, given: Loaded, kind: TaskKind) -> Tuned | None:
+def _taught(order: FinetuneRequest, given: Model, kind: TaskKind) -> Tuned | None:
     """The teacher, which must have been tuned on the same task."""
     if order.teacher is None:
         return None
     teacher = load(order.teacher)
-    if not isinstance(teacher.model, Tuned) or teacher.task is None:
+    if not isinstance(teacher.module, Tuned) or teacher.task is None:
         raise UserError(
             f"{order.teacher}: a teacher is a model fine-tuned on {order.data.task}; make one with"
             f" clozelab finetune {order.teacher} {order.data.task}"
@@ -218,10 +219,10 @@ def _taught(order: FinetuneRequest, given: Loaded, kind: TaskKind) -> Tuned | No
     theirs = [getattr(teacher.task.kind, name, None) for name in alike]
     if theirs != [getattr(kind, name) for name in alike]:
         raise UserError(f"{order.teacher}: was tuned on another task than {order.data.task}")
-    return teacher.model
+    return teacher.module
 
 
-def _chained(order: FinetuneRequest, given: Loaded, tuning: FinetuneConfig) -> list[str]:
+def _chained(order: FinetuneRequest, given: Model, tuning: FinetuneConfig) -> list[str]:
     """What to say where the protocol goes on from another task's model and this is none."""
     before = given.task.name if given.task is not None else None
     if order.fresh or tuning.after in (None, before):

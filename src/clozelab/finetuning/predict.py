@@ -16,7 +16,7 @@ from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
-from clozelab.models.load import Loaded
+from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.runs.events import drained
 from clozelab.training.world import join
@@ -24,7 +24,7 @@ from clozelab.training.world import join
 _TOKENS = 16_384  # at a time
 
 
-def predict(loaded: Loaded, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+def predict(loaded: Model, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
     """What the model says of each input.
 
     An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
@@ -37,7 +37,7 @@ def predict(loaded: Loaded, inputs: Sequence[Any], *, device: str | None = None)
 
 
 def follow(
-    loaded: Loaded, examples: Sequence[Any], *, device: str | None = None
+    loaded: Model, examples: Sequence[Any], *, device: str | None = None
 ) -> Generator[tuple[int, int], None, list[Any]]:
     """As `predict`, of examples, yielding how much is done out of how much."""
     task, model = fine_tuned(loaded)
@@ -56,7 +56,7 @@ def follow(
 
 
 def score(
-    loaded: Loaded,
+    loaded: Model,
     what: str,
     *,
     root: str | None = None,
@@ -91,7 +91,7 @@ def score(
 
 
 def data_of(
-    loaded: Loaded,
+    loaded: Model,
     what: str,
     *,
     root: str | None = None,
@@ -116,7 +116,7 @@ def _judging(kind: Any, files: TaskSplits) -> TaskKind:
     return judging
 
 
-def tabled(loaded: Loaded, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
+def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
     """The examples of a table, whose labels need not be there; its columns as in `score`."""
     task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
@@ -129,17 +129,17 @@ def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     return task.kind.word(Path(file), Asked(columns=named), imported=task.imported)
 
 
-def fine_tuned(loaded: Loaded) -> tuple[TunedTask, Tuned]:
+def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:
     """The task and the model; refused if it was never tuned on one."""
-    if loaded.task is None or not isinstance(loaded.model, Tuned):
+    if loaded.task is None or not isinstance(loaded.module, Tuned):
         raise UserError(
             f"{loaded.place}: was not fine-tuned, so there is nothing it can say of a text; use"
             f" clozelab finetune {loaded.place} TASK --out DIR first"
         )
-    return loaded.task, loaded.model
+    return loaded.task, loaded.module
 
 
-def reader_of(loaded: Loaded, task: TunedTask) -> TaskReader:
+def reader_of(loaded: Model, task: TunedTask) -> TaskReader:
     """The reader for blocks as long as those the model was tuned on."""
     return loaded.reader(loaded.block_length(task.tuning.length))
 

@@ -11,21 +11,27 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
+from clozelab.objectives import language_models
 
 
-class Model(nn.Module):
+class PretrainingModel(nn.Module):
     """`forward(batch)` gives each objective's sums, and the memory for the batch after."""
 
     def __init__(self, encoder: nn.Module, heads: dict[str, nn.Module]) -> None:
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
-        self.taught = tuple(n for n, head in heads.items() if getattr(head, "needs_teacher", False))
+        # The objectives that compare it with a teacher, and the head of both by which they do.
+        self.taught = {
+            name: next(iter(language_models(heads, str(head.compares))), "")
+            for name, head in heads.items()
+            if hasattr(head, "compares")
+        }
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
         # Of an imported model: the head's bias where the decoder has another, which is added.
         self.idle_bias: nn.Parameter | None = None
         # In a tuple, so that the teacher's weights are none of the student's.
-        self.teacher: tuple[Model, ...] = ()
+        self.teacher: tuple[PretrainingModel, ...] = ()
 
     def forward(self, batch: Batch) -> tuple[dict[str, Sums], Tensor | None]:
         """The sums over one micro-batch."""
@@ -44,13 +50,13 @@ class Model(nn.Module):
         (teacher,) = self.teacher
         with torch.no_grad():
             teacher_encoded: Encoded = teacher.encoder(batch.input)
-        predict: Any = self.heads["masked_lm"]
-        teach: Any = teacher.heads["masked_lm"]
-        logits = {"predict": predict.logits, "teach": teach.logits}
-        return {
-            name: self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
-            for name in self.taught
-        }
+        sums = {}
+        for name, head in self.taught.items():
+            predict: Any = self.heads[head]
+            teach: Any = teacher.heads[head]
+            logits = {"predict": predict.logits, "teach": teach.logits}
+            sums[name] = self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
+        return sums
 
     def encode(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""
@@ -58,7 +64,9 @@ class Model(nn.Module):
         return encoded
 
 
-def build(recipe: Recipe, vocabulary: int, *, seed: int, teacher: Model | None = None) -> Model:
+def build(
+    recipe: Recipe, vocabulary: int, *, seed: int, teacher: PretrainingModel | None = None
+) -> PretrainingModel:
     """The model with fresh weights, the same for the same seed whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(root(seed, "weights") >> 1)
@@ -71,7 +79,7 @@ def build(recipe: Recipe, vocabulary: int, *, seed: int, teacher: Model | None =
                 shape: Any = teacher.encoder.shape if teacher else None
                 options = {"teacher_width": shape.width if shape else None}
             heads[slots.use("objectives", part)] = part.build(encoder, vocabulary, **options)
-        model = Model(encoder.build(vocabulary), heads)
+        model = PretrainingModel(encoder.build(vocabulary), heads)
     if teacher is not None:
         model.teacher = (teacher.eval().requires_grad_(False),)
     return model

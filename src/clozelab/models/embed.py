@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.files import replacing
-from clozelab.models.build import Model
-from clozelab.models.load import Loaded
-from clozelab.models.texts import Text, packed, read
+from clozelab.models.build import PretrainingModel
+from clozelab.models.model import Model
+from clozelab.models.reader import Text, packed
 from clozelab.packed import offsets
-from clozelab.runs.events import drained
 from clozelab.training.world import join
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ _MOST_LETTERS = 1 << 26  # numpy keeps strings at the length of the longest: bey
 
 @dataclass(frozen=True)
 class Vectors:
-    """What `embed` makes of some texts: their rows one after another."""
+    """What `follow` makes of some texts: their rows one after another."""
 
     vectors: Floats  # [rows, W]; of all layers [rows, layers, W]
     starts: Ints  # [texts + 1] first row of each text
@@ -43,27 +42,8 @@ class Vectors:
     cut: int  # texts that were longer than the model reads
 
 
-def embed(
-    loaded: Loaded,
-    texts: Sequence[str],
-    *,
-    layer: Layer = -1,
-    words: Words = "mean",
-    pool: Pool = "none",
-    device: str | None = None,
-) -> Vectors:
-    """The vectors of some texts, which do not depend on one another.
-
-    Layer 0 is the embedding's output, -1 the last. Rows are tokens (`words = "none"`), words by
-    their first piece or the mean of their pieces, or whole texts, by the vector of their [CLS] or
-    the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
-    mean is zero. ELMo reads words, so to it tokens are words.
-    """
-    return drained(follow(loaded, texts, layer=layer, words=words, pool=pool, device=device))
-
-
 def follow(
-    loaded: Loaded,
+    model: Model,
     texts: Sequence[str],
     *,
     layer: Layer = -1,
@@ -71,25 +51,34 @@ def follow(
     pool: Pool = "none",
     device: str | None = None,
 ) -> Generator[int, None, Vectors]:
-    """As `embed`, yielding how many texts are done."""
-    check_layer(loaded, layer)
-    laid = read(loaded, texts)
-    if pool == "cls" and any(text.cls is None for text in laid):
-        raise UserError(f"{loaded.place}: its texts have no [CLS] to take; use --pool mean")
-    lengths = np.array([len(text) for text in laid], dtype=np.int64)
+    """The vectors of some texts, which do not depend on one another; yields how many are done.
+
+    Layer 0 is the embedding's output, -1 the last. Rows are tokens (`words = "none"`), words by
+    their first piece or the mean of their pieces, or whole texts, by the vector of their [CLS] or
+    the mean of their tokens; `pool` goes before `words`. An empty text has no rows; pooled, its
+    mean is zero. ELMo reads words, so to it tokens are words.
+    """
+    check_layer(model, layer)
+    rows = model.reader().read(texts)
+    if pool == "cls" and any(text.cls is None for text in rows):
+        raise UserError(f"{model.place}: its texts have no [CLS] to take; use --pool mean")
+    lengths = np.array([len(text) for text in rows], dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little to pad
-    nothing = _nothing(loaded, layer)
-    parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in laid]
-    cells = _CELLS if loaded.recipe.encoder.reads == "tokens" else _CELLS // 8
+    encoder = model.recipe.encoder
+    depth = (encoder.layers + 1,) if layer == "all" else ()
+    nothing = np.zeros((0, *depth, encoder.vector_width), dtype=np.float32)
+    # Only texts without a token keep this.
+    parts = [_rows(text, nothing, words, pool) if not len(text) else None for text in rows]
+    cells = _CELLS if encoder.reads == "tokens" else _CELLS // 8
     with join(device) as world:
-        model = loaded.model.to(world.device)
+        module = model.module.to(world.device)
         done = 0
         while done < len(order) and lengths[order[done]]:
             some = order[done : done + max(1, cells // int(lengths[order[done]]))]
             some = some[lengths[some] > 0]
-            states = _states(model, [laid[number] for number in some], layer, world.device)
-            for number, one in zip(some, states, strict=True):
-                parts[number] = _rows(laid[number], one, words, pool)
+            states = _states(module, [rows[number] for number in some], layer, world.device)
+            for number, states_of in zip(some, states, strict=True):
+                parts[number] = _rows(rows[number], states_of, words, pool)
             done += len(some)
             yield done
     pieces = [part for part in parts if part is not None]
@@ -97,7 +86,7 @@ def follow(
         vectors=np.concatenate([nothing, *(vectors for vectors, _ in pieces)]),
         starts=offsets([len(vectors) for vectors, _ in pieces]),
         offsets=np.concatenate([np.zeros((0, 2), np.int64), *(spans for _, spans in pieces)]),
-        cut=sum(text.cut for text in laid),
+        cut=sum(text.cut for text in rows),
     )
 
 
@@ -119,22 +108,22 @@ def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
     return [name for name, array in strings.items() if array is None]
 
 
-def check_layer(loaded: Loaded, layer: Layer) -> None:
+def check_layer(model: Model, layer: Layer) -> None:
     """Refuse a layer that the model has not."""
-    top = loaded.recipe.encoder.layers
+    top = model.recipe.encoder.layers
     if layer != "all" and not -top - 1 <= layer <= top:
         raise UserError(
-            f"--layer {layer}: {loaded.place} has layers 0 (the embedding) to {top}, or from the"
+            f"--layer {layer}: {model.place} has layers 0 (the embedding) to {top}, or from the"
             f" end -1 to {-top - 1}"
         )
 
 
 @torch.inference_mode()
 def _states(
-    model: Model | Tuned, texts: list[Text], layer: Layer, device: torch.device
+    module: PretrainingModel | Tuned, texts: list[Text], layer: Layer, device: torch.device
 ) -> list[Floats]:
     """[tokens, W] or [tokens, layers, W] of each text."""
-    encoded = model.encode(packed(texts, device), keep=layer != -1)
+    encoded = module.encode(packed(texts, device), keep=layer != -1)
     if layer == "all":
         states = torch.stack(encoded.layers, dim=1)
     else:
@@ -161,14 +150,6 @@ def _rows(text: Text, states: Floats, words: Words, pool: Pool) -> tuple[Floats,
         return own[first], spans
     sums = np.add.reduceat(own, first, axis=0)
     return np.divide(sums, sizes.reshape(-1, *[1] * (sums.ndim - 1)), dtype=np.float32), spans
-
-
-def _nothing(loaded: Loaded, layer: Layer) -> Floats:
-    """The rows of a text without a token."""
-    encoder = loaded.recipe.encoder
-    width = encoder.vector_width
-    shape = (0, encoder.layers + 1, width) if layer == "all" else (0, width)
-    return np.zeros(shape, dtype=np.float32)
 
 
 def _strings(values: Sequence[str]) -> NDArray[np.str_] | None:

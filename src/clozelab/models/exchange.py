@@ -12,7 +12,6 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
-from clozelab.models import origin as origins
 from clozelab.models.history import data, lineage, metrics
 from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
@@ -21,7 +20,8 @@ from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.fitting import family_for
 from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
-from clozelab.models.load import Loaded, load
+from clozelab.models.load import load
+from clozelab.models.model import ORIGIN, Model
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import language_models
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
@@ -43,9 +43,9 @@ class Exchanged:
 
 def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
-    loaded = load(place)
-    task, origin = _head(loaded), loaded.origin
-    vocabulary, weights = loaded.vocabulary, _weights(loaded)
+    model = load(place)
+    task, origin = _head(model), model.origin
+    vocabulary, weights = model.vocabulary, _weights(model)
     model_type: str | None = None
     if origin is not None:  # it goes out as it came
         model_type = None if family else origin.model_type
@@ -53,62 +53,62 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
-        offset = getattr(loaded.recipe.encoder, "position_offset", 1)
+        offset = getattr(model.recipe.encoder, "position_offset", 1)
         vocabulary = replace(vocabulary, roles={**vocabulary.roles, "pad": offset - 1})
     exported = to_transformers(
-        loaded.recipe.encoder,
+        model.recipe.encoder,
         weights,
         vocabulary=vocabulary,
-        length=_length(loaded),
+        length=_length(model),
         family=family,
         model_type=model_type,
         task=task,
         bare=origin is not None and origin.bare,
     )
     kind = exported.config["model_type"]
-    if _doubled(loaded) and not FAMILIES[exported.family].is_roberta:
+    if _doubled(model) and not FAMILIES[exported.family].is_roberta:
         raise UserError(
             f"{place}: was tuned with two separators between two texts, as roberta has them, and a"
             f" {kind} model of transformers has one; export to ONNX, whose tokenizer has them too"
         )
     # How a model of another library was tuned is not known.
-    tuned = loaded.task if loaded.step else None
+    tuned = model.task if model.step else None
     text = card(
         name=str(out),
-        title=loaded.recipe.title.rstrip("."),
-        recipe_toml=recipes.to_toml(loaded.recipe),
-        data=data(loaded),
-        metrics=metrics(loaded),
+        title=model.recipe.title.rstrip("."),
+        recipe_toml=recipes.to_toml(model.recipe),
+        data=data(model),
+        metrics=metrics(model),
         family=kind,
         task=task,
-        lineage=lineage(loaded),
+        lineage=lineage(model),
         task_toml=_toml(tuned) if tuned else "",
     )
     huggingface.write(
-        out, exported, tokenizer=loaded.tokenizer, vocabulary=loaded.vocabulary, card=text
+        out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
     parts = sorted({".".join(name.split(".")[:2]) for name in exported.left})
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
-    return Exchanged(f"{exported.config['architectures'][0]} of transformers", loaded.notes + notes)
+    return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
 
 
 def export_graph(place: str, out: Path) -> Exchanged:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
     onnx.require(out)
-    loaded = load(place)
-    shape, heads, task = loaded.recipe.encoder, loaded.model.heads, _head(loaded)
+    model = load(place)
+    shape, heads, task = model.recipe.encoder, model.module.heads, _head(model)
     # A head that reads queries is left out: a graph has none.
     names = [task.kind] if task is not None else language_models(heads, "masked", "causal")
     head: Any = next((heads[name] for name in names if name in heads), None)
-    family = family_for(shape, frozenset(heads), loaded.vocabulary, task=task)
-    family = "roberta" if _doubled(loaded) else family  # by what stands between two texts
-    ready = with_special_tokens(loaded.tokenizer, family, loaded.vocabulary, tuned=task is not None)
+    family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
+    family = "roberta" if _doubled(model) else family  # by what stands between two texts
+    ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=task is not None)
     with new_folder(out) as folder:
         outputs = onnx.export_onnx(
-            folder / "model.onnx", loaded.model.encoder, shape=shape, head=head, task=task
+            folder / "model.onnx", model.module.encoder, shape=shape, head=head, task=task
         )
         (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", loaded.notes)
+    return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", model.notes)
 
 
 def import_model(place: str, out: Path) -> Exchanged:
@@ -116,33 +116,26 @@ def import_model(place: str, out: Path) -> Exchanged:
     path = Path(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
         raise UserError(f"{place}: is a run of clozelab already; use it as it is")
-    loaded = load(place)
-    text = recipes.to_toml(loaded.recipe)
-    texts = {"recipe.toml": text, "tokenizer.json": loaded.tokenizer.to_str()}
+    model = load(place)
+    text = recipes.to_toml(model.recipe)
+    texts = {"recipe.toml": text, "tokenizer.json": model.tokenizer.to_str()}
     facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
-    if loaded.origin is not None:
-        texts[origins.FILE] = origins.to_json(loaded.origin)
-    if loaded.task is not None:
-        texts[TASK] = _toml(loaded.task)
-        facts["task"] = loaded.task.name
+    if model.origin is not None:
+        texts[ORIGIN] = model.origin.to_json()
+    if model.task is not None:
+        texts[TASK] = _toml(model.task)
+        facts["task"] = model.task.name
     with new_folder(out) as folder:
         run = Run.create(folder, recipe_toml=text, machine=facts)
-        if loaded.task is not None:
+        if model.task is not None:
             write_text(run.path / TASK, texts[TASK])
+        weights = _weights(model)
         checkpoint.save(
-            run.checkpoints,
-            0,
-            weights=_weights(loaded),
-            tensors={},
-            state={},
-            texts=texts,
-            keep=0,
+            run.checkpoints, 0, weights=weights, tensors={}, state={}, texts=texts, keep=0
         )
-    kind = f", tuned to {loaded.task.kind.name}" if loaded.task else ""
-    kind = kind or (
-        "" if loaded.model.heads else ", an encoder alone, without a head that predicts"
-    )
-    return Exchanged(f"a run of the recipe {loaded.recipe.name}, at step 0{kind}", loaded.notes)
+    kind = "" if model.module.heads else ", an encoder alone, without a head that predicts"
+    kind = f", tuned to {model.task.kind.name}" if model.task else kind
+    return Exchanged(f"a run of the recipe {model.recipe.name}, at step 0{kind}", model.notes)
 
 
 def _toml(task: TunedTask) -> str:
@@ -151,36 +144,36 @@ def _toml(task: TunedTask) -> str:
     return to_toml(task)
 
 
-def _reader(loaded: Loaded, task: TunedTask) -> TaskReader:
+def _reader(model: Model, task: TunedTask) -> TaskReader:
     """Texts as the model reads those of its task."""
     from clozelab.finetuning.loading import reader_of
 
-    return reader_of(loaded, task)
+    return reader_of(model, task)
 
 
-def _weights(loaded: Loaded) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in loaded.model.named_parameters()}
+def _weights(model: Model) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in model.module.named_parameters()}
 
 
-def _head(loaded: Loaded) -> TaskHead | None:
+def _head(model: Model) -> TaskHead | None:
     """The head of the task that a model was fine-tuned for."""
-    if loaded.task is None:
+    if model.task is None:
         return None
     from clozelab.finetuning.loading import outward
 
-    return outward(loaded.task, length=_length(loaded))
+    return outward(model.task, length=_length(model))
 
 
-def _doubled(loaded: Loaded) -> bool:
+def _doubled(model: Model) -> bool:
     """Whether the model was tuned on two texts with two separators between them."""
-    task = loaded.task
+    task = model.task
     if task is None or not task.kind.two_texts:
         return False
-    return _reader(loaded, task).marks(2) > _MARKS
+    return _reader(model, task).marks(2) > _MARKS
 
 
-def _length(loaded: Loaded) -> int:
+def _length(model: Model) -> int:
     """The most tokens a text may have."""
-    if loaded.task is not None:
-        return _reader(loaded, loaded.task).length
-    return loaded.recipe.encoder.max_positions or loaded.recipe.blocks.length
+    if model.task is not None:
+        return _reader(model, model.task).length
+    return model.recipe.encoder.max_positions or model.recipe.blocks.length

@@ -15,8 +15,8 @@ from torch import Tensor
 from clozelab.config import slots
 from clozelab.contracts import Counts, Ids, Input, Ints
 from clozelab.errors import UserError
-from clozelab.models.load import Loaded
-from clozelab.models.texts import around, limit, packed
+from clozelab.models.model import Model
+from clozelab.models.reader import packed
 from clozelab.objectives import PARTS, language_models
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.vocabulary import ROLES
@@ -26,7 +26,7 @@ _OTHER, _TARGET = 1, 2  # of Input.kinds
 
 
 @dataclass(frozen=True)
-class Guess:
+class TokenPrediction:
     """What may stand in a blank."""
 
     token: str
@@ -38,7 +38,7 @@ class Guess:
 class Filled:
     """Each blank's guesses, the best first, and the text with the best put in."""
 
-    blanks: tuple[tuple[Guess, ...], ...]
+    blanks: tuple[tuple[TokenPrediction, ...], ...]
     parts: tuple[str, ...]  # the text, cut before and after every blank's best
     left_only: bool  # a blank was guessed from what stands to its left
 
@@ -48,42 +48,42 @@ class Filled:
         return "".join(self.parts)
 
 
-def fill(loaded: Loaded, text: str, *, top: int = 5, device: str | None = None) -> Filled:
+def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) -> Filled:
     """Fill the blanks of a text, written [MASK], <mask> or as the tokenizer writes its own."""
-    if loaded.recipe.encoder.reads == "words":
-        name = slots.use("encoder", loaded.recipe.encoder)
+    if model.recipe.encoder.reads == "words":
+        name = slots.use("encoder", model.recipe.encoder)
         raise UserError(
-            f"{loaded.place}: encoder {name} reads whole words by their characters and has no"
+            f"{model.place}: encoder {name} reads whole words by their characters and has no"
             " blanks; use clozelab embed"
         )
-    heads = language_models(loaded.model.heads, *_WAYS)
+    heads = language_models(model.module.heads, *_WAYS)
     if not heads:
         raise UserError(
-            f"{loaded.place}: has no head that predicts tokens; pretrain it with one by --from"
+            f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
         )
     if top < 1:
         raise UserError(f"--top {top}: at least 1")
-    around_blanks = _cut(loaded, text)
+    around_blanks = _cut(model, text)
     kind = str(PARTS[heads[0]].language_model)
-    ids, at = _tokens(loaded, around_blanks, masked=kind == "masked")
-    most = limit(loaded)
+    ids, at = _tokens(model, around_blanks, masked=kind == "masked")
+    most = model.reader().limit
     if most is not None and len(ids) > most:
         raise UserError(
-            f"the text has {len(ids):,} tokens, and {loaded.place} reads {most:,} at a time;"
+            f"the text has {len(ids):,} tokens, and {model.place} reads {most:,} at a time;"
             f" shorten it to {most:,}"
         )
     with join(device) as world:
-        loaded.model.to(world.device)
+        model.module.to(world.device)
         with torch.inference_mode():
-            logits = _WAYS[kind](loaded, loaded.model.heads[heads[0]], ids, at=at).cpu()
-    blanks = _guesses(loaded, logits, top)
-    parts = _put(loaded.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
+            logits = _WAYS[kind](model, model.module.heads[heads[0]], ids, at=at).cpu()
+    blanks = _guesses(model, logits, top)
+    parts = _put(model.tokenizer, around_blanks, [guesses[0].number for guesses in blanks])
     return Filled(tuple(blanks), tuple(parts), kind == "causal")
 
 
-def _cut(loaded: Loaded, text: str) -> list[str]:
+def _cut(model: Model, text: str) -> list[str]:
     """What stands before, between and after the blanks."""
-    own = loaded.tokenizer.id_to_token(loaded.vocabulary.roles.get("mask", loaded.vocabulary.size))
+    own = model.tokenizer.id_to_token(model.vocabulary.roles.get("mask", model.vocabulary.size))
     names = {*ROLES["mask"], *([own] if own else [])}
     parts = re.split("|".join(re.escape(name) for name in sorted(names)), text)
     if len(parts) == 1:
@@ -91,27 +91,27 @@ def _cut(loaded: Loaded, text: str) -> list[str]:
     return parts
 
 
-def _tokens(loaded: Loaded, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
+def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]:
     """The text's tokens with one for each blank, and where the blanks are."""
-    roles = loaded.vocabulary.roles
-    mask = loaded.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
-    encoded = CachedTokenizer(loaded.tokenizer, segment=False, counts=Counts()).encode(parts)
+    roles = model.vocabulary.roles
+    mask = model.vocabulary.role("mask") if masked else roles.get("mask", roles.get("unk", 0))
+    encoded = CachedTokenizer(model.tokenizer, segment=False, counts=Counts()).encode(parts)
     ids = np.insert(encoded.ids, encoded.starts[1:-1], mask)
     return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
 
 
-def _from_both(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
-    text, device = around(loaded, ids), _device(loaded)
-    encoded = loaded.model.encode(packed([text], device))
+    text, device = model.reader().around(ids), model.device
+    encoded = model.module.encode(packed([text], device))
     states = encoded.states[torch.from_numpy(at + text.own.start).to(device)]
     logits: Tensor = head.logits(states, encoded.table)
     return logits
 
 
-def _from_queries(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] by XLNet's query stream: a blank sees all that is none, and nothing sees a blank."""
-    text, device = around(loaded, ids), _device(loaded)
+    text, device = model.reader().around(ids), model.device
     size = len(text)
     blank = torch.zeros(size, dtype=torch.bool, device=device)
     blank[torch.from_numpy(at).to(device)] = True
@@ -119,7 +119,7 @@ def _from_queries(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     # The encoder lets each half of a block follow the one before; taken back from the second
     # half, all that is no blank comes first in the order, and all blanks after it together.
     later = (batch.places >= (size + 1) // 2) * (size + 1)
-    encoded = loaded.model.encode(
+    encoded = model.module.encode(
         batch._replace(
             order=torch.where(blank, 0, -1) - later,
             kinds=torch.where(blank, _TARGET, _OTHER),
@@ -131,22 +131,22 @@ def _from_queries(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     return logits
 
 
-def _from_left(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at each blank from what stands before it, earlier blanks filled with their best."""
-    roles = loaded.vocabulary.roles
+    roles = model.vocabulary.roles
     start = [roles.get("eod", roles.get("sep"))]  # documents follow one another in training
     before = np.array([number for number in start if number is not None], dtype=ids.dtype)
     ids, rows = ids.copy(), []
     for position in at.tolist():
-        left = np.concatenate([before, ids[:position]])[-(limit(loaded) or 0) :]
+        left = np.concatenate([before, ids[:position]])[-(model.reader().limit or 0) :]
         if not len(left):
             raise UserError(
-                f"nothing stands before the first blank, and {loaded.place} reads from the left;"
+                f"nothing stands before the first blank, and {model.place} reads from the left;"
                 " put a word before it"
             )
-        encoded = loaded.model.encode(packed([around(loaded, left)], _device(loaded)))
+        encoded = model.module.encode(packed([model.reader().around(left)], model.device))
         logits = head.logits(encoded.states[-1:], encoded.table)
-        ids[position] = int(logits[0, : loaded.vocabulary.size].argmax())
+        ids[position] = int(logits[0, : model.vocabulary.size].argmax())
         rows.append(logits)
     return torch.cat(rows)
 
@@ -155,17 +155,13 @@ def _from_left(loaded: Loaded, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 _WAYS = {"masked": _from_both, "permutation": _from_queries, "causal": _from_left}
 
 
-def _device(loaded: Loaded) -> torch.device:
-    return next(loaded.model.parameters()).device
-
-
-def _guesses(loaded: Loaded, logits: Tensor, top: int) -> list[tuple[Guess, ...]]:
+def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPrediction, ...]]:
     """The likeliest tokens of each blank; a row of the table without a token is never one."""
-    chances = logits.double().softmax(-1)[:, : loaded.vocabulary.size]
+    chances = logits.double().softmax(-1)[:, : model.vocabulary.size]
     best = chances.topk(min(top, chances.shape[1]))
     return [
         tuple(
-            Guess(_written(loaded.tokenizer, number)[0], number, chance)
+            TokenPrediction(_written(model.tokenizer, number)[0], number, chance)
             for number, chance in zip(numbers, values, strict=True)
         )
         for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -6,19 +6,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clozelab.models.load import Loaded
+from clozelab.models.model import Model
 from clozelab.runs.directory import PLAN, Run
 from clozelab.training.checkpoint import CHECKSUMS
 
 _FAR = 32  # models back; a chain that is longer goes in a circle
 
 
-def data(loaded: Loaded) -> dict[str, object]:
+def data(model: Model) -> dict[str, object]:
     """What the model learned from."""
-    facts = _facts(loaded)
+    facts = _facts(model)
     entries: dict[str, object] = {"corpora": _corpora(facts), "from": facts.get("from")}
-    if loaded.task is not None:
-        before = (_corpora(run.machine()) for _, run in _before(loaded) if run)
+    if model.task is not None:
+        before = (_corpora(run.machine()) for _, run in _before(model) if run)
         entries = {
             "task": facts.get("task"),
             "training examples": facts.get("examples"),
@@ -28,28 +28,28 @@ def data(loaded: Loaded) -> dict[str, object]:
     return {name: fact for name, fact in entries.items() if fact not in (None, "")}
 
 
-def metrics(loaded: Loaded) -> dict[str, object]:
+def metrics(model: Model) -> dict[str, object]:
     """What came out at the end of the run, if this is its end."""
-    run = _run(loaded)
+    run = _run(model)
     result = (run.result() if run else None) or {}
-    if run is None or result.get("steps") != loaded.step:
-        return {"steps": loaded.step} if loaded.step else {}
-    if loaded.task is None:
+    if run is None or result.get("steps") != model.step:
+        return {"steps": model.step} if model.step else {}
+    if model.task is None:
         return dict(_flat(result))
     scores = dict(result.get("dev", {}))
-    best = scores.pop("step", loaded.step)
+    best = scores.pop("step", model.step)
     shown = {f"{name} on dev": f"{score:.4g}{_spread(run, name)}" for name, score in scores.items()}
-    return {**shown, "steps": f"{loaded.step:,}, the best after {best:,}"}
+    return {**shown, "steps": f"{model.step:,}, the best after {best:,}"}
 
 
-def lineage(loaded: Loaded) -> list[str]:
+def lineage(model: Model) -> list[str]:
     """The models that this one came from, the oldest first."""
-    return [_called(run) if run else _short(place) for place, run in _before(loaded)][::-1]
+    return [_called(run) if run else _short(place) for place, run in _before(model)][::-1]
 
 
-def _before(loaded: Loaded) -> Iterator[tuple[str, Run | None]]:
+def _before(model: Model) -> Iterator[tuple[str, Run | None]]:
     """The places that the model came from, the nearest first, with the run of each if it has."""
-    place = _facts(loaded).get("from")
+    place = _facts(model).get("from")
     for _ in range(_FAR):
         if not place:
             return
@@ -58,14 +58,14 @@ def _before(loaded: Loaded) -> Iterator[tuple[str, Run | None]]:
         place = run.machine().get("from") if run else None
 
 
-def _facts(loaded: Loaded) -> dict[str, Any]:
-    run = _run(loaded)
+def _facts(model: Model) -> dict[str, Any]:
+    run = _run(model)
     return run.machine() if run else {}
 
 
-def _run(loaded: Loaded) -> Run | None:
+def _run(model: Model) -> Run | None:
     """The run that a checkpoint belongs to, if it lies in one."""
-    folder = Path(loaded.place)
+    folder = Path(model.place)
     return _home(folder) if (folder / CHECKSUMS).is_file() else None
 
 
@@ -85,8 +85,7 @@ def _called(run: Run) -> str:
     """A run by its folder and what it is."""
     above = _plan(run)
     name = str(run.path.relative_to(above.parent)) if above else run.path.resolve().name
-    what = run.machine().get("task")
-    what = what or run.recipe().name
+    what = run.machine().get("task") or run.recipe().name
     return name if name == what else f"{name} ({what})"
 
 
@@ -107,10 +106,10 @@ def _spread(run: Run, metric: str) -> str:
     result = (Run(folder).result() if folder else None) or {}
     for cell in result.get("cells", ()):
         mine = folder is not None and (folder / cell["name"]).resolve() == run.path.resolve().parent
-        one = cell["scores"].get(metric, {})
-        if mine and "low" in one:
-            interval = f"{one['low']:.4g} to {one['high']:.4g} at 95 %"
-            return f"; the mean of {one['runs']} seeds is {one['mean']:.4g} ({interval})"
+        score = cell["scores"].get(metric, {})
+        if mine and "low" in score:
+            interval = f"{score['low']:.4g} to {score['high']:.4g} at 95 %"
+            return f"; the mean of {score['runs']} seeds is {score['mean']:.4g} ({interval})"
     return ""
 
 

@@ -5,10 +5,8 @@ Of a folder with several fine-tunings it is the one that did best on the dev set
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,19 +14,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-import clozelab
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
 from clozelab.layers import Linear
-from clozelab.models import origin as origins
-from clozelab.models.build import Model, build
+from clozelab.models.build import PretrainingModel, build
 from clozelab.models.interop import huggingface
 from clozelab.models.interop.importing import Imported, from_transformers
-from clozelab.models.origin import Origin
-from clozelab.models.reader import TaskReader
+from clozelab.models.model import ORIGIN, Model, Origin
 from clozelab.objectives import CausalLm
 from clozelab.runs.directory import PLAN, TASK, Run
 from clozelab.runs.saving import set_weights
@@ -40,9 +34,6 @@ from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_che
 if TYPE_CHECKING:
     from clozelab.finetuning.task import TunedTask
     from clozelab.finetuning.tuned import Tuned
-    from clozelab.models.embed import Vectors
-    from clozelab.models.fill import Filled
-    from clozelab.scoring.probe import Probes
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
 _NAMED = 8  # modules of others that are named one by one
@@ -55,95 +46,7 @@ _RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model with what made it."""
-
-    place: str
-    recipe: Recipe
-    tokenizer: Tokenizer
-    model: Model | Tuned  # in eval mode
-    step: int = 0
-    notes: tuple[str, ...] = ()
-    task: TunedTask | None = None  # what it was fine-tuned for
-    origin: Origin | None = None  # as what it came from another library, if it is that model
-
-    @cached_property
-    def vocabulary(self) -> Vocabulary:
-        """The ids the model deals in."""
-        return describe(self.tokenizer)
-
-    def reader(self, length: int) -> TaskReader:
-        """Texts as the model reads them, in blocks of that length at most.
-
-        Each is made once: its tables take longer to make than a text takes to be read.
-        """
-        return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
-
-    def block_length(self, length: int) -> int:
-        """That many tokens, or as many as the encoder has learned positions for."""
-        most = self.recipe.encoder.max_positions
-        return length if most is None else min(length, most, self.recipe.blocks.length)
-
-    @cached_property
-    def _readers(self) -> dict[int, TaskReader]:
-        return {}
-
-    @cached_property
-    def digest(self) -> str:
-        """The sha256 of the weights, by which a record names the model whose numbers it has."""
-        whole = hashlib.sha256()
-        for name, value in sorted(self.model.state_dict().items()):
-            whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            whole.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return whole.hexdigest()
-
-    def probe(self, task: str | Sequence[str], **options: Any) -> Probes:
-        """Read tasks off the layers by linear probes: `clozelab.probe`."""
-        return clozelab.probe(self, task, **options)
-
-    def fill(self, text: str, **options: Any) -> Filled:
-        """Guess the blanks of a text: `clozelab.fill`."""
-        return clozelab.fill(self, text, **options)
-
-    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
-        """Compute the vectors of texts: `clozelab.embed`."""
-        return clozelab.embed(self, text, **options)
-
-    def export(self, out: Any, **options: Any) -> Path:
-        """Write the model for other libraries: `clozelab.export`."""
-        return clozelab.export(self, out, **options)
-
-    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The last layer's states of some texts, [B, L, W], and which of them are tokens, [B, L].
-
-        They are on the model's device, and take part in gradients where these are recorded.
-        """
-        from clozelab.models.texts import packed, read
-
-        laid = read(self, [texts] if isinstance(texts, str) else texts)
-        device = next(self.model.parameters()).device
-        states = self.model.encode(packed(laid, device)).states
-        rows = torch.split(states, [len(text) for text in laid])
-        masks = [torch.ones(len(row), dtype=torch.bool, device=device) for row in rows]
-        pad = nn.utils.rnn.pad_sequence
-        return pad(list(rows), batch_first=True), pad(masks, batch_first=True)
-
-    def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
-        """What a fine-tuned model says of each input, as `clozelab predict` does.
-
-        An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
-        question and its passage (answer), a text and its continuations (choose), or a document in
-        sentences of words (coreference).
-        """
-        from clozelab.finetuning.loading import predict
-
-        if isinstance(inputs, str):
-            raise UserError("predict takes a list of inputs: put the text into one, as [text]")
-        return predict(self, inputs, device=device)
-
-
-def load(place: str) -> Loaded:
+def load(place: str) -> Model:
     """The model at a place."""
     path = Path(place)
     if (path / CHECKSUMS).exists():
@@ -158,13 +61,13 @@ def load(place: str) -> Loaded:
     return _foreign(place)
 
 
-def pretrained(loaded: Loaded) -> Model:
-    """The model with its objectives' heads; refused if it was fine-tuned and has none."""
-    if isinstance(loaded.model, Model):
-        return loaded.model
-    task = loaded.task.name if loaded.task else "a task"
+def pretrained(model: Model) -> PretrainingModel:
+    """Its weights with its objectives' heads; refused if it was fine-tuned and has none."""
+    if isinstance(model.module, PretrainingModel):
+        return model.module
+    task = model.task.name if model.task else "a task"
     raise UserError(
-        f"{loaded.place}: is fine-tuned for {task}; name the pretrained model that it came from"
+        f"{model.place}: is fine-tuned for {task}; name the pretrained model that it came from"
     )
 
 
@@ -194,13 +97,13 @@ def _best(folder: Path) -> str:
     return str(result["best"])
 
 
-def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Loaded:
+def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
     recipe = recipes.parse(checkpoint.text("recipe.toml"), str(checkpoint.path / "recipe.toml"))
     tokenizer = Tokenizer.from_str(checkpoint.text("tokenizer.json"))
     recipe = recipe.reading(tokenizer, vocabulary=recipe.tokenizer.vocabulary)
     origin: Origin | None = None
-    if (checkpoint.path / origins.FILE).exists():
-        origin = origins.parse(checkpoint.text(origins.FILE), str(checkpoint.path / origins.FILE))
+    if (checkpoint.path / ORIGIN).exists():
+        origin = Origin.parse(checkpoint.text(ORIGIN), str(checkpoint.path / ORIGIN))
     task: TunedTask | None = None
     if (checkpoint.path / TASK).exists():
         from clozelab.finetuning.loading import parse
@@ -210,35 +113,33 @@ def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Loaded:
     parts = [slots.use("objectives", part) for part in recipe.objectives if part.needs_teacher]
     idle = tuple(f"heads.{part}." for part in parts)
     weights = {name: w for name, w in checkpoint.weights().items() if not name.startswith(idle)}
-    model = _shell(recipe, task, origin, weights)
-    set_weights(model, weights)
+    module = _shell(recipe, task, origin, weights)
+    set_weights(module, weights)
     place = str(checkpoint.path)
-    return Loaded(place, recipe, tokenizer, model.eval(), checkpoint.step, notes, task, origin)
+    return Model(place, recipe, tokenizer, module.eval(), checkpoint.step, notes, task, origin)
 
 
 def _shell(
     recipe: Recipe, task: TunedTask | None, origin: Origin | None, weights: Mapping[str, Tensor]
-) -> Model | Tuned:
-    """The model that some weights belong to, as it was trained or as it came."""
-    model: Model | Tuned
+) -> PretrainingModel | Tuned:
+    """The module that some weights belong to, as it was trained or as it came."""
+    module: PretrainingModel | Tuned
     if task is not None:
         from clozelab.finetuning.loading import build as tuned_model
 
-        model = tuned_model(recipe, task.kind, task.tuning, seed=0)
+        module = tuned_model(recipe, task.kind, task.tuning, seed=0)
     else:
-        model = build(recipe, recipe.tokenizer.vocabulary, seed=0)
-        came_with = origin.heads if origin is not None else (*model.heads,)
-        for name in {*model.heads} - {*came_with}:
-            del model.heads[name]
-    pooler = weights.get("pooler.weight")
-    if pooler is not None:
-        model.pooler = Linear(*pooler.shape)
-    if "idle_bias" in weights and isinstance(model, Model):
-        model.idle_bias = nn.Parameter(torch.empty_like(weights["idle_bias"]))
-    return model
+        module = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        for name in {*module.heads} - {*(origin.heads if origin else module.heads)}:
+            del module.heads[name]
+        if "idle_bias" in weights:
+            module.idle_bias = nn.Parameter(torch.empty_like(weights["idle_bias"]))
+    if "pooler.weight" in weights:
+        module.pooler = Linear(*weights["pooler.weight"].shape)
+    return module
 
 
-def _foreign(place: str) -> Loaded:
+def _foreign(place: str) -> Model:
     """A model of transformers, as the recipe of its family with its own sizes and heads."""
     files = huggingface.read(place)
     tokenizer = load_tokenizer(files.folder)
@@ -263,9 +164,9 @@ def _foreign(place: str) -> Loaded:
 
         length = imported.encoder.max_positions or _LENGTH
         task = inward(imported.task, place=place, length=length)
-    model = _shell(recipe, task, origin, imported.weights)
-    names = {name for name, _ in model.named_parameters()}
-    set_weights(model, {name: w for name, w in imported.weights.items() if name in names})
+    module = _shell(recipe, task, origin, imported.weights)
+    names = {name for name, _ in module.named_parameters()}
+    set_weights(module, {name: w for name, w in imported.weights.items() if name in names})
     left = sorted({*imported.left, *(imported.weights.keys() - names)})
     notes = [f"{place}: {note}" for note in imported.notes]
     if beyond:
@@ -274,7 +175,7 @@ def _foreign(place: str) -> Loaded:
             f" {', '.join(beyond[:_NAMED])}"
         )
     notes += [f"{place}: left aside, since nothing here needs it: {_summed(left)}"] if left else []
-    return Loaded(place, recipe, tokenizer, model.eval(), 0, tuple(notes), task, origin)
+    return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
 
 
 def _taken_for(imported: Imported) -> Recipe:

@@ -1,4 +1,4 @@
-"""Texts of a task as one encoder reads them: its tokenizer, and the marks of its kind.
+"""Texts as one encoder reads them: its tokenizer, and the marks of its kind.
 
 BERT has [CLS] A [SEP] B [SEP] and tells the texts apart by type; RoBERTa, which has no types, puts
 two separators between them; XLNet has A <sep> B <sep> <cls>; GPT has a mark before, between and
@@ -8,11 +8,12 @@ after, and ELMo reads words.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
 
 from clozelab.blocks.words import spell
@@ -23,6 +24,7 @@ from clozelab.contracts import (
     Bools,
     Counts,
     Ids,
+    Input,
     Ints,
     Mark,
     Pieces,
@@ -37,6 +39,21 @@ from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.spelling import letters
 from clozelab.text.vocabulary import describe
+
+
+@dataclass(frozen=True)
+class Text:
+    """One text, as the encoder is to have it."""
+
+    columns: dict[str, Array]  # "ids", "segments" and what else `Input` names, a row a token
+    own: slice  # which of them are the text's and not marks
+    cls: int | None  # where [CLS] stands, if it does
+    begins: Bools  # [own] which begin a word
+    spans: Ints  # [own, 2] the characters each covers
+    cut: bool = False  # it was longer than the model reads
+
+    def __len__(self) -> int:
+        return len(self.columns["ids"])
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,45 @@ class TaskReader:
             segments[-1] = self._layout.cls_segment
         return Row(columns, a, b, len(segments) - 1 if self._layout.summary == "last" else 0)
 
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of its own a text may have; a recurrent encoder reads any number.
+
+        Attention without a table of positions does, too, but its memory grows with the square: what
+        it was trained on will do.
+        """
+        encoder, layout = self.recipe.encoder, self._layout
+        if encoder.recurrent:
+            return None
+        length = encoder.max_positions or self.recipe.blocks.length
+        return length - (len(layout.before) + len(layout.after) if layout.in_pretraining else 0)
+
+    def around(self, ids: Array) -> Text:
+        """Some tokens with the marks around them that the model knows from its training."""
+        spans = np.zeros((len(ids), 2), np.int64)
+        return self._with_marks({"ids": ids}, np.ones(len(ids), bool), spans)
+
+    def read(self, texts: Sequence[str], *, most: int | None = None) -> list[Text]:
+        """Texts as the model reads them, each cut where the model's positions end, or to `most`."""
+        most = self.limit if most is None else most
+        pieces, rows = self.pieces(texts), []
+        for number in range(len(texts)):
+            every = pieces.text(number)
+            stop = every.stop if most is None else min(every.stop, every.start + most)
+            part = slice(every.start, stop)
+            text = self._with_marks(pieces.part(part), pieces.begins[part], pieces.spans[part])
+            rows.append(replace(text, cut=part.stop < every.stop))
+        return rows
+
+    def _with_marks(self, columns: dict[str, Array], begins: Bools, spans: Ints) -> Text:
+        """A text with a task's marks around it, but for those that pretraining never showed."""
+        if not self._layout.in_pretraining:
+            columns = {**columns, "segments": np.zeros(len(spans), dtype=np.int64)}
+            return Text(columns, slice(0, len(spans)), None, begins, spans)
+        row = self.lay(columns)
+        cls = None if self._layout.summary is None else row.mark
+        return Text(row.columns, row.first, cls, begins, spans)
+
     @cached_property
     def _encoder(self) -> CachedTokenizer:
         return CachedTokenizer(self.tokenizer, segment=False, counts=Counts())
@@ -176,3 +232,23 @@ def _counted(begins: Bools, starts: Ints) -> Ints:
     """The number of each token's word in its own text."""
     running = offsets(begins)
     return np.asarray(running[1:] - 1 - np.repeat(running[starts[:-1]], np.diff(starts)))
+
+
+def packed(texts: Sequence[Text], device: torch.device) -> Input:
+    """Several texts, one after another."""
+    starts = offsets([len(text) for text in texts])
+    columns: dict[str, Any] = {
+        name: _tensor(np.concatenate([text.columns[name] for text in texts]), device)
+        for name in texts[0].columns
+    }
+    places = np.concatenate([np.arange(len(text)) for text in texts])
+    return Input(
+        **columns,
+        places=_tensor(places, device),
+        starts=_tensor(starts, device).int(),
+        longest=max(len(text) for text in texts),
+    )
+
+
+def _tensor(values: Array, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(values.astype(np.int64)).to(device)

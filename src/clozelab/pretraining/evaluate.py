@@ -12,7 +12,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.models.build import Model
+from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import HeldOut
@@ -65,7 +65,7 @@ def evaluate(
     asked = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
         heads = {name: head for name, head in whole.heads.items() if name in asked}
-        model = Model(whole.encoder, heads).to(world.device).eval()
+        model = PretrainingModel(whole.encoder, heads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
         return held_out.measure(model, world, tokens=_TOKENS)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.models.build import Model, build
+from clozelab.models.build import PretrainingModel, build
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
@@ -47,7 +47,7 @@ class PretrainJob:
     seed: int = 0
     budget: Budget | None = None
     start: Mapping[str, Tensor] | None = None  # weights to begin with, by name; others are fresh
-    teacher: Model | None = None
+    teacher: PretrainingModel | None = None
     origin: str | None = None  # where the weights or the teacher came from
     notes: tuple[str, ...] = ()
 
@@ -293,7 +293,7 @@ class PretrainTrainer:
         tokens = self.machine.tokens(self.world.device, self.recipe)
         return tokens if self.machine.micro_batch else -self.world.all_reduce_max(-tokens)
 
-    def _model(self) -> Model:
+    def _model(self) -> PretrainingModel:
         size = self.recipe.tokenizer.vocabulary
         model = build(self.recipe, size, seed=self.seed, teacher=self.job.teacher)
         if self.job.start is not None:

@@ -18,7 +18,8 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.models.load import Loaded, load, pretrained, tied, within
+from clozelab.models.load import load, pretrained, tied, within
+from clozelab.models.model import Model
 from clozelab.objectives import PAIRS, Distillation
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
@@ -68,12 +69,12 @@ def continued(
     job = fresh(recipe, data=data, seed=seed, budget=budget)
     loaded = load(place)
     encoder: Any = loaded.recipe.encoder
-    recipe = _tied_as(within(job.recipe, encoder), loaded.recipe, loaded.model.heads)
+    recipe = _tied_as(within(job.recipe, encoder), loaded.recipe, loaded.module.heads)
     if not shaped:
         recipe = _as_short(recipe, loaded.recipe)
     corpus = job.stores[0][0]
     old = loaded.recipe.tokenizer.vocabulary
-    weights = {name: value.detach() for name, value in loaded.model.named_parameters()}
+    weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
     for owner in PAIRS:  # an imported pooler of no head begins that of a pair's head
         for name in ("weight", "bias"):
             if f"pooler.{name}" in weights:
@@ -120,7 +121,7 @@ def taught(
             f"{place}: the teacher's vocabulary is not that of {corpus.path}; build the corpus"
             f" with --tokenizer-from {place}"
         )
-    if "masked_lm" not in teacher.model.heads:
+    if "masked_lm" not in teacher.module.heads:
         raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
     if not sized:
         recipe = _beside(recipe, teacher.recipe, own)
@@ -255,7 +256,7 @@ def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
 
 
 def _layers(
-    lesson: Distillation, recipe: Recipe, teacher: Loaded, *, seed: int
+    lesson: Distillation, recipe: Recipe, teacher: Model, *, seed: int
 ) -> dict[str, Tensor] | None:
     """The weights a student takes from its teacher, if it takes any."""
     student: Any = recipe.encoder
@@ -266,7 +267,7 @@ def _layers(
     size = recipe.tokenizer.vocabulary
     mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))
     return start_from(
-        {name: value.detach() for name, value in teacher.model.named_parameters()},
+        {name: value.detach() for name, value in teacher.module.named_parameters()},
         {name: value.detach() for name, value in mine.named_parameters()},
         choice=choice,
         teacher=other,
@@ -275,7 +276,7 @@ def _layers(
 
 
 def _extended(
-    weights: dict[str, Tensor], loaded: Loaded, tokenizer: Tokenizer, place: str
+    weights: dict[str, Tensor], loaded: Model, tokenizer: Tokenizer, place: str
 ) -> dict[str, Tensor]:
     """The weights with rows for words that the tokenizer has beyond the model's own.
 

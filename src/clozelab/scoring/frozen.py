@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozelab.errors import UserError
-from clozelab.models.load import Loaded
-from clozelab.models.texts import Text, limit, packed, read
+from clozelab.models.model import Model
+from clozelab.models.reader import Text, packed
 
 Floats = NDArray[np.float32]
 Pool = Literal["mean", "cls"]
@@ -35,7 +35,7 @@ class FrozenEncoder:
     of the tokens in it. What has no token is zero.
     """
 
-    def __init__(self, loaded: Loaded, device: torch.device, *, pool: Pool = "mean") -> None:
+    def __init__(self, loaded: Model, device: torch.device, *, pool: Pool = "mean") -> None:
         self.loaded, self.device, self.pool = loaded, device, pool
         self.layers: int = loaded.recipe.encoder.layers + 1  # the embedding is the first
         self.cut = 0  # texts longer than the model was trained on
@@ -51,7 +51,7 @@ class FrozenEncoder:
         for excerpt in dict.fromkeys(wanted):
             if excerpt not in self._rows:
                 missing.setdefault(excerpt.text, []).append(excerpt)
-        texts = read(self.loaded, list(missing), most=self._most())
+        texts = self.loaded.reader().read(list(missing), most=self._most())
         self.cut += sum(text.cut for text in texts)
         excerpts = list(missing.values())
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
@@ -74,7 +74,7 @@ class FrozenEncoder:
 
     def _most(self) -> int:
         """The most tokens of a text: as many as blocks of its pretraining have."""
-        most, length = limit(self.loaded), self.loaded.recipe.blocks.length
+        most, length = self.loaded.reader().limit, self.loaded.recipe.blocks.length
         return length if most is None else min(most, length)
 
     @torch.inference_mode()
@@ -91,7 +91,7 @@ class FrozenEncoder:
             rows: Floats = np.zeros((len(every), self.layers, width), dtype=np.float32)
         else:
             real = [text for text in texts if len(text)]
-            encoded = self.loaded.model.encode(packed(real, self.device), keep=True)
+            encoded = self.loaded.module.encode(packed(real, self.device), keep=True)
             pooled = _means(encoded.layers, places, self.device)
             rows = pooled.cpu().numpy()
         # Each its own copy, so that forgetting one frees it.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from clozelab.config.recipe import read
 from clozelab.contracts import Encoded, Input
-from clozelab.encoder.characters import BothWays, Characters, Reader
+from clozelab.encoder.characters import BothWays, CharacterLstm, Characters
 from clozelab.encoder.lstm import Lstm
 from clozelab.encoder.recurrence import recur
 
@@ -21,7 +21,7 @@ SMALL = Lstm(
 LENGTHS = [4, 1, 7, 3]
 
 
-def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> Reader:
+def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> CharacterLstm:
     torch.manual_seed(seed)
     encoder = shape.build(0).double()
     with torch.no_grad():
@@ -95,7 +95,7 @@ def read_one_way(layer: BothWays, way: int, vectors: list[Tensor]) -> list[Tenso
     return out
 
 
-def by_hand(encoder: Reader, batch: Input) -> list[Tensor]:
+def by_hand(encoder: CharacterLstm, batch: Input) -> list[Tensor]:
     """Every layer of `encoder`, [N, 2W] each, one block and one word at a time."""
     assert batch.characters is not None
     words = [spelled(encoder.characters, letters) for letters in batch.characters]

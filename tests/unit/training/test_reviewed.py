@@ -13,7 +13,7 @@ from support.learning import HERE, MACHINE, QUIET, shrunk, task
 
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
-from clozelab.models.build import Model
+from clozelab.models.build import PretrainingModel
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
 from clozelab.pretraining.steps import Steps
@@ -36,9 +36,9 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: list[weakref.ref[Activations]] = []
-    forward, shrink = Model.forward, PretrainTrainer.shrink
+    forward, shrink = PretrainingModel.forward, PretrainTrainer.shrink
 
-    def tight(self: Model, batch: Any) -> Any:
+    def tight(self: PretrainingModel, batch: Any) -> Any:
         activations = Activations()
         if self.training and len(batch.input.ids) > 64:
             held.append(weakref.ref(activations))
@@ -49,7 +49,7 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
         assert [one() for one in held] == [None] * len(held)
         return shrink(self)
 
-    monkeypatch.setattr(Model, "forward", tight)
+    monkeypatch.setattr(PretrainingModel, "forward", tight)
     monkeypatch.setattr(PretrainTrainer, "shrink", look)
     gc.disable()  # a cycle would be freed only when the collector happens to run
     try:

@@ -26,7 +26,7 @@ class Teaching(nn.Module):
     States of another width than the teacher's (`teacher_width`) are compared after a projection.
     """
 
-    needs_teacher = True
+    compares: Literal["masked"] = "masked"  # the language model of both that is compared
 
     def __init__(
         self,

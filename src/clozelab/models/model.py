@@ -1,0 +1,165 @@
+"""A trained model as a user holds it: its weights, its tokenizer, and the recipe that made it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+import clozelab
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.contracts import Vocabulary
+from clozelab.errors import UserError
+from clozelab.models.build import PretrainingModel
+from clozelab.models.reader import TaskReader, packed
+from clozelab.text.vocabulary import describe
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.task import TunedTask
+    from clozelab.finetuning.tuned import Tuned
+    from clozelab.models.embed import Vectors
+    from clozelab.models.fill import Filled
+    from clozelab.scoring.probe import Probes
+
+ORIGIN = "origin.json"  # a model that is trained on has no such file: it is no longer what came
+
+
+@dataclass(frozen=True)
+class Origin:
+    """As what a model came from transformers, so that it goes out so."""
+
+    family: str
+    heads: tuple[str, ...]  # of its pretraining; an encoder alone has none
+    bare: bool  # it came as an encoder alone
+    dtype: str  # of its weights, as torch calls it
+    model_type: str  # the family's, or that of a relative: the same under another name
+
+    def to_json(self) -> str:
+        """The whole of it as text; it reads back equal."""
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def parse(cls, text: str, place: str) -> Origin:
+        """The origin that a text holds; `place` is what errors call it."""
+        try:
+            fields = json.loads(text)
+            heads, family = tuple(map(str, fields["heads"])), str(fields["family"])
+            model_type = str(fields.get("model_type", family))  # which files of old do not tell
+            return cls(family, heads, bool(fields["bare"]), str(fields["dtype"]), model_type)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"{place}: cannot be read; import the model again") from None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with what made it."""
+
+    place: str
+    recipe: Recipe
+    tokenizer: Tokenizer
+    module: PretrainingModel | Tuned  # in eval mode
+    step: int = 0
+    notes: tuple[str, ...] = ()
+    task: TunedTask | None = None  # what it was fine-tuned for
+    origin: Origin | None = None  # as what it came from another library, if it is that model
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The ids the model deals in."""
+        return describe(self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.module.parameters()).device
+
+    def reader(self, length: int | None = None) -> TaskReader:
+        """Texts as the model reads them, in blocks of that length at most.
+
+        Each is made once: its tables take longer to make than a text takes to be read.
+        """
+        length = length or self.recipe.blocks.length
+        return self._readers.setdefault(length, TaskReader(self.recipe, self.tokenizer, length))
+
+    def block_length(self, length: int) -> int:
+        """That many tokens, or as many as the encoder has learned positions for."""
+        most = self.recipe.encoder.max_positions
+        return length if most is None else min(length, most, self.recipe.blocks.length)
+
+    @cached_property
+    def _readers(self) -> dict[int, TaskReader]:
+        return {}
+
+    @cached_property
+    def digest(self) -> str:
+        """The sha256 of the weights, by which a record names the model whose numbers it has."""
+        whole = hashlib.sha256()
+        for name, value in sorted(self.module.state_dict().items()):
+            whole.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            whole.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return whole.hexdigest()
+
+    def probe(self, task: str | Sequence[str], **options: Any) -> Probes:
+        """Read tasks off the layers by linear probes: `clozelab.probe`."""
+        return clozelab.probe(self, task, **options)
+
+    def fill(self, text: str, **options: Any) -> Filled:
+        """Guess the blanks of a text: `clozelab.fill`."""
+        return clozelab.fill(self, text, **options)
+
+    def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
+        """Compute the vectors of texts: `clozelab.embed`."""
+        return clozelab.embed(self, text, **options)
+
+    def export(self, out: Any, **options: Any) -> Path:
+        """Write the model for other libraries: `clozelab.export`."""
+        return clozelab.export(self, out, **options)
+
+    def encode(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """The last layer's states of some texts, [B, L, W], and which of them are tokens, [B, L].
+
+        They are on the model's device, and take part in gradients where these are recorded.
+        """
+        rows = self.reader().read([texts] if isinstance(texts, str) else texts)
+        states = self.module.encode(packed(rows, self.device)).states
+        states_of = torch.split(states, [len(row) for row in rows])
+        masks = [torch.ones(len(row), dtype=torch.bool, device=self.device) for row in rows]
+        pad = nn.utils.rnn.pad_sequence
+        return pad(list(states_of), batch_first=True), pad(masks, batch_first=True)
+
+    def predict(self, inputs: Sequence[Any], *, device: str | None = None) -> list[Any]:
+        """What a fine-tuned model says of each input, as `clozelab predict` does.
+
+        An input is a text or a pair of texts (classify, regress), a sentence or its words (tag), a
+        question and its passage (answer), a text and its continuations (choose), or a document in
+        sentences of words (coreference).
+        """
+        from clozelab.finetuning.loading import predict
+
+        if isinstance(inputs, str):
+            raise UserError("predict takes a list of inputs: put the text into one, as [text]")
+        return predict(self, inputs, device=device)
+
+    def _repr_html_(self) -> str:
+        """The model in a notebook."""
+        encoder, tokenizer = self.recipe.encoder, self.recipe.tokenizer
+        rows = {
+            "recipe": self.recipe.name,
+            "task": self.task.name if self.task else "",
+            "size": f"{encoder.layers} layers of {encoder.width}",
+            "parameters": f"{sum(each.numel() for each in self.module.parameters()):,}",
+            "tokenizer": f"{slots.use('tokenizer', tokenizer)}, {self.vocabulary.size:,} tokens",
+            "from": f"{self.place}, step {self.step:,}" if self.step else self.place,
+        }
+        cells = (f"<tr><th>{a}</th><td>{escape(b)}</td></tr>" for a, b in rows.items() if b)
+        return f"<table>{''.join(cells)}</table>"
