@@ -32,7 +32,7 @@ from clozelab.finetuning.trial import Trial
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.machine import Machine
-from clozelab.text.vocabulary import load as load_tokenizer
+from clozelab.text.loading import load as load_tokenizer
 from clozelab.training.feed import ahead
 from clozelab.training.loop import train
 from clozelab.training.world import join

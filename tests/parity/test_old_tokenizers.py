@@ -18,7 +18,8 @@ from clozelab.errors import UserError
 from clozelab.models.exchange import export, import_model
 from clozelab.models.fill import fill
 from clozelab.models.load import load as open_model
-from clozelab.text.vocabulary import describe, load
+from clozelab.text.loading import load
+from clozelab.text.vocabulary import describe
 
 sentencepiece = pytest.importorskip("sentencepiece")
 

@@ -270,14 +270,14 @@ def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\n"
         "from clozelab.contracts import Counts\n"
-        "from clozelab.text.building import make\n"
-        "from clozelab.text.store.options import BuildOptions\n"
+        "from clozelab.text.building import BuildOptions\n"
+        "from clozelab.text.store.build import build\n"
         "from clozelab.text.tokenizers import Wordpiece\n"
         # Large enough for a pipe to fill up, were it handed over at the start.
         "words = ' '.join(f'w{number}' for number in range(9000))\n"
         "tokenizer = Wordpiece(12000).train(iter([words]))\n"
         "assert len(tokenizer.to_str()) > 100_000\n"
-        "list(make(['a.jsonl'], Path('c'), tokenizer=tokenizer,"
+        "list(build(['a.jsonl'], Path('c'), tokenizer=tokenizer,"
         " options=BuildOptions(workers=1), counts=Counts()))\n"
     )
     result = subprocess.run(

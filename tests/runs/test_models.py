@@ -471,7 +471,10 @@ def test_embed_writes_a_file_of_numpy(
         ("embed bert --out OUT.npz --file nowhere", "nowhere: No such file"),
         ("embed bert text --out OUT.npz --file nowhere", "leave the others out"),
         ("corpus build LONG --out OUT --extend 5", "name it by --tokenizer-from"),
-        ("corpus build LONG --out OUT --extend 0 --tokenizer-from bert", "--extend 0: at least 1"),
+        (
+            "corpus build LONG --out OUT --extend 0 --tokenizer-from bert",
+            "--extend takes at least 1",
+        ),
     ],
 )
 def test_a_mistake_is_answered_in_one_sentence(

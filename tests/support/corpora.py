@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 
 from clozelab import data, files
 from clozelab.contracts import Counts
-from clozelab.text.building import make
+from clozelab.text.building import BuildOptions
 from clozelab.text.store import Corpus
+from clozelab.text.store.build import build as make
 from clozelab.text.store.manifest import render
-from clozelab.text.store.options import BuildOptions
 from clozelab.text.tokenizers import ByteBpe, TokenizerSpec
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

@@ -11,8 +11,8 @@ from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import Few, Place, Places, command
 
 if TYPE_CHECKING:
+    from clozelab.text.building import BuildProgress
     from clozelab.text.store import Corpus
-    from clozelab.text.store.options import BuildProgress
 
 
 @command
@@ -71,9 +71,9 @@ def build_corpus(
     """
     from clozelab.config import recipe as recipes
     from clozelab.contracts import Counts
-    from clozelab.text.building import choose_tokenizer, cores, make, missing
+    from clozelab.text.building import BuildOptions, choose_tokenizer, cores, missing
     from clozelab.text.reading.sources import Reading
-    from clozelab.text.store.options import BuildOptions
+    from clozelab.text.store.build import build
 
     options = BuildOptions(
         reading=Reading(layout=layout, field=field, encoding=encoding, split=split),
@@ -98,7 +98,7 @@ def build_corpus(
     for line in missing(options):
         watch.warn(line)
     counts = Counts()
-    building = make(input, Path(out), tokenizer=chosen, options=options, counts=counts)
+    building = build(input, Path(out), tokenizer=chosen, options=options, counts=counts)
     try:
         corpus = _follow(building, watch)
     except KeyboardInterrupt as interrupt:

@@ -18,10 +18,10 @@ from clozelab.errors import UserError
 from clozelab.pretraining.fitting import fitted
 from clozelab.runs.events import drained
 from clozelab.runs.machine import Machine
-from clozelab.text.building import choose_tokenizer, cores, make
+from clozelab.text.building import BuildOptions, choose_tokenizer, cores
 from clozelab.text.store import Corpus
+from clozelab.text.store.build import build
 from clozelab.text.store.corpus import Store, open_stores
-from clozelab.text.store.options import BuildOptions
 
 ROUNDS = 5  # every contender has its turn so many times: machines drift
 TURN = 2.0  # seconds of ours at least, unless told how many steps: shorter turns are not stable
@@ -122,7 +122,7 @@ def text(order: Order) -> Iterator[list[Store]]:
         yield open_stores(order.data)
         return
     with TemporaryDirectory() as folder:
-        building = make(
+        building = build(
             [str(data.corpus())],
             Path(folder) / "corpus",
             tokenizer=choose_tokenizer(vocabulary=_VOCABULARY),

@@ -26,8 +26,8 @@ from clozelab.models.model import ORIGIN, Model, Origin
 from clozelab.objectives import CausalLm
 from clozelab.runs.directory import PLAN, TASK, Run
 from clozelab.runs.saving import set_weights
+from clozelab.text.loading import load as load_tokenizer
 from clozelab.text.vocabulary import describe
-from clozelab.text.vocabulary import load as load_tokenizer
 from clozelab.text.vocabulary import within as in_table
 from clozelab.training.checkpoint import CHECKSUMS, Checkpoint, newest, open_checkpoint
 

@@ -37,8 +37,7 @@ from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.fitting import family_for
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer, Tokenised
-from clozelab.text.spelling import letters
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import describe, letters
 
 
 @dataclass(frozen=True)

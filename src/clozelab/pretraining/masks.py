@@ -17,10 +17,11 @@ from clozelab.errors import UserError
 from clozelab.keys import key
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.loading import load
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus
 from clozelab.text.tokenizers import TOKENIZERS
-from clozelab.text.vocabulary import describe, load
+from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.runs.directory import Entry, Run
+from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
-from clozelab.text.vocabulary import load
 
 Points = list[tuple[float, float]]  # (tokens, value)
 

@@ -1,27 +1,50 @@
-"""Build a corpus: which tokenizer, from where, with what defaults."""
+"""How a corpus is to be built: the options, the tokenizer and its defaults."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from tokenizers import Tokenizer
 
-from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.ranges import BelowOne, Checked, PositiveInt
 from clozelab.text.extension import Extension
+from clozelab.text.loading import load
+from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.sentences import splitter
-from clozelab.text.store import Corpus
-from clozelab.text.store.build import build
-from clozelab.text.store.options import BuildOptions, BuildProgress
 from clozelab.text.tokenizers import TOKENIZERS, TokenizerSpec
-from clozelab.text.vocabulary import load
 from clozelab.text.words import segmenter
 
 VOCABULARY = 30_000  # ids, unless asked otherwise
+
+
+@dataclass(frozen=True)
+class BuildOptions(Checked):
+    """How a corpus is to be built."""
+
+    reading: Reading = field(default_factory=Reading)
+    sentences: Literal["auto", "nupunkt", "plain"] = "auto"
+    segment: bool = True
+    entities: str | None = None  # a file with a name on each line
+    spans: str | None = None  # a TSV of document, start, end, kind
+    phrases: bool = False
+    held_out: BelowOne = 0.01  # share of the tokens
+    unique: bool = False  # leave out documents that repeat another
+    words: int = 30_000  # size of the vocabulary of whole words
+    workers: PositiveInt = 1
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """How far a stage of the build is; `total` is unknown for standard input."""
+
+    stage: str
+    done: int
+    total: int | None
+    unit: Literal["bytes", "steps"] = "bytes"
 
 
 def choose_tokenizer(
@@ -45,50 +68,28 @@ def choose_tokenizer(
         return trained if extend is None else Extension(trained.to_str(), extend)
     if extend is not None:
         raise UserError("--extend adds words to a trained tokenizer: name it by --tokenizer-from")
-    if recipe is not None:
-        training = recipe
-    else:
-        name = kind or "wordpiece"
-        if name not in TOKENIZERS:
-            meant = nearest(name, TOKENIZERS)
-            hint = f"did you mean {meant}? " if meant else ""
-            raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
-        training = TOKENIZERS[name](vocabulary=VOCABULARY)
-    if vocabulary is not None:
-        if vocabulary < 300:
-            raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
-        training = replace(training, vocabulary=vocabulary)  # type: ignore[type-var]
-    if cased is not None:
-        training = replace(training, cased=cased)  # type: ignore[type-var]
-    return training
-
-
-def make(
-    inputs: Sequence[str],
-    out: Path,
-    *,
-    tokenizer: TokenizerSpec | Tokenizer,
-    options: BuildOptions,
-    counts: Counts,
-) -> Generator[BuildProgress, None, Corpus]:
-    """Build a corpus; see `build`. What falls short of the asked is added to `counts`."""
-    corpus = yield from build(inputs, out, tokenizer=tokenizer, options=options, counts=counts)
-    if not isinstance(tokenizer, Tokenizer) and corpus.vocabulary.size < tokenizer.vocabulary:
-        counts.add(
-            f"vocabulary smaller than the {tokenizer.vocabulary:,} asked for, for want of text",
-            number=corpus.vocabulary.size,
-        )
-    return corpus
+    name = kind or "wordpiece"
+    if recipe is None and name not in TOKENIZERS:
+        meant = nearest(name, TOKENIZERS)
+        hint = f"did you mean {meant}? " if meant else ""
+        raise UserError(f"--tokenizer {name}: unknown; {hint}there are {', '.join(TOKENIZERS)}")
+    if vocabulary is not None and vocabulary < 300:
+        raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
+    spec: Any = recipe or TOKENIZERS[name](vocabulary=VOCABULARY)
+    choices = {"vocabulary": vocabulary, "cased": cased}
+    changes = {key: value for key, value in choices.items() if value is not None}
+    chosen: TokenizerSpec = replace(spec, **changes)
+    return chosen
 
 
 def missing(options: BuildOptions) -> list[str]:
     """What this machine lacks for a better corpus, to be said before it is built."""
-    said = []
+    lines = []
     if options.sentences == "auto" and splitter("auto").name.startswith("plain"):
-        said.append("nupunkt is not installed: sentences are split by a plain rule")
+        lines.append("nupunkt is not installed: sentences are split by a plain rule")
     if options.segment and segmenter() is None:
-        said.append("rjieba is not installed: Chinese words are not segmented")
-    return said
+        lines.append("rjieba is not installed: Chinese words are not segmented")
+    return lines
 
 
 def cores() -> int:

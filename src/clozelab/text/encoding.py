@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from clozelab.contracts import Bytes, Counts, Ids, Ints, Mark
 from clozelab.packed import offsets, ranges, sums
+from clozelab.text.vocabulary import lower_cases
 from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
 # White space for the library is what Python takes for it, less the four control characters.
@@ -71,7 +72,7 @@ class CachedTokenizer:
     def __init__(self, tokenizer: Tokenizer, *, segment: bool, counts: Counts) -> None:
         self._tokenizer = _literal(tokenizer)
         self._pattern = stretches(tokenizer)
-        self._lower = self._pattern is not _SENTENCE and _lowers(tokenizer)
+        self._lower = self._pattern is not _SENTENCE and lower_cases(tokenizer)
         self._segment = segment
         self._counts = counts
         self._forget()
@@ -228,13 +229,6 @@ _SQUEEZE = [
     {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
     {"type": "Strip", "strip_left": False, "strip_right": True},
 ]
-
-
-def _lowers(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer takes capitals for small letters."""
-    normal = json.loads(tokenizer.to_str())["normalizer"] or {}
-    steps = [normal, *normal.get("normalizers", [])]
-    return any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps)
 
 
 def _inside_stretches(step: dict[str, Any]) -> bool:

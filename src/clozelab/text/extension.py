@@ -13,11 +13,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tokenizers import Tokenizer
 
 from clozelab.errors import UserError
+from clozelab.ranges import Part, at_least
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import IDEOGRAPH_CLASS
 
@@ -29,19 +30,16 @@ _ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
 
 
 @dataclass(frozen=True)
-class Extension:
-    """A `Training` that adds up to `words` words to a tokenizer, the most frequent first."""
+class Extension(Part):
+    """A `TokenizerSpec` that adds up to `words` words to a tokenizer, the most frequent first."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
     specials: ClassVar[tuple[str, ...]] = ()  # it has its own
 
     tokenizer: str  # as its file has it
-    words: int
+    words: Annotated[int, at_least(1, "--extend takes at least 1, or leave it out")]
 
     def __post_init__(self) -> None:
-        if self.words < 1:
-            raise UserError(f"--extend {self.words}: at least 1, or leave it out")
+        super().__post_init__()
         _way(Tokenizer.from_str(self.tokenizer))  # refused before any text is read
 
     @property

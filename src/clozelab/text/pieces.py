@@ -19,8 +19,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from clozelab.errors import UserError
 from clozelab.text.words import kind
 
-_FIRST_SIGN = 0xF0000  # the private planes: no text uses them for letters
-_LAST_SIGN = 0x10FFFD
+_FIRST_SIGN, _LAST_SIGN = 0xF0000, 0x10FFFD  # the private planes: no text uses them for letters
 _MOST_WORDS = 1 << 20  # remembered, before they are forgotten
 
 
@@ -33,7 +32,38 @@ class Letters:
     signs: dict[str, str] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def mark(self, texts: Iterator[str]) -> Iterator[str]:
+    def learn(
+        self, texts: Iterator[str], *, size: int, affix: str
+    ) -> tuple[list[str], list[tuple[str, str]]]:
+        """At most `size` pieces in the order they were learned, single letters first; the merges.
+
+        With marked first letters every other piece takes the affix in front (`##`), with marked
+        last letters a word's last piece takes it behind (`</w>`).
+        """
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.BpeTrainer(vocab_size=max(size, 1), show_progress=False)
+        tokenizer.train_from_iterator(self._marked(texts), trainer)
+        model = json.loads(tokenizer.to_str())["model"]
+        plain = {sign: letter for letter, sign in self.signs.items()}
+        self.counts.pop(" ", None)
+        alphabet = sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
+        # Rare letters would crowd a small vocabulary out.
+        frequent = set(alphabet[: min(max(size // 3, 256), max(size, 0))])
+
+        def named(piece: str) -> str:
+            spelled = "".join(plain.get(letter, letter) for letter in piece)
+            if self.end == "first":
+                return spelled if piece[:1] in plain else affix + spelled
+            return spelled + affix if piece[-1:] in plain else spelled
+
+        merges = [pair for pair in model["merges"] if frequent.issuperset("".join(pair))]
+        merged = list(dict.fromkeys(map("".join, merges)))
+        singles = sorted(alphabet[: max(size - len(merged), len(frequent))])  # fill what is left
+        pieces = list(dict.fromkeys(named(piece) for piece in [*singles, *merged]))
+        return pieces, [(named(left), named(right)) for left, right in merges]
+
+    def _marked(self, texts: Iterator[str]) -> Iterator[str]:
         """The texts, normalised, words with a space between and their sign set."""
         split = pre_tokenizers.BertPreTokenizer()
         known: dict[str, str] = {}
@@ -64,51 +94,6 @@ class Letters:
                 self.counts[letter] += number
         seen.clear()
 
-    def alphabet(self) -> list[str]:
-        """The letters and signs, the most frequent first; ties go by the letter."""
-        self.counts.pop(" ", None)
-        return sorted(self.counts, key=lambda letter: (-self.counts[letter], letter))
-
-
-@dataclass(frozen=True)
-class Merges:
-    """What a trainer learned, letters under their own names again."""
-
-    pieces: list[str]  # in the order they were learned, single letters first
-    merges: list[tuple[str, str]]
-
-
-def learn(texts: Iterator[str], letters: Letters, *, size: int, affix: str) -> Merges:
-    """Byte-pair merges of marked letters: at most `size` pieces.
-
-    With marked first letters every other piece takes the affix in front (`##`), with marked last
-    letters a word's last piece takes it behind (`</w>`).
-    """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.BpeTrainer(vocab_size=max(size, 1), show_progress=False)
-    tokenizer.train_from_iterator(letters.mark(texts), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    plain = {sign: letter for letter, sign in letters.signs.items()}
-    alphabet = letters.alphabet()
-    # Rare letters would crowd a small vocabulary out.
-    frequent = set(alphabet[: min(max(size // 3, 256), max(size, 0))])
-
-    def named(piece: str) -> str:
-        ends = piece[:1] if letters.end == "first" else piece[-1:]
-        spelled = "".join(plain.get(letter, letter) for letter in piece)
-        if letters.end == "first":
-            return spelled if ends in plain else affix + spelled
-        return spelled + affix if ends in plain else spelled
-
-    merges = [(one, two) for one, two in model["merges"] if frequent.issuperset(one + two)]
-    merged = list(dict.fromkeys(one + two for one, two in merges))
-    singles = sorted(alphabet[: max(size - len(merged), len(frequent))])  # they fill what is left
-    return Merges(
-        pieces=list(dict.fromkeys(named(piece) for piece in [*singles, *merged])),
-        merges=[(named(one), named(two)) for one, two in merges],
-    )
-
 
 def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
     """A unigram tokenizer cut to size, its scores rounded and its pieces in order.
@@ -132,9 +117,9 @@ def settled(tokenizer: Tokenizer, specials: int, *, size: int) -> Tokenizer:
     room = size - specials - len(singles)
     if room < 0:
         raise too_small(size)
-    longer = [entry for entry in ordered if len(entry[0]) > 1][:room]
-    kept = {piece for piece, _ in longer} | set(singles)
-    ordered = [entry for entry in ordered if entry[0] in kept]
+    longer = [piece for piece, _ in ordered if len(piece) > 1][:room]
+    fitting = {*longer, *singles}
+    ordered = [entry for entry in ordered if entry[0] in fitting]
     settings["model"]["vocab"] = [list(entry) for entry in [*head, *ordered]]
     return Tokenizer.from_str(json.dumps(settings))
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozelab.errors import UserError
-from clozelab.text.pieces import Letters, Merges, learn, settled, too_small
+from clozelab.ranges import Part, PositiveInt
+from clozelab.text.pieces import Letters, settled, too_small
 from clozelab.text.vocabulary import (
     ALBERT,
     BERT,
@@ -25,6 +26,7 @@ from clozelab.text.vocabulary import (
     bert_normalizer,
     describe,
     finished,
+    lower_cases,
     roles_of,
     unknown,
 )
@@ -52,37 +54,32 @@ class TokenizerSpec(Protocol):
 
 
 @dataclass(frozen=True)
-class Wordpiece:
+class Wordpiece(Part):
     """WordPiece with BERT's normalisation: greedy longest match, `##` before continuations."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    vocabulary: int = 30522
+    vocabulary: PositiveInt = 30522
     cased: bool = False
     specials: tuple[str, ...] = BERT
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Learn the pieces."""
         letters = Letters(bert_normalizer(self.cased), "first")
-        room = self.vocabulary - len(self.specials)
-        merges = learn(texts, letters, size=room, affix="##")
-        model = models.WordPiece(numbered(self.specials, merges), unk_token=unknown(self.specials))
+        pieces, _ = letters.learn(texts, size=self.vocabulary - len(self.specials), affix="##")
+        table = _numbered(self.specials, pieces)
+        model = models.WordPiece(table, unk_token=unknown(self.specials))
         return finished(bert_like(model, self.cased), self.specials)
 
 
 @dataclass(frozen=True)
-class ByteBpe:
+class ByteBpe(Part):
     """BPE over bytes, text untouched, a word's leading space part of it (GPT-2, RoBERTa)."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    vocabulary: int = 50265
+    vocabulary: PositiveInt = 50265
     cased: bool = True
     specials: tuple[str, ...] = ROBERTA
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.cased:
             raise UserError("byte_bpe leaves text as it is: cased = false is not available")
 
@@ -105,13 +102,10 @@ class ByteBpe:
 
 
 @dataclass(frozen=True)
-class CharBpe:
+class CharBpe(Part):
     """BPE over characters, `</w>` closing a word (GPT)."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    vocabulary: int = 40478
+    vocabulary: PositiveInt = 40478
     cased: bool = False
     specials: tuple[str, ...] = GPT
 
@@ -119,10 +113,10 @@ class CharBpe:
         """Learn the merges."""
         letters = Letters(bert_normalizer(self.cased), "last")
         room = self.vocabulary - len(self.specials)
-        merges = learn(texts, letters, size=room, affix="</w>")
+        pieces, merges = letters.learn(texts, size=room, affix="</w>")
         model = models.BPE(
-            vocab=numbered(self.specials, merges),
-            merges=merges.merges,
+            vocab=_numbered(self.specials, pieces),
+            merges=merges,
             unk_token=unknown(self.specials),
             end_of_word_suffix="</w>",
         )
@@ -132,13 +126,10 @@ class CharBpe:
 
 
 @dataclass(frozen=True)
-class Unigram:
+class Unigram(Part):
     """Unigram pieces over NFKD text without accents, `▁` for a space (ALBERT, XLNet)."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    vocabulary: int = 30000
+    vocabulary: PositiveInt = 30000
     cased: bool = False
     specials: tuple[str, ...] = ALBERT
 
@@ -173,13 +164,10 @@ class Unigram:
 
 
 @dataclass(frozen=True)
-class Chars:
+class Chars(Part):
     """Single characters, the most frequent ones (ERNIE's Chinese vocabulary)."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
-    vocabulary: int = 18000
+    vocabulary: PositiveInt = 18000
     cased: bool = False
     specials: tuple[str, ...] = BERT
 
@@ -195,10 +183,9 @@ class Chars:
             pieces[word[0]] += count
             for letter in word[1:]:
                 pieces[f"##{letter}"] += count
-        best = sorted(pieces.items(), key=lambda item: (-item[1], item[0]))
-        kept = [piece for piece, _ in best if piece not in self.specials]
-        kept = kept[: max(self.vocabulary - len(self.specials), 0)]
-        table = {piece: number for number, piece in enumerate([*self.specials, *kept])}
+        ranked = sorted(pieces, key=lambda piece: (-pieces[piece], piece))
+        names = list(_numbered(self.specials, ranked))
+        table = _numbered(names[: max(self.vocabulary, len(self.specials))])
         model = models.WordPiece(table, unk_token=unknown(self.specials))
         return finished(bert_like(model, self.cased), self.specials)
 
@@ -224,7 +211,7 @@ def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
     special = {number for number, token in added.items() if token.special}
     special |= {*roles_of(tokenizer).values()}
     specials = tuple(tokenizer.id_to_token(number) for number in sorted(special))
-    cased = kind is ByteBpe or not _lowers(_table(tokenizer.normalizer))
+    cased = kind is ByteBpe or not lower_cases(tokenizer)
     part: TokenizerSpec = kind(describe(tokenizer).size, cased, specials)
     return part
 
@@ -237,28 +224,11 @@ def _kind(tokenizer: Tokenizer) -> type | None:
         single = all(len(piece.removeprefix("##")) == 1 for piece in pieces)
         return Chars if single else Wordpiece
     if isinstance(model, models.BPE):
-        by_bytes = "ByteLevel" in json.dumps(_table(tokenizer.pre_tokenizer))
-        return ByteBpe if by_bytes else CharBpe
+        splitting = json.dumps(json.loads(tokenizer.to_str())["pre_tokenizer"])
+        return ByteBpe if "ByteLevel" in splitting else CharBpe
     return Unigram if isinstance(model, models.Unigram) else None
 
 
-def _lowers(normalizer: Any) -> bool:
-    """Whether a normaliser makes small letters, by what its file says, at any depth."""
-    if isinstance(normalizer, list):
-        return any(map(_lowers, normalizer))
-    if not isinstance(normalizer, dict):
-        return False
-    if normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True:
-        return True
-    return any(map(_lowers, normalizer.values()))
-
-
-def _table(component: Any) -> Any:
-    """A tokenizer's component as its file has it."""
-    return None if component is None else json.loads(component.__getstate__())
-
-
-def numbered(specials: tuple[str, ...], merges: Merges) -> dict[str, int]:
+def _numbered(specials: Iterable[str], pieces: Iterable[str] = ()) -> dict[str, int]:
     """The vocabulary: specials first, then what was learned."""
-    names = dict.fromkeys([*specials, *merges.pieces])
-    return {piece: number for number, piece in enumerate(names)}
+    return {piece: number for number, piece in enumerate(dict.fromkeys([*specials, *pieces]))}

@@ -1,4 +1,4 @@
-"""Tokenizers as they are found: their specials and roles, and loading those that others made."""
+"""What is in a tokenizer: its ids, specials and roles, and the bytes that each token spells."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tokenizers import (
     processors,
 )
 
-from clozelab.contracts import Vocabulary
+from clozelab.contracts import Bools, Bytes, Ints, Vocabulary
 from clozelab.errors import UserError
-from clozelab.text import sentencepiece
+from clozelab.packed import offsets
 
 BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -109,6 +109,20 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
         )
 
 
+def lower_cases(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer takes capitals for small letters, by what its file says, at any depth."""
+
+    def lowers(step: Any) -> bool:
+        if isinstance(step, list):
+            return any(map(lowers, step))
+        if not isinstance(step, dict):
+            return False
+        lower = step.get("type") == "Lowercase" or step.get("lowercase") is True
+        return lower or any(map(lowers, step.values()))
+
+    return lowers(json.loads(tokenizer.to_str())["normalizer"])
+
+
 def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
     """The tokenizer without words that were added to it with ids from `size` on; and these words.
 
@@ -122,143 +136,45 @@ def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
     return Tokenizer.from_str(json.dumps(settings)), beyond
 
 
-# The files of a tokenizer, the best first; old checkpoints have one of the later ones alone.
-_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
+def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
+    """What each id spells, in bytes one after another, and where each id's begin.
 
-
-def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have.
-
-    These are tokenizer.json, vocab.txt, vocab.json with merges.txt, and sentencepiece's .model.
+    So a model of characters reads a store of pieces.
     """
-    path = Path(place)
-    if path.is_dir():
-        saved = sorted(path.glob("checkpoints/step-*/tokenizer.json"))
-        if saved:  # a run's, which every checkpoint has
-            return load(saved[-1])
-        for name in _FILES:
-            if (path / name).is_file():
-                return load(path / name)
-        raise UserError(
-            f"{path}: no tokenizer.json, vocab.txt, vocab.json with merges.txt or spiece.model"
-            " here; put the tokenizer's files beside the model"
-        )
-    if not path.is_file():
-        raise UserError(f"{path}: no such tokenizer; give a directory, tokenizer.json or vocab.txt")
-    try:
-        if path.suffix not in (".txt", ".model") and path.name != "vocab.json":
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        elif path.suffix == ".model":
-            tokenizer = _with_added(_from_sentencepiece(path), path)
-        elif path.suffix == ".txt":
-            tokenizer = _with_added(_from_vocab_txt(path), path)
-        else:
-            tokenizer = _with_added(_from_merges(path), path)
-        check_ids(tokenizer, path)
-        return tokenizer
-    except (UserError, KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # bare Exception for a bad file, or a panic of the library's
-        raise UserError(f"{path}: not a tokenizer file that can be read ({error})") from error
+    settings = json.loads(tokenizer.to_str())
+    in_bytes = (settings.get("decoder") or {}).get("type") == "ByteLevel"
+    alphabet = _byte_alphabet() if in_bytes else {}
+    prefix = settings["model"].get("continuing_subword_prefix") or ""
+    suffix = settings["model"].get("end_of_word_suffix") or ""
+
+    def spelled(piece: str) -> bytes:
+        if not in_bytes:
+            return piece.removeprefix(prefix).removesuffix(suffix).replace("▁", "").encode()
+        if all(letter in alphabet for letter in piece):
+            return bytes(alphabet[letter] for letter in piece).lstrip()
+        return piece.encode()
+
+    table = tokenizer.get_vocab(with_added_tokens=True)
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    pieces = [b""] * max(size, max(table.values(), default=-1) + 1)
+    for piece, number in table.items():
+        pieces[number] = spelled(piece)
+    flat = np.frombuffer(b"".join(pieces), dtype=np.uint8)
+    return flat, offsets([len(piece) for piece in pieces])
 
 
-def _table(path: Path) -> dict[str, Any]:
-    """A file of settings, if there is one."""
-    if not path.is_file():
-        return {}
-    try:
-        read = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON; fix it or take it away ({error})") from error
-    if not isinstance(read, dict):
-        raise UserError(f"{path}: not a JSON object; fix it or take it away")
-    return read
+def lettered(tokenizer: Tokenizer) -> Bools:
+    """[V] which tokens have a letter or digit in them."""
+    flat, starts = letters(tokenizer)
+    raw = flat.tobytes()
+    pieces = (raw[starts[n] : starts[n + 1]] for n in range(len(starts) - 1))
+    known = (piece.decode("utf-8", errors="ignore") for piece in pieces)
+    return np.array([any(letter.isalnum() for letter in piece) for piece in known], dtype=bool)
 
 
-def _flag(path: Path, key: str, default: bool | None) -> bool | None:
-    """A switch in the tokenizer_config.json beside a file."""
-    config = path.parent / "tokenizer_config.json"
-    value = _table(config).get(key)
-    if value is not None and not isinstance(value, bool):
-        raise UserError(f"{config}: {key} must be true or false; fix it there")
-    return default if value is None else value
-
-
-def _with_added(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """The tokenizer with the words of added_tokens.json, numbered on from its own."""
-    file = path.parent / "added_tokens.json"
-    table = _table(file)
-    for name in sorted(table, key=lambda name: str(table[name]).zfill(20)):
-        if tokenizer.token_to_id(name) is None:
-            tokenizer.add_tokens([AddedToken(name, normalized=False)])
-        if tokenizer.token_to_id(name) != table[name]:
-            raise UserError(f"{file}: {name!r} cannot have that number; number on from the others")
-    return tokenizer
-
-
-def _from_sentencepiece(path: Path) -> Tokenizer:
-    """ALBERT's and XLNet's spiece.model, and XLM-R's and CamemBERT's."""
-    model = sentencepiece.parse(path.read_bytes())
-    names = {
-        "class": _table(path.parent / "tokenizer_config.json").get("tokenizer_class"),
-        "type": _table(path.parent / "config.json").get("model_type"),
-    }
-    try:
-        family = sentencepiece.family_of(
-            model, {key: name for key, name in names.items() if isinstance(name, str)}
-        )
-        tokenizer = sentencepiece.tokenizer(
-            model,
-            family,
-            lower=bool(_flag(path, "do_lower_case", family == "albert")),
-            # Differs from XLNet's own code, as transformers does: it never keeps them.
-            accents=family == "albert" and bool(_flag(path, "keep_accents", False)),
-        )
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-    return finished(tokenizer, _known(tokenizer))
-
-
-def _known(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The specials that a tokenizer has, by any spelling."""
-    names = (name for names in ROLES.values() for name in names)
-    return tuple(name for name in names if tokenizer.token_to_id(name) is not None)
-
-
-def _from_vocab_txt(path: Path) -> Tokenizer:
-    """BERT's list of pieces, one a line; cased unless the directory's settings or the list say."""
-    # Not splitlines: U+2028 and its like are pieces of some vocabularies.
-    pieces = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    table = {piece: number for number, piece in enumerate(pieces)}
-    missing = [name for name in BERT if name not in table]
-    if missing:
-        raise UserError(f"{path}: a BERT vocabulary has {', '.join(BERT)}; missing {missing[0]}")
-    upper = any(piece.isascii() and piece[:1].isupper() for piece in pieces)
-    lower = bool(_flag(path, "do_lower_case", not upper))
-    tokenizer = bert_like(models.WordPiece(table, unk_token="[UNK]"), not lower)
-    tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lower,
-        strip_accents=_flag(path, "strip_accents", None),  # None: as the case
-        handle_chinese_chars=bool(_flag(path, "tokenize_chinese_chars", True)),
-    )
-    return finished(tokenizer, BERT)
-
-
-def _from_merges(path: Path) -> Tokenizer:
-    """The vocab.json and merges.txt of GPT-2 and RoBERTa, or of GPT, whose words end in </w>."""
-    merges = path.parent / "merges.txt"
-    if not merges.is_file():
-        raise UserError(f"{path}: a BPE needs merges.txt beside it")
-    vocabulary, pairs = models.BPE.read_file(str(path), str(merges))
-    if any(piece.endswith("</w>") for piece in vocabulary):
-        unk = next((name for name in ROLES["unk"] if name in vocabulary), None)
-        model = models.BPE(vocabulary, pairs, unk_token=unk, end_of_word_suffix="</w>")
-        tokenizer = bert_like(model, cased=False)
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
-    else:
-        tokenizer = Tokenizer(models.BPE(vocabulary, pairs))
-        prefix = bool(_flag(path, "add_prefix_space", False))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
-        tokenizer.decoder = decoders.ByteLevel()
-    return finished(tokenizer, _known(tokenizer))
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's stand-ins for bytes: a printable byte is itself, the others follow 255."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in set(shown)]
+    table = {chr(byte): byte for byte in shown}
+    return table | {chr(256 + number): byte for number, byte in enumerate(hidden)}

@@ -21,7 +21,7 @@ from clozelab.contracts import Blocks, Mark, Pieces, Spelling
 from clozelab.finetuning.files.splits import own
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.reader import TaskReader
-from clozelab.text.spelling import letters
+from clozelab.text.vocabulary import letters
 
 FAMILIES = {
     "bert": ("bert", "wordpiece"),

@@ -158,5 +158,5 @@ def test_what_cannot_be_extended_is_refused_at_once() -> None:
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     with pytest.raises(UserError, match="WordLevel with Whitespace cannot be given words"):
         Extension(words.to_str(), 5)
-    with pytest.raises(UserError, match="--extend 0: at least 1"):
+    with pytest.raises(UserError, match="words = 0: --extend takes at least 1"):
         Extension(copy("wordpiece").to_str(), 0)

@@ -10,8 +10,7 @@ from support.tries import tries
 from tokenizers import Tokenizer
 
 from clozelab.contracts import Mark
-from clozelab.text.spelling import lettered, letters
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import describe, lettered, letters
 
 GAPS = str.maketrans("", "", " \t\n\r\x0b\x0c")
 

@@ -11,7 +11,8 @@ from support.texts import copy, tokenizer
 from tokenizers import AddedToken, Tokenizer, models
 
 from clozelab.errors import UserError
-from clozelab.text.vocabulary import BERT, describe, load
+from clozelab.text.loading import load
+from clozelab.text.vocabulary import BERT, describe
 
 PIECES = [*BERT, "caf", "##e", "##é", "the", "中", "x"]
 

@@ -23,7 +23,9 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
+from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.loading import load
 from clozelab.text.reading.formats import BytesRead
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
@@ -40,11 +42,10 @@ from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import ShardPlan, finish
 from clozelab.text.store.manifest import NAME
-from clozelab.text.store.options import BuildOptions, BuildProgress
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import TokenizerSpec
 from clozelab.text.units import Runs, gazetteer, read_spans
-from clozelab.text.vocabulary import check_ids, describe, load
+from clozelab.text.vocabulary import check_ids, describe
 from clozelab.text.words import segmenter
 
 _KIND = "corpus"
@@ -61,8 +62,11 @@ def build(
     options: BuildOptions,
     counts: Counts,
 ) -> Generator[BuildProgress, None, Corpus]:
-    """Build a store from texts in `out`; yields progress, returns the opened store."""
-    _check(options)
+    """Build a store from texts in `out`; yields progress, returns the opened store.
+
+    What was skipped, cut or repaired, and what falls short of the asked, is added to `counts`.
+    """
+    spec = tokenizer
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
@@ -94,7 +98,13 @@ def build(
             f"{out}: a worker process was killed, perhaps for memory; run the same command again"
             " with fewer --workers, finished parts are kept"
         ) from None
-    return Corpus.open(out, trusting=True)
+    corpus = Corpus.open(out, trusting=True)
+    if not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
+        counts.add(
+            f"vocabulary smaller than the {spec.vocabulary:,} asked for, for want of text",
+            number=corpus.vocabulary.size,
+        )
+    return corpus
 
 
 @contextmanager
@@ -149,13 +159,6 @@ def _clear(folder: Path) -> None:
     if files.kind_of(folder) and all(files.is_own(file) for file in left):
         for file in left:
             file.unlink()
-
-
-def _check(options: BuildOptions) -> None:
-    if not 0 <= options.held_out < 1:
-        raise UserError(f"--held-out {options.held_out}: a share from 0 to below 1")
-    if options.workers < 1:
-        raise UserError(f"--workers {options.workers}: at least 1")
 
 
 def _check_tokenizer(tokenizer: Tokenizer) -> None:

@@ -25,11 +25,11 @@ from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
 from clozelab.text.encoding import Tokenised
-from clozelab.text.spelling import letters
+from clozelab.text.loading import load
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import ARRAYS, REMEDY, SPLITS
 from clozelab.text.units import Runs, mark_phrases, mark_runs
-from clozelab.text.vocabulary import describe, load
+from clozelab.text.vocabulary import describe, letters
 
 _SMALL = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
 _LITTLE = 1 << 24  # bytes: a file up to this size is, in a store of any

@@ -23,12 +23,11 @@ from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import ranges
 from clozelab.text.reading.sentences import splitter
-from clozelab.text.spelling import lettered
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, render
 from clozelab.text.store.parting import Parting, held_out
 from clozelab.text.store.shards import Shard, TokenisingSettings, load
 from clozelab.text.units import KeyCounts, contains, mark_phrases, mine, pairs
-from clozelab.text.vocabulary import describe
+from clozelab.text.vocabulary import describe, lettered
 from clozelab.text.words import segmenter
 
 _FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer
 from clozelab import interrupts
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.formats import BytesRead
 from clozelab.text.reading.sources import documents, total_bytes
 from clozelab.text.store import shards
-from clozelab.text.store.options import BuildOptions, BuildProgress
 
 _WORK = "work"  # in the build's folder, for its processes
 
