@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clozelab.api.benching import bench
     from clozelab.api.corpora import build_corpus
+    from clozelab.api.matrix import matrix
     from clozelab.api.models import embed, export, fill, import_model, load
     from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
@@ -53,6 +54,7 @@ __all__ = [
     "import_model",
     "load",
     "mask",
+    "matrix",
     "predict",
     "pretrain",
     "probe",
@@ -67,6 +69,7 @@ __all__ = [
 _HOMES = {
     "clozelab.api.benching": ("bench",),
     "clozelab.api.corpora": ("build_corpus",),
+    "clozelab.api.matrix": ("matrix",),
     "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
     "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),

@@ -6,7 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clozelab.api import benching, corpora, models, probing, recipes, studies, tasks, training
+from clozelab.api import (
+    benching,
+    corpora,
+    matrix,
+    models,
+    probing,
+    recipes,
+    studies,
+    tasks,
+    training,
+)
 from clozelab.cli import demo, printing, shell
 
 
@@ -40,6 +50,7 @@ COMMANDS: dict[str, Command] = {
     "pretrain": Command(training.pretrain),
     "distil": Command(training.distil),
     "evaluate": Command(tasks.evaluate, printing.measured),
+    "matrix": Command(matrix.matrix, printing.matrix),
     "probe": Command(probing.probe, printing.probes),
     "tasks": Command(printing.tasks),
     "finetune": Command(tasks.finetune, printing.tuned),

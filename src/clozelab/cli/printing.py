@@ -156,6 +156,13 @@ def measured(result: Any, values: Values) -> None:
     out.print(scores(result) if "task" in values else table(result))
 
 
+def matrix(result: Any, values: Values) -> None:
+    """Losses under every strategy, and answers to pairs."""
+    from clozelab.cli.views.losses import matrix
+
+    out.print(matrix(result), soft_wrap=not out.is_terminal)
+
+
 def probes(result: Any, values: Values) -> None:
     """The scores of every task by layer."""
     from clozelab.cli.views.probes import table

@@ -16,12 +16,13 @@ from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import HeldOut
+from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
 
 FORMATS = {"next": SegmentPair, "order": SentenceOrderPair}
-_TOKENS = 16_384  # of a micro-batch
+TOKENS = 16_384  # of a micro-batch
 
 
 def evaluate(
@@ -41,36 +42,42 @@ def evaluate(
     """
     if blocks < 1:
         raise UserError(f"--blocks {blocks}: at least 1")
-    loaded = load(place)
     (store,) = open_stores([data])
     corpus = store[0]
-    if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
-        raise UserError(
-            f"{data}: its tokenizer is not the model's; build the corpus with --tokenizer-from"
-            f" {place}"
-        )
-    recipe, whole = loaded.recipe, pretrained(loaded)
-    if not whole.heads:
-        raise UserError(
-            f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
-            f" --from {place}"
-        )
+    recipe, whole = measurable(place, corpus)
     form: Any = recipe.blocks
     if pairs is not None:
         if not {*PAIRS} & {*whole.heads}:
             raise UserError(f"{place}: --pairs needs a pair objective, which this model has not")
         form = FORMATS[pairs](length=form.length)
     if masks is not None:
-        recipe = _masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
+        recipe = masked(recipe, recipes.read(masks) if isinstance(masks, str) else masks)
     asked = [slots.use("objectives", part) for part in recipe.objectives]
     with join(device) as world:
         heads = {name: head for name, head in whole.heads.items() if name in asked}
         model = PretrainingModel(whole.encoder, heads).to(world.device).eval()
         held_out = HeldOut(recipe, corpus, blocks=form, count=blocks)
-        return held_out.measure(model, world, tokens=_TOKENS)
+        return held_out.measure(model, world, tokens=TOKENS)
 
 
-def _masked(recipe: Recipe, other: Recipe) -> Recipe:
+def measurable(place: str, corpus: Corpus) -> tuple[Recipe, Model]:
+    """A pretrained model with its heads, which reads the corpus's tokens."""
+    loaded = load(place)
+    if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
+        raise UserError(
+            f"{corpus.path}: its tokenizer is not the model's; build the corpus with"
+            f" --tokenizer-from {place}"
+        )
+    whole = pretrained(loaded)
+    if not whole.heads:
+        raise UserError(
+            f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
+            f" --from {place}"
+        )
+    return loaded.recipe, whole
+
+
+def masked(recipe: Recipe, other: Recipe) -> Recipe:
     """The recipe with what another hides; objectives about more than that are left out."""
     lost = recipe.masking.provides - other.masking.provides
     ordered = ["order_of_prediction" in one.masking.provides for one in (recipe, other)]
