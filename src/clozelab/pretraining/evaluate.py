@@ -60,7 +60,7 @@ def evaluate(
         return held_out.measure(model, world, tokens=TOKENS)
 
 
-def measurable(place: str, corpus: Corpus) -> tuple[Recipe, Model]:
+def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:
     """A pretrained model with its heads, which reads the corpus's tokens."""
     loaded = load(place)
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():

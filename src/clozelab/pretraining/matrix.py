@@ -20,7 +20,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.masking import PARTS, Corruption
-from clozelab.models.build import Model
+from clozelab.models.build import PretrainingModel
 from clozelab.nearest import remedy
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.evaluate import FORMATS, TOKENS, masked, measurable
@@ -156,7 +156,7 @@ def _common(shapes: Sequence[Recipe]) -> Any:
 
 def _masks(
     recipe: Recipe,
-    whole: Model,
+    whole: PretrainingModel,
     corpus: Corpus,
     other: Recipe,
     form: Any,
@@ -173,14 +173,14 @@ def _masks(
     except UserError:
         return None, size
     held_out = HeldOut(asked, corpus, blocks=form, count=blocks)
-    model = Model(whole.encoder, {_OBJECTIVE: whole.heads[_OBJECTIVE]})
+    model = PretrainingModel(whole.encoder, {_OBJECTIVE: whole.heads[_OBJECTIVE]})
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS)), (
         held_out.size
     )
 
 
 def _pairs(
-    recipe: Recipe, whole: Model, corpus: Corpus, name: str, count: int, world: World
+    recipe: Recipe, whole: PretrainingModel, corpus: Corpus, name: str, count: int, world: World
 ) -> MatrixCell | None:
     """A pair objective's answers to one kind of pairs."""
     heads = {head: whole.heads[head] for head in PAIRS if head in whole.heads}
@@ -188,7 +188,7 @@ def _pairs(
         return None
     shape: Any = recipe.blocks
     held_out = HeldOut(recipe, corpus, blocks=FORMATS[name](length=shape.length), count=count)
-    model = Model(whole.encoder, heads)
+    model = PretrainingModel(whole.encoder, heads)
     return _measured(held_out, lambda sample: sample.measure(model, world, tokens=TOKENS))
 
 
