@@ -25,7 +25,7 @@ minor versions.
 """
 # What objects can do beside what clozelab itself asks of them.
 MEMBERS = {
-    "Corpus": "open build check documents show_blocks decode",
+    "Corpus": "open build show check documents show_blocks decode",
     "Model": "fill embed predict encode export vocabulary",
     "Recipe": "read override diff to_toml tables parameters warnings",
     "Run": "open recipe machine result losses events resume load finetune predict evaluate export",

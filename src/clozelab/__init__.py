@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clozelab.api.benching import bench
-    from clozelab.api.corpora import build_corpus
+    from clozelab.api.corpora import build_corpus, check_corpus, show_corpus
     from clozelab.api.matrix import matrix
     from clozelab.api.models import embed, export, fill, import_model, load
+    from clozelab.api.predicting import answer, predict
     from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.studies import Study, report, study
-    from clozelab.api.tasks import answer, evaluate, finetune, predict
+    from clozelab.api.tasks import evaluate, finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.config.recipe import Recipe
     from clozelab.errors import UserError
@@ -44,6 +45,7 @@ __all__ = [
     "answer",
     "bench",
     "build_corpus",
+    "check_corpus",
     "diff",
     "distil",
     "embed",
@@ -63,18 +65,21 @@ __all__ = [
     "report",
     "resume",
     "show_blocks",
+    "show_corpus",
     "study",
+    "tasks",
 ]
 
 _HOMES = {
     "clozelab.api.benching": ("bench",),
-    "clozelab.api.corpora": ("build_corpus",),
+    "clozelab.api.corpora": ("build_corpus", "check_corpus", "show_corpus"),
     "clozelab.api.matrix": ("matrix",),
     "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
+    "clozelab.api.predicting": ("answer", "predict"),
     "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.studies": ("Study", "report", "study"),
-    "clozelab.api.tasks": ("answer", "evaluate", "finetune", "predict"),
+    "clozelab.api.tasks": ("evaluate", "finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.config.recipe": ("Recipe",),
     "clozelab.errors": ("UserError",),

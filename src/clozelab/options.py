@@ -1,21 +1,23 @@
 """Public functions and their options: what the Python side and the command line have in common.
 
-`command` makes a public function of a plain one. Its options are its parameters; what each means
-stands in the docstring, under Args. A parameter whose type is a dataclass stands for the fields of
-that dataclass that are made by `option`: callers give the fields, the function gets the object. So
-a field added there is an option of every function that takes it, and of every command.
+`command` makes a public function of a plain one. Its options are its parameters. A parameter whose
+type is a dataclass stands for the fields of that dataclass that are made by `option`: callers give
+the fields, the function gets the object. So a field added there is an option of every function that
+takes it, and of every command.
 
-A type may say how a value becomes one of it, as in `Annotated[int, whole]`. That is how words of a
-command line become values, and how paths, runs and corpora are taken alike in Python.
+What an option means stands in the docstring, under Args, or beside its field, or in its type:
+`Annotated[int, whole, "how many", "N"]` says how a value becomes one of the type, what an option of
+the type means, and what stands for its value on the command line. So paths, runs and corpora are
+taken alike, and what several functions share is said once.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache, wraps
+from functools import wraps
 from os import PathLike, fspath
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -49,25 +51,20 @@ class Option:
 
     @property
     def kind(self) -> Any:
-        """Its type when there is a value."""
-        return _without_none(self.type)
+        """Its type when there is a value, without what the type says beside."""
+        bare = _without_none(self.type)
+        return get_args(bare)[0] if get_origin(bare) is Annotated else bare
 
     @property
     def choices(self) -> tuple[str, ...] | None:
         """The words that it may be, where they are few."""
-        become = _conversion(self.kind)
-        return become.words if isinstance(become, OneOf) else None
+        convert = self._conversion()
+        return convert.words if isinstance(convert, OneOf) else None
 
     @property
     def several(self) -> bool:
         """Whether it takes a list."""
-        kind = get_args(self.kind)[0] if get_origin(self.kind) is Annotated else self.kind
-        return get_origin(kind) is Sequence
-
-    @property
-    def counts(self) -> bool:
-        """Whether it is a whole number."""
-        return self.kind is int or get_args(self.kind)[:1] == (int,)
+        return get_origin(self.kind) is Sequence
 
     @property
     def typed(self) -> bool:
@@ -78,7 +75,17 @@ class Option:
         """The value as the function gets it; refused where it cannot be one."""
         if value is None or value is self.default:
             return value
-        return _conversion(self.kind)(value, self.name if self.positional else self.flag)
+        return self._conversion()(value, self.name if self.positional else self.flag)
+
+    def _conversion(self) -> Conversion:
+        """How a value becomes one of its type."""
+        for said in _said(self.type):
+            if callable(said):
+                conversion: Conversion = said
+                return conversion
+        if get_origin(self.kind) is Literal:
+            return OneOf(*get_args(self.kind))
+        return _CONVERSIONS.get(self.kind, lambda value, place: value)
 
 
 def option(meaning: str, default: Any = None, *, metavar: str | None = None) -> Any:
@@ -88,44 +95,36 @@ def option(meaning: str, default: Any = None, *, metavar: str | None = None) -> 
 
 def command(function: Callable[..., T]) -> Callable[..., T]:
     """Make a public function: options spread out, checked and converted; mistakes as UserError."""
-    groups = {
-        name: function.__globals__[str(one.annotation)]
-        for name, one in inspect.signature(function).parameters.items()
-        if is_dataclass(function.__globals__.get(str(one.annotation)))
-    }
+    name = function.__name__
+    pairs = list(_read(function))
+    taken, parameters = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    signature = inspect.signature(function).replace(parameters=parameters)
 
     @wraps(function)
-    def call(*given: Any, **named: Any) -> T:
-        for name in named:
-            if name not in signature.parameters:
-                fix = remedy(name, signature.parameters)
-                raise UserError(f"{function.__name__} has no option {name}; {fix}")
+    def call(*positional: Any, **named: Any) -> T:
+        for unknown in named.keys() - signature.parameters.keys():
+            fix = remedy(unknown, signature.parameters)
+            raise UserError(f"{name} has no option {unknown}; {fix}")
         try:
-            values = signature.bind(*given, **named).arguments
+            values = signature.bind(*positional, **named).arguments
         except TypeError as error:
-            see = f"see help(clozelab.{function.__name__})"
-            raise UserError(f"{function.__name__}: {error}; {see}") from None
-        values = {one.name: one.take(values[one.name]) for one in read() if one.name in values}
-        for name, group in groups.items():
-            own = [one.name for one in fields(group) if one.name in values]
-            values[name] = group(**{each: values.pop(each) for each in own})
+            raise UserError(f"{name}: {error}; see help(clozelab.{name})") from None
+        values = {each.name: each.take(values[each.name]) for each in taken if each.name in values}
+        for parameter, group in _groups(function).items():
+            own = [each.name for each in fields(group) if each.name in values]
+            values[parameter] = group(**{each: values.pop(each) for each in own})
         return function(**values)
 
-    @cache
-    def read() -> list[Option]:
-        return _read(function, groups)
-
-    signature = _spread(inspect.signature(function), groups)
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.options = read  # type: ignore[attr-defined]
-    call.__doc__ = _documented(inspect.getdoc(function) or "", groups)
+    call.options = taken  # type: ignore[attr-defined]
+    call.__doc__ = _documented(inspect.getdoc(function) or "", taken)
     return call
 
 
 def options(function: Callable[..., Any]) -> list[Option]:
     """The options of a public function, in its order."""
-    found: list[Option] = function.options()  # type: ignore[attr-defined]
-    return found
+    taken: list[Option] = function.options  # type: ignore[attr-defined]
+    return taken
 
 
 def summary(function: Callable[..., Any]) -> str:
@@ -133,78 +132,63 @@ def summary(function: Callable[..., Any]) -> str:
     return (inspect.getdoc(function) or "").partition("\n\nArgs:")[0]
 
 
-def _spread(signature: inspect.Signature, groups: Mapping[str, Any]) -> inspect.Signature:
-    """The signature with the fields of a dataclass in its place."""
-    found = []
-    for name, one in signature.parameters.items():
+def _groups(function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters that stand for the fields of a dataclass."""
+    parameters = inspect.signature(function).parameters.items()
+    types = {name: function.__globals__.get(str(each.annotation)) for name, each in parameters}
+    return {name: kind for name, kind in types.items() if is_dataclass(kind)}
+
+
+def _read(function: Callable[..., Any]) -> Iterator[tuple[Option, inspect.Parameter]]:
+    """Each option of a function, and the parameter that callers see of it."""
+    groups, meanings = _groups(function), _args(inspect.getdoc(function) or "")
+    for name, parameter in inspect.signature(function).parameters.items():
         if name not in groups:
-            found.append(one)
-        for each in fields(groups[name]) if name in groups else ():
-            if "help" in each.metadata:
-                shape = {"default": each.default, "annotation": each.type}
-                found.append(inspect.Parameter(each.name, one.KEYWORD_ONLY, **shape))
-    return signature.replace(parameters=found)
-
-
-def _read(function: Callable[..., Any], groups: Mapping[str, Any]) -> list[Option]:
-    told = _args(inspect.getdoc(function) or "")
-    found = []
-    for name, one in inspect.signature(function).parameters.items():
-        if name in groups:
-            kinds = get_type_hints(groups[name], include_extras=True)
-            found += [
-                Option(f.name, kinds[f.name], f.default, **f.metadata, group=groups[name])
-                for f in fields(groups[name])
-                if "help" in f.metadata
-            ]
+            kind = parameter.annotation
+            kind = eval(kind, function.__globals__) if isinstance(kind, str) else kind
+            words = [said for said in _said(kind) if isinstance(said, str)]
+            shared = (words[1] if words[1:] else None, words[0] if words else "")
+            metavar, meaning = meanings.get(name, shared)
+            positional = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            yield Option(name, kind, parameter.default, meaning, metavar, positional), parameter
             continue
-        kind = one.annotation
-        kind = eval(kind, function.__globals__) if isinstance(kind, str) else kind
-        metavar, meaning = told.get(name, (None, ""))
-        positional = one.kind is one.POSITIONAL_OR_KEYWORD
-        found.append(Option(name, kind, one.default, meaning, metavar, positional))
-    return found
+        kinds = get_type_hints(groups[name], include_extras=True)
+        for each in fields(groups[name]):
+            if "help" in each.metadata:
+                own: dict[str, Any] = {"name": each.name, "default": each.default}
+                yield (
+                    Option(**own, type=kinds[each.name], **each.metadata, group=groups[name]),
+                    parameter.replace(**own, annotation=each.type),
+                )
 
 
 def _args(text: str) -> dict[str, tuple[str | None, str]]:
     """What a docstring says of each parameter: `name: meaning` or `name (METAVAR): meaning`."""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
     lines = re.split(r"\n    (?=\S)", "\n" + section)
-    found = {}
-    for line in lines:
-        match = re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", " ".join(line.split()))
-        if match:
-            found[match[1]] = (match[2], match[3])
-    return found
+    matches = (
+        re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", " ".join(line.split())) for line in lines
+    )
+    return {match[1]: (match[2], match[3]) for match in matches if match}
 
 
-def _documented(text: str, groups: Mapping[str, Any]) -> str:
-    """The docstring with a line for each field that a dataclass brings."""
-    lines = [
-        f"    {each.name}: {each.metadata['help']}"
-        for group in groups.values()
-        for each in fields(group)
-        if "help" in each.metadata
-    ]
-    if not lines:
-        return text
-    head = text if "\nArgs:\n" in text else f"{text}\n\nArgs:"
+def _documented(text: str, taken: Sequence[Option]) -> str:
+    """The docstring with a line for each option that it does not tell of itself."""
+    own = _args(text)
+    lines = [f"    {each.name}: {each.help}" for each in taken if each.name not in own]
+    head = text if "\nArgs:\n" in text or not lines else f"{text}\n\nArgs:"
     return "\n".join([head, *lines])
 
 
 def _without_none(kind: Any) -> Any:
-    rest = [one for one in get_args(kind) if one is not NoneType]
-    return rest[0] if NoneType in get_args(kind) and len(rest) == 1 else kind
+    others = [each for each in get_args(kind) if each is not NoneType]
+    return others[0] if NoneType in get_args(kind) and len(others) == 1 else kind
 
 
-def _conversion(kind: Any) -> Conversion:
-    """How a value becomes one of a type."""
-    if get_origin(kind) is Annotated:
-        become: Conversion = kind.__metadata__[0]
-        return become
-    if get_origin(kind) is Literal:
-        return OneOf(*get_args(kind))
-    return _CONVERSIONS.get(kind, lambda value, place: value)
+def _said(kind: Any) -> tuple[Any, ...]:
+    """What a type says beside what it is."""
+    bare = _without_none(kind)
+    return tuple(bare.__metadata__) if get_origin(bare) is Annotated else ()
 
 
 class OneOf:
@@ -303,11 +287,21 @@ def texts(value: Any, place: str) -> list[str]:
 Conversion = Callable[[Any, str], Any]
 _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, int: whole}
 
-# The types of options: what a function gets, and how a value becomes that.
+# The types of options: what a function gets, how a value becomes that, and what it means wherever
+# it is an option, if that is always the same.
 Place = Annotated[str, word]
 Places = Annotated[Sequence[str], several]
 Settings = Annotated[Sequence[str], settings]
 Few = Annotated[int, few]
 Text = Annotated[str, text]
 Texts = Annotated[Sequence[str], texts]
-ModelLike = Annotated[Any, model]
+ModelLike = Annotated[Any, model, "a run, a checkpoint, a Hugging Face directory or a hub name"]
+ModelPlace = Annotated[str, word, "a run, a checkpoint, a Hugging Face directory or a hub name"]
+RecipeLike = Annotated[Any, model, "a name or a TOML file"]  # or one that was read already
+Data = Annotated[
+    Sequence[str],
+    several,
+    "a corpus; several are mixed by their size times their weight",
+    "CORPUS[:WEIGHT]",
+]
+Overwrite = Annotated[bool, switch, "replace the file if it is there"]

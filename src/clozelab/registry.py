@@ -15,7 +15,6 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any, TypeVar, overload
 
 from clozelab.errors import UserError
@@ -179,6 +178,8 @@ def slot_of(part: type) -> str | None:
 @cache
 def load_given() -> None:
     """Import what installed packages name, and what the process that started this one had."""
+    from importlib.metadata import entry_points  # which takes 30 ms to import
+
     for module in filter(None, os.environ.get(IMPORTS, "").split(",")):
         try:
             load(module)

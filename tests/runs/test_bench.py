@@ -20,7 +20,7 @@ from clozelab.benching import measure, theirs
 from clozelab.benching.measure import Finished, Turn, bench
 from clozelab.benching.padding import padded, whole_rows
 from clozelab.benching.rows import ROUNDS, Order, Row, recipe_of, rows
-from clozelab.cli.views.bench import table
+from clozelab.cli.views.bench import measured as shown_rows
 from clozelab.config import recipe
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
@@ -177,7 +177,7 @@ def test_the_table_fits_eighty_columns(beside: dict[str, Any]) -> None:
     console = Console(width=80, record=True, file=StringIO())
     many = {**beside, "rows": [*beside["rows"], *deepcopy(beside["rows"])]}
     many["rows"][1]["clozelab"]["tokens_a_second"] = 12_345_678.0
-    console.print(table(many))
+    console.print(*shown_rows(many, {}))
     shown = console.export_text()
     assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
     assert shown.count("tokens/s") == 1 and "12,345,678" in shown

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.corpora import alter, build, digests, refused, run, texts, write
 
-from clozelab.cli.views.corpora import show
+from clozelab.api.corpora import show_corpus
 from clozelab.errors import UserError
 from clozelab.files import mark
 from clozelab.text.store import Corpus
@@ -168,7 +168,7 @@ def test_flips_in_a_store_too_large_to_be_compared_leave_no_traceback(
             with pytest.raises(UserError):
                 Corpus.open(store).check()
             with suppress(UserError):
-                show(Corpus.open(store))
+                show_corpus(store)
         (store / name).write_bytes(content)
 
 
@@ -183,7 +183,7 @@ def test_the_flips_of_an_unsealed_manifest_leave_no_traceback(tmp_path: Path, wh
         flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
         (store / "manifest.json").write_bytes(flipped)
         with suppress(UserError):
-            show(Corpus.open(store))
+            show_corpus(store)
 
 
 @pytest.mark.parametrize("value", [5, "x", None, [], {}, True, -1, [5], {"a": 5}, 1e400])
@@ -196,7 +196,7 @@ def test_the_manifest_is_read_by_types(tmp_path: Path, whole: Path, value: objec
         unsealed_text = json.dumps({**manifest, key: value})
         (store / "manifest.json").write_text(unsealed_text, encoding="utf-8")
         with suppress(UserError):
-            show(Corpus.open(store))
+            show_corpus(store)
     for key in ("splits", "files", "units"):
         (store / "manifest.json").write_text(json.dumps({**manifest, key: value}))
         with pytest.raises(UserError, match="not a whole corpus manifest"):

@@ -194,7 +194,7 @@ def test_a_packed_study_goes_on_and_does_nothing_twice(tmp_path: Path) -> None:
 def test_the_terminal_counts_the_seeds_that_were_measured(tmp_path: Path) -> None:
     cell = {"variant": "static", "failed": None}
     told = [{**cell, "scores": {"held_out.masked_lm": loss}} for loss in (None, 2.0, 4.0)]
-    found = scores(made(tmp_path, STATIC), {"cells": told})
+    found = scores(made(tmp_path, STATIC), told)
     assert [next(iter(column.cells)) for column in found.columns] == ["static", "3.000", "2"]
 
 

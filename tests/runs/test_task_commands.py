@@ -18,8 +18,9 @@ from support.finetuning import SHORT, STILL, base, sample
 from support.labelled import jsonl, write
 
 from clozelab import cli
+from clozelab.api.predicting import PassageAnswer, Predictions
 from clozelab.cli.console import out
-from clozelab.cli.views.predictions import answered, shown
+from clozelab.cli.views import models as views
 from clozelab.files import sha256
 from clozelab.finetuning.examples import (
     Candidate,
@@ -358,13 +359,13 @@ def test_an_answer_is_shown_in_its_place_and_none_is_said_to_be_none() -> None:
     rivals = (Candidate("Anna", 0.7, begin), Candidate("Anna came", 0.2, begin))
     console = Console(width=80, file=io.StringIO(), force_terminal=True, color_system="standard")
     with console.capture() as caught:
-        console.print(answered(Span("Anna", 3.0, -1.0, rivals), passage, top=2))
+        console.print(*views.answer(PassageAnswer(passage, Span("Anna", 3.0, -1.0, rivals), 2), {}))
     told = caught.get()
     assert told.count("Anna") == 4 and told.count("…") == 2 and len(told) < len(passage)
     lines = [line.rstrip() for line in Text.from_ansi(told).plain.splitlines()]
     assert lines[0] == "Anna" and lines[-2:] == [" 70.0%  Anna", " 20.0%  Anna came"]
     with console.capture() as caught:
-        console.print(answered(Span("", 3.0, 9.0, rivals), "Anna came.", top=1))
+        console.print(*views.answer(PassageAnswer("Anna came.", Span("", 3.0, 9.0, rivals), 1), {}))
     assert "the passage does not say" in caught.get()
 
 
@@ -385,7 +386,7 @@ def test_predictions_are_shown_in_rows_of_a_terminal(name: str) -> None:
     (examples, found, wanted), kind = shown_as[name], KINDS[name]
     console = Console(width=60, file=io.StringIO())
     with console.capture() as caught:
-        console.print(shown(kind, examples, found))
+        console.print(views.for_people(Predictions(found, examples, kind)))
     told = caught.get()
     assert wanted in told and all(len(line) <= 60 for line in told.splitlines())
     if len(examples) == 2:

@@ -1,18 +1,67 @@
-"""Corpora: text → tokenizer → a store to train from."""
+"""Corpora: text → tokenizer → a store to train from; and what is in one."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from clozelab.api.watching import Watch
+from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, Place, Places, command
+from clozelab.options import Few, Place, Places, command, option
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from clozelab.text.building import BuildProgress
     from clozelab.text.store import Corpus
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_SAMPLE = 2_000_000  # tokens looked at for the figures that need the tokens themselves
+_SHOWN = 32  # tokens of the text
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """Which tokenizer: one that is trained on the text, or one that is trained already."""
+
+    tokenizer: str | None = option("wordpiece (default), byte_bpe, char_bpe, unigram, chars")
+    vocabulary: int | None = option("how many ids (30,000)")
+    cased: bool | None = option("keep capitals")
+    recipe: str | None = option("train the tokenizer that this recipe asks for")
+    tokenizer_from: Place | None = option(
+        "a run, folder or file with a trained tokenizer", metavar="MODEL"
+    )
+    extend: int | None = option("teach that tokenizer up to so many words of the text")
+
+    def choose(self) -> Any:
+        """The tokenizer, or how it is to be trained."""
+        from clozelab.config import recipe as recipes
+        from clozelab.text.building import choose_tokenizer
+
+        return choose_tokenizer(
+            kind=self.tokenizer,
+            vocabulary=self.vocabulary,
+            cased=self.cased,
+            source=self.tokenizer_from,
+            recipe=recipes.read(self.recipe).tokenizer if self.recipe else None,
+            extend=self.extend,
+        )
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How files are read."""
+
+    layout: Literal["auto", "prose", "sentences", "lines"] = option(
+        "of text files: prose, a sentence a line with blank lines between documents, or a"
+        " document a line",
+        "auto",
+    )
+    field: str = option("of JSON lines and tables, CSV too (text)", "text")
+    split: str = option("of a dataset (train)", "train")
+    encoding: str = option("of text files (utf-8)", "utf-8")
 
 
 @command
@@ -20,16 +69,6 @@ def build_corpus(
     input: Places,
     *,
     out: Place,
-    tokenizer: str | None = None,
-    vocabulary: int | None = None,
-    cased: bool | None = None,
-    tokenizer_from: Place | None = None,
-    extend: int | None = None,
-    recipe: str | None = None,
-    layout: Literal["auto", "prose", "sentences", "lines"] = "auto",
-    field: str = "text",
-    split: str = "train",
-    encoding: str = "utf-8",
     sentences: Literal["auto", "nupunkt", "plain"] = "auto",
     phrases: bool = False,
     entities: Place | None = None,
@@ -39,6 +78,8 @@ def build_corpus(
     held_out: float = 0.01,
     words: int = 30_000,
     workers: Few | None = None,
+    tokenizing: TokenizerOptions,
+    reading: ReadingOptions,
     watch: Watch,
 ) -> Corpus:
     """Build a corpus: text → tokenizer → a store to train from.
@@ -48,17 +89,6 @@ def build_corpus(
     Args:
         input: files, folders, patterns, - (standard input), hf:OWNER/NAME
         out (DIR): the folder to make
-        tokenizer: wordpiece (default), byte_bpe, char_bpe, unigram, chars
-        vocabulary: how many ids (30,000)
-        cased: keep capitals
-        tokenizer_from (MODEL): a run, folder or file with a trained tokenizer
-        extend: teach that tokenizer up to so many words of the text
-        recipe: train the tokenizer that this recipe asks for
-        layout: of text files: prose, a sentence a line with blank lines between documents, or a
-            document a line
-        field: of JSON lines and tables, CSV too (text)
-        split: of a dataset (train)
-        encoding: of text files (utf-8)
         sentences: by what text is split into sentences
         phrases: mine phrases, for knowledge masking
         entities (FILE): names, one a line, for knowledge masking
@@ -69,14 +99,13 @@ def build_corpus(
         words: whole words kept for ELMo (30,000)
         workers: processes (one a core)
     """
-    from clozelab.config import recipe as recipes
     from clozelab.contracts import Counts
-    from clozelab.text.building import BuildOptions, choose_tokenizer, cores, missing
+    from clozelab.text.building import BuildOptions, cores, missing
     from clozelab.text.reading.sources import Reading
     from clozelab.text.store.build import build
 
     options = BuildOptions(
-        reading=Reading(layout=layout, field=field, encoding=encoding, split=split),
+        reading=Reading(**asdict(reading)),
         sentences=sentences,
         segment=segmentation,
         entities=entities,
@@ -87,20 +116,13 @@ def build_corpus(
         words=words,
         workers=cores() if workers is None else workers,
     )
-    chosen = choose_tokenizer(
-        kind=tokenizer,
-        vocabulary=vocabulary,
-        cased=cased,
-        source=tokenizer_from,
-        recipe=recipes.read(recipe).tokenizer if recipe else None,
-        extend=extend,
-    )
+    tokenizer = tokenizing.choose()
     for line in missing(options):
         watch.warn(line)
     counts = Counts()
-    building = build(input, Path(out), tokenizer=chosen, options=options, counts=counts)
+    building = build(input, Path(out), tokenizer=tokenizer, options=options, counts=counts)
     try:
-        corpus = _follow(building, watch)
+        corpus = _built(building, watch)
     except KeyboardInterrupt as interrupt:
         building.close()
         raise Stopped(
@@ -113,33 +135,142 @@ def build_corpus(
     return corpus
 
 
-def _follow(building: Generator[BuildProgress, None, Corpus], watch: Watch) -> Corpus:
+def _built(building: Any, watch: Watch) -> Corpus:
     """Draw a build's progress until it is done."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress
 
-    named, left = TextColumn("{task.description}"), TimeRemainingColumn()
-    size, rate = DownloadColumn(), TransferSpeedColumn()
-    with watch.bars(named, BarColumn(), size, rate, left) as bars:
-        tasks: dict[str, TaskID] = {}
-        while True:
-            try:
-                step = next(building)
-            except StopIteration as done:
-                corpus: Corpus = done.value
-                return corpus
-            watch.tell(step)
+    named, bar = progress.TextColumn("{task.description}"), progress.BarColumn()
+    size, speed = progress.DownloadColumn(), progress.TransferSpeedColumn()
+    left = progress.TimeRemainingColumn()
+    tasks: dict[str, TaskID] = {}
+    with watch.bars(named, bar, size, speed, left) as bars:
+
+        def show(step: BuildProgress) -> None:
             if step.unit == "steps":
-                bars.columns = (named, BarColumn(), MofNCompleteColumn(), left)
+                bars.columns = (named, bar, progress.MofNCompleteColumn(), left)
             if step.stage not in tasks:
-                for task in tasks.values():
-                    bars.remove_task(task)
-                tasks = {step.stage: bars.add_task(step.stage, total=step.total)}
+                for stage in list(tasks):
+                    bars.remove_task(tasks.pop(stage))
+                tasks[step.stage] = bars.add_task(step.stage, total=step.total)
             bars.update(tasks[step.stage], completed=step.done)
+
+        corpus: Corpus = watch.follow(building, show)
+    return corpus
+
+
+@dataclass(frozen=True, repr=False)
+class CorpusSummary:
+    """What is in a corpus."""
+
+    path: Path
+    bytes: int
+    splits: dict[str, dict[str, int]]  # documents, sentences and tokens of each
+    facts: dict[str, str]
+
+    def __repr__(self) -> str:
+        sizes = {
+            split: ", ".join(f"{number:,} {what}" for what, number in numbers.items())
+            for split, numbers in self.splits.items()
+        }
+        return "\n".join(f"{name}: {fact}" for name, fact in {**sizes, **self.facts}.items())
+
+
+@command
+def show_corpus(corpus: Place) -> CorpusSummary:
+    """Show what is in a corpus.
+
+    Args:
+        corpus: its folder
+    """
+    from clozelab.text.store import Corpus
+
+    store = Corpus.open(corpus)
+    sizes = {
+        split: {what: numbers[what] for what in ("documents", "sentences", "tokens")}
+        for split, numbers in store.manifest["splits"].items()
+    }
+    return CorpusSummary(store.path, store.bytes, sizes, _facts(store))
+
+
+@command
+def check_corpus(corpus: Place) -> Corpus:
+    """Compare every byte of a corpus with its manifest.
+
+    Args:
+        corpus: its folder
+    """
+    from clozelab.text.store import Corpus
+
+    store = Corpus.open(corpus)
+    store.check()
+    return store
+
+
+def _facts(corpus: Corpus) -> dict[str, str]:
+    import numpy as np
+
+    from clozelab.contracts import Mark
+
+    manifest, documents = corpus.manifest, corpus.documents("train")
+    marks, lengths = documents.marks[:_SAMPLE], np.diff(documents.sentences)
+    if (lengths < 0).any():
+        damaged = corpus.path / "train" / "sentences.npy"
+        raise UserError(f"{damaged}: a byte was altered; build the corpus again")
+    words = int(((marks & Mark.WORD) != 0).sum())
+    units = {kind: number for kind, number in manifest["units"].items() if number}
+    inputs = manifest["inputs"]
+    more = f" and {len(inputs) - 6} more" if len(inputs) > 6 else ""
+    facts = {
+        "held out": _held_out(manifest),
+        "vocabulary": f"{manifest['vocabulary']:,} ids",
+        "entropy": f"{entropy(corpus):.2f} nats a token (what guessing by frequency costs)",
+        "tokens a word": f"{len(marks) / max(words, 1):.2f}",
+        "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
+        "most frequent": ", ".join(_most_frequent(corpus, 12)),
+        "begins": corpus.decode(documents.ids[:_SHOWN]),
+        "sentences by": manifest["sentences"],
+        "Chinese words by": manifest["segmenter"] or "no segmenter: single characters",
+        "units": ", ".join(f"{number:,} {kind} units" for kind, number in units.items()),
+        **{what: f"{number:,}" for what, number in manifest["notes"].items()},
+        "made from": ", ".join(inputs[:6]) + more,
+        "fingerprint": manifest["fingerprint"][:16],
+    }
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _held_out(manifest: dict[str, Any]) -> str:
+    """How much is held out, and of what."""
+    tokens = {split: sizes["tokens"] for split, sizes in manifest["splits"].items()}
+    if not tokens["held_out"]:
+        return "nothing"
+    share = tokens["held_out"] / sum(tokens.values())
+    number = manifest["splits"]["held_out"]["documents"]  # of the first version, which cut none
+    parted = manifest.get("held_out", {"whole": number, "parts": 0})
+    kinds = {"whole document": parted["whole"], "document": parted["parts"]}
+    whole, cut = (f"{n:,} {kind}{'s' * (n != 1)}" if n else "" for kind, n in kinds.items())
+    documents = " and ".join(filter(None, [whole, cut and f"parts of {cut}"]))
+    return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {documents}"
+
+
+def entropy(corpus: Corpus) -> float:
+    """Nats a token of the unigram distribution of train."""
+    import numpy as np
+
+    counts = corpus.vocabulary.counts
+    assert counts is not None
+    share = counts[counts > 0] / max(int(counts.sum()), 1)
+    return float(-(share * np.log(share)).sum())
+
+
+def _histogram(lengths: Any) -> str:
+    """Sentence lengths as a little picture: bins of 8 tokens up to 128."""
+    import numpy as np
+
+    bins = np.bincount(np.minimum(lengths // 8, 16), minlength=17)
+    scale = (len(_BARS) - 1) / max(int(bins.max()), 1)
+    return "".join(_BARS[int(np.ceil(number * scale))] for number in bins)
+
+
+def _most_frequent(corpus: Corpus, count: int) -> list[str]:
+    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
+        return [line.rsplit("\t", 1)[0] for line, _ in zip(lines, range(count), strict=False)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from clozelab.api.texts import lines_of, read_text, sound
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.options import ModelLike, Place, Text, Texts, command
+from clozelab.options import ModelLike, ModelPlace, Overwrite, Place, Text, Texts, command
 from clozelab.runs.directory import Run
 from clozelab.runs.options import Device
 
@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 @command
 def load(model: ModelLike, *, watch: Watch) -> Model:
-    """Open a trained model; of several fine-tunings the best.
-
-    Args:
-        model: a run, a checkpoint, a Hugging Face directory or a hub name
-    """
+    """Open a trained model; of several fine-tunings the best."""
     return opened(model, watch)
 
 
@@ -36,10 +32,10 @@ def opened(model: Any, watch: Watch) -> Model:
 
     if isinstance(model, Model):
         return model
-    found = load(model)
-    for line in found.notes:
+    loaded = load(model)
+    for line in loaded.notes:
         watch.warn(line)
-    return found
+    return loaded
 
 
 @command
@@ -49,21 +45,19 @@ def fill(
     """Guess what a model would put into the blanks of a text.
 
     Args:
-        model: a run, a checkpoint, a Hugging Face directory or a hub name
         text: with [MASK] for every blank, or - for standard input
         top: guesses for each blank (5)
-        device: where to compute (a GPU, if there is one)
     """
     from clozelab.models.fill import fill
 
     whole = read_text(text, "the text")
     whole = whole.rstrip("\n") if text == "-" else whole
-    found = fill(opened(model, watch), whole, top=top, device=device)
-    if found.left_only:
+    filled = fill(opened(model, watch), whole, top=top, device=device)
+    if filled.left_only:
         watch.warn(
             "this model reads from the left: a blank is guessed from what stands before it alone"
         )
-    return found
+    return filled
 
 
 @command
@@ -73,7 +67,7 @@ def embed(
     *,
     file: Place | None = None,
     out: Place | None = None,
-    overwrite: bool = False,
+    overwrite: Overwrite = False,
     layer: Any = "last",
     words: Literal["first", "mean", "none"] | None = None,
     pool: Literal["cls", "mean", "none"] = "none",
@@ -83,48 +77,44 @@ def embed(
     """Compute the vectors of texts, and write them to a file of numpy.
 
     Args:
-        model: a run, a checkpoint, a Hugging Face directory or a hub name
         text: texts, or - for standard input, one a line
         file: a file with one text a line
         out (FILE.npz): where to write the vectors
-        overwrite: replace the file if it is there
         layer: 0 is the embedding, -1 or last the last, or all (last)
         words: a vector for each word, by its first piece or their mean (mean), or for each token
         pool: one vector for each text: its [CLS], or the mean of its tokens (none)
-        device: where to compute (a GPU, if there is one)
     """
     from clozelab.files import check_output
 
-    place = None if out is None else Path(out)
-    if place is not None:
-        if place.suffix != ".npz":
-            raise UserError(f"--out {place}: vectors are written as .npz; name it so")
-        check_output(place, overwrite=overwrite)
+    if out is not None:
+        if not out.endswith(".npz"):
+            raise UserError(f"--out {out}: vectors are written as .npz; name it so")
+        check_output(Path(out), overwrite=overwrite)
     if pool != "none" and words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     number = layer_of(layer)
-    file = "-" if list(text) == ["-"] else file
+    if list(text) == ["-"]:
+        text, file = (), "-"
     if file is None and not text:
         raise UserError("embed needs texts: give them, or --file FILE with one a line, or -")
-    if file is not None and text and list(text) != ["-"]:
+    if file is not None and text:
         raise UserError("--file brings its own texts: leave the others out")
-    texts = [sound(one, "the text") for one in text] if file is None else lines_of(file)
+    texts = [sound(each, "the text") for each in text] if file is None else lines_of(file)
 
     from clozelab.models.embed import follow, save
 
-    given, how = opened(model, watch), words or "mean"
-    work = follow(given, texts, layer=number, words=how, pool=pool, device=device)
-    found = watch.drain(work, "embedding", len(texts))
-    if found.cut:
-        watch.warn(f"texts longer than the model reads, cut: {found.cut:,}")
-    if place is not None:
-        missing = save(place, found, texts)
-        if missing:
+    loaded, per_word = opened(model, watch), words or "mean"
+    work = follow(loaded, texts, layer=number, words=per_word, pool=pool, device=device)
+    vectors = watch.drain(work, "embedding", len(texts))
+    if vectors.cut:
+        watch.warn(f"texts longer than the model reads, cut: {vectors.cut:,}")
+    if out is not None:
+        if missing := save(Path(out), vectors, texts):
             names = " and ".join(missing)
-            watch.warn(f"{place}: without {names}, which one long text makes too large")
-        shape = " × ".join(f"{size:,}" for size in found.vectors.shape)
-        watch.say(f"{place}: {shape} numbers for {len(texts):,} texts")
-    return found
+            watch.warn(f"{out}: without {names}, which one long text makes too large")
+        shape = " × ".join(f"{size:,}" for size in vectors.vectors.shape)
+        watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
+    return vectors
 
 
 def layer_of(word: Any) -> Layer:
@@ -139,26 +129,22 @@ def layer_of(word: Any) -> Layer:
 
 @command
 def export(
-    model: Place, out: Place, *, onnx: bool = False, family: str | None = None, watch: Watch
+    model: ModelPlace, out: Place, *, onnx: bool = False, family: str | None = None, watch: Watch
 ) -> Path:
     """Write a model as a Hugging Face directory, or as an ONNX graph.
 
     Args:
-        model: a run, a checkpoint, a Hugging Face directory or a hub name
         out: the folder to make
         onnx: write model.onnx and tokenizer.json
         family: of transformers' classes, such as bert (what fits)
     """
     from clozelab.models.exchange import export, export_graph
 
-    place = Path(out)
     if onnx and family is not None:
         raise UserError("--family is a class of transformers: leave it out with --onnx")
-    _said(
-        place,
-        export_graph(model, place) if onnx else export(model, place, family=family),
-        watch,
-    )
+    place = Path(out)
+    written = export_graph(model, place) if onnx else export(model, place, family=family)
+    _tell(place, written, watch)
     return place
 
 
@@ -172,11 +158,11 @@ def import_model(model: Place, out: Place, *, watch: Watch) -> Run:
     """
     from clozelab.models.exchange import import_model
 
-    _said(Path(out), import_model(model, Path(out)), watch)
+    _tell(Path(out), import_model(model, Path(out)), watch)
     return Run(Path(out))
 
 
-def _said(place: Path, exchanged: Exchanged, watch: Watch) -> None:
+def _tell(place: Path, exchanged: Exchanged, watch: Watch) -> None:
     for line in exchanged.notes:
         watch.warn(line)
     watch.say(f"{place}: {exchanged.what}")

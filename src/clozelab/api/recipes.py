@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from clozelab.api.texts import read_text
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.options import ModelLike, Place, Settings, Text, command, option
+from clozelab.options import Place, RecipeLike, Settings, Text, command, option
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
     from clozelab.contracts import Blocks, Plan
     from clozelab.pretraining.masks import Masked, TextBlocks
-
-RecipeLike = ModelLike  # one that was read already, or its name or file
 
 
 @dataclass(frozen=True)
@@ -32,37 +30,34 @@ class RecipeOptions:
         from clozelab.config import recipe as recipes
 
         if isinstance(recipe, str):
-            found = recipes.read(recipe, size=self.size, overrides=self.set)
+            changed = recipes.read(recipe, size=self.size, overrides=self.set)
         elif self.size is not None:
             raise UserError("size is for a recipe's name; read it at that size")
         else:
-            found = recipe.override(self.set)
+            changed = recipe.override(self.set)
         if watch is not None:
-            for line in found.warnings():
+            for line in changed.warnings():
                 watch.warn(line)
-        return found
+        return changed
 
 
 @command
 def read(recipe: RecipeLike, *, changes: RecipeOptions) -> Recipe:
-    """Read a recipe, by its name or from a TOML file.
-
-    Args:
-        recipe: a name or a TOML file
-    """
+    """Read a recipe, by its name or from a TOML file."""
     return changes.read(recipe)
 
 
 @command
 def diff(a: RecipeLike, b: RecipeLike) -> list[tuple[str, Any, Any]]:
-    """List what two recipes do differently: key, value in the first, value in the second.
+    """List what two recipes do differently.
+
+    Each difference is a key, the value in the first and the value in the second.
 
     Args:
-        a: a name or a TOML file
         b: another
     """
-    one = RecipeOptions()
-    return one.read(a).diff(one.read(b))
+    unchanged = RecipeOptions()
+    return unchanged.read(a).diff(unchanged.read(b))
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,6 @@ def mask(
     """See what a recipe hides in a text.
 
     Args:
-        recipe: a name or a TOML file
         text: the text, or - for standard input
         epoch: one epoch; several are shown without it
         corpus: take the tokenizer and the counts from this corpus
@@ -98,13 +92,13 @@ def mask(
     from clozelab.pretraining import masks
     from clozelab.text.store import Corpus
 
-    found = changes.read(recipe, watch)
+    changed = changes.read(recipe, watch)
     store = Corpus.open(corpus) if corpus else None
-    laid = masks.lay(read_text(text, "the text"), found, store)
-    copies = found.corruption.copies
+    laid = masks.lay(read_text(text, "the text"), changed, store)
+    copies = changed.corruption.copies
     epochs = [0, 1, copies] if copies > 1 else [0, 1, 2]
-    shown = masks.masked(laid, found, epochs=epochs if epoch is None else [epoch], seed=seed)
-    return MaskedText(found, masks.tokenizer_of(found, store), laid, tuple(shown))
+    masked = masks.masked(laid, changed, epochs=epochs if epoch is None else [epoch], seed=seed)
+    return MaskedText(changed, masks.tokenizer_of(changed, store), laid, tuple(masked))
 
 
 @dataclass(frozen=True)
@@ -133,7 +127,6 @@ def show_blocks(
     """See what a recipe's blocks look like, with pair labels.
 
     Args:
-        recipe: a name or a TOML file
         corpus: the corpus they are made from
         count: how many to show (3)
         number: the first to show (0)
@@ -146,10 +139,10 @@ def show_blocks(
     from clozelab.pretraining import masks
     from clozelab.text.store import Corpus
 
-    found = changes.read(recipe, watch)
+    changed = changes.read(recipe, watch)
     store = Corpus.open(corpus)
-    plan = masks.plan(found, store, split=part, epoch=epoch, seed=seed)
+    plan = masks.plan(changed, store, split=part, epoch=epoch, seed=seed)
     if not 0 <= number < len(plan):
         raise UserError(f"--number {number}: there are blocks 0 to {len(plan) - 1:,}")
     chosen = plan.blocks(np.arange(number, min(number + count, len(plan))))
-    return BlockSample(found, store.tokenizer, plan, chosen)
+    return BlockSample(changed, store.tokenizer, plan, chosen)

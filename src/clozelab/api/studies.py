@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.training import machine_of
-from clozelab.api.watching import View, Watch, err, resumable
+from clozelab.api.watching import View, Watch, resumable
 from clozelab.errors import UserError
-from clozelab.interrupts import Stopped
-from clozelab.options import Few, Place, Places, Settings, Text, command
+from clozelab.options import Data, Few, Overwrite, Place, Places, Settings, Text, command
 from clozelab.runs.directory import STUDY, Run
 from clozelab.runs.options import MachineOptions
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-
     from clozelab.reporting.document import Page
-    from clozelab.runs.events import Event
     from clozelab.studies.plan import StudyPlan
-    from clozelab.studies.run import StudyEvent
     from clozelab.studies.verdicts import Judgement
 
 PAUSE = 5  # seconds between two writings of a page that is followed
@@ -77,7 +71,7 @@ class Study:
 def study(
     name: Place | None = None,
     *,
-    data: Places = (),
+    data: Data = (),
     out: Place | None = None,
     plan: bool = False,
     budget: str | None = None,
@@ -100,7 +94,6 @@ def study(
 
     Args:
         name: a name or a TOML file; none lists the names
-        data (CORPUS[:WEIGHT]): a corpus; several are mixed by their size times their weight
         out (DIR): the study's folder; the same one goes on
         plan: show what would be run, and run nothing
         budget: 30m for all of it, or 300Mtok or 2000steps for each of its runs
@@ -120,7 +113,7 @@ def study(
         return studies.names()
     chosen = studies.read(name).narrowed(
         tasks=None if tasks is None else studies.tasks_of(tasks),
-        variants=[one for word in variants for one in word.split(",")] or None,
+        variants=[name for names in variants for name in names.split(",")] or None,
         seeds=seeds,
         overrides=changes.set,
         tuning=tune,
@@ -134,13 +127,13 @@ def study(
         raise UserError(f"study {name} needs --out DIR for what it makes; or say --plan")
     from clozelab.studies.run import follow
 
-    place, machine_ = None if out is None else Path(out), machine_of(machine)
-    made = _planned(request, machine_, place, at_once, watch)
-    watch.tell(made)
+    place, on_machine = None if out is None else Path(out), machine_of(machine)
+    planned = _planned(request, on_machine, place, at_once, watch)
+    watch.tell(planned)
     if plan or place is None:
-        return made
-    running = follow(made, place, machine=machine_, on=on, keep_models=keep_models)
-    _watch(running, made, place, watch)
+        return planned
+    running = follow(planned, place, machine=on_machine, on=on, keep_models=keep_models)
+    _watch(running, planned, place, watch)
     return Study(place)
 
 
@@ -150,16 +143,13 @@ def _planned(
     from clozelab.studies.plan import make_plan
 
     planning = make_plan(request, machine, out=place, at_once=at_once)
-    with err.status("planning", spinner="line"):
-        while True:
-            try:
-                watch.warn(next(planning).text)
-            except StopIteration as done:
-                plan: StudyPlan = done.value
-                return plan
+    with watch.bars(transient=True) as bars:
+        bars.add_task("planning", total=None, status="")
+        plan: StudyPlan = watch.follow(planning, lambda said: watch.warn(said.text))
+    return plan
 
 
-def _watch(running: Iterator[StudyEvent], plan: StudyPlan, place: Path, watch: Watch) -> None:
+def _watch(running: Any, plan: StudyPlan, place: Path, watch: Watch) -> None:
     """Draw what the cells tell, and write the page whenever a seed is done."""
     from clozelab.reporting.study import write_page
     from clozelab.studies.run import CellFinished, CellStarted
@@ -167,22 +157,23 @@ def _watch(running: Iterator[StudyEvent], plan: StudyPlan, place: Path, watch: W
     failed, cells = list[str](), plan.request.cells()
     with resumable(running), watch.bars() as bars:
         everything = bars.add_task("cells", total=len(cells), status="")
-        view = _Cell(bars, watch)
-        for event in running:
-            watch.tell(event)
+        view = View(bars, watch)
+
+        def show(event: Any) -> None:
             bars.update(everything, completed=_done(place))
             if isinstance(event, CellStarted):
                 watch.say(event.cell.name, style="bold")
             elif isinstance(event, CellFinished):
-                view.end()
+                view.clear()
                 if event.failed is not None:
                     failed.append(event.cell.name)
                     watch.warn(f"{event.cell.name} failed: {event.failed}")
-                bars.update(everything, completed=_done(place))
                 if event.seed_is_done:
                     write_page(place)
             else:
-                view.show(event.stage, event.event)
+                view.show_stage(event.event, event.stage)
+
+        watch.follow(running, show)
     write_page(place)
     watch.tell(Study(place))
     watch.say(f"{place / 'page.html'}: {_done(place)} of {len(cells)} cells")
@@ -198,47 +189,12 @@ def _done(place: Path) -> int:
     return len(Study(place).result()["cells"])
 
 
-class _Cell:
-    """The line of the running cell: its pretraining, then its tasks."""
-
-    def __init__(self, bars: Progress, watch: Watch) -> None:
-        self.bars, self.watch = bars, watch
-        self.view: View | None = None
-        self.heard = set[str]()
-
-    def show(self, stage: str, event: Event) -> None:
-        """Draw an event."""
-        from clozelab.runs.events import Began, Ended, Said
-
-        if isinstance(event, Ended):
-            self.end()
-            if not event.whole:
-                raise Stopped(
-                    "stopped, and saved; run the same command again to go on", signal=event.signal
-                )
-        elif isinstance(event, Said) and event.text in self.heard:
-            return  # what is so of the data is so in every cell
-        else:
-            self.heard |= {event.text} if isinstance(event, Said) else set()
-            if isinstance(event, Began):
-                self.watch.say(stage)
-            self.view = self.view or View(self.bars, self.watch)
-            self.view.show(event)
-
-    def end(self) -> None:
-        """Take the line away."""
-        task: TaskID | None = self.view.task if self.view else None
-        if task is not None:
-            self.bars.remove_task(task)
-        self.view = None
-
-
 @command
 def report(
     runs: Places,
     *,
     out: Place,
-    overwrite: bool = False,
+    overwrite: Overwrite = False,
     title: Text | None = None,
     follow: bool = False,
     watch: Watch,
@@ -248,14 +204,13 @@ def report(
     Args:
         runs: folders of runs and fine-tunings, or of such; or one study's
         out: PAGE.html, which needs nothing else, or .md
-        overwrite: replace the file if it is there
         title: of the page (Runs; a study's own)
         follow: write it anew every few seconds until they are done
     """
     from clozelab.files import check_output, write_text
     from clozelab.reporting.document import check
 
-    place, folders = Path(out), [Path(one) for one in runs]
+    place, folders = Path(out), [Path(run) for run in runs]
     check(place)
     check_output(place, overwrite=overwrite)
     page, what, going = _page(folders, title)
@@ -275,8 +230,20 @@ def report(
 
 def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
     """The page, what it is about, and whether any of that goes on."""
+    from clozelab.reporting import page, study
+    from clozelab.reporting.records import gather
+    from clozelab.studies import records
+
     try:
-        return _gathered(runs, title)
+        if len(runs) == 1 and (runs[0] / STUDY).is_file():
+            record = records.read(runs[0])
+            about = study.page(record)
+            what = f"a study, {len(record.cells)} of {record.planned} cells"
+            return replace(about, title=title or about.title), what, not record.ended
+        trained, tuned = gather(runs)
+        going = any(not run.done for run in trained)
+        what = f"{len(trained)} runs, {len(tuned)} fine-tunings"
+        return page.page(trained, tuned, title=title or "Runs"), what, going
     except UserError:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -285,19 +252,3 @@ def _page(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
             f"{', '.join(map(str, runs))}: the records there are damaged ({type(error).__name__}:"
             f" {error}); put back a copy, or leave them out"
         ) from error
-
-
-def _gathered(runs: list[Path], title: str | None) -> tuple[Page, str, bool]:
-    from clozelab.reporting import page, study
-    from clozelab.reporting.records import gather
-    from clozelab.studies import records
-
-    if len(runs) == 1 and (runs[0] / STUDY).is_file():
-        record = records.read(runs[0])
-        made = study.page(record)
-        what = f"a study, {len(record.cells)} of {record.planned} cells"
-        return replace(made, title=title or made.title), what, not record.ended
-    trained, tuned = gather(runs)
-    going = any(not run.done for run in trained)
-    what = f"{len(trained)} runs, {len(tuned)} fine-tunings"
-    return page.page(trained, tuned, title=title or "Runs"), what, going

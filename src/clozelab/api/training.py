@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from clozelab.api.recipes import RecipeLike, RecipeOptions
+from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
-from clozelab.options import Place, Places, command
+from clozelab.options import Data, ModelPlace, Place, RecipeLike, command
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -18,17 +18,23 @@ if TYPE_CHECKING:
     from clozelab.runs.machine import Machine
 
 
+Budget = Annotated[
+    str, "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes"
+]
+Shard = Annotated[bool, "share the weights out over processes, under torchrun"]
+
+
 @command
 def pretrain(
     recipe: RecipeLike | None = None,
     *,
-    data: Places = (),
+    data: Data = (),
     out: Place | None = None,
-    budget: str | None = None,
+    budget: Budget | None = None,
     seed: int | None = None,
     from_: Place | None = None,
     resume: Place | None = None,
-    shard: bool | None = None,
+    shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
     machine: MachineOptions,
@@ -37,14 +43,10 @@ def pretrain(
     """Train an encoder, or go on with a run.
 
     Args:
-        recipe: a name or a TOML file
-        data (CORPUS[:WEIGHT]): a corpus; several are mixed by their size times their weight
         out (DIR): the run's folder
-        budget: 20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes
         seed: of weights, order, masks and dropout (0)
         from_ (MODEL): begin with the weights of a run, a Hugging Face directory or a hub name
         resume (RUN): go on with this run, as it was started
-        shard: share the weights out over processes, under torchrun
     """
     on = machine_of(machine, shard=shard)
     if resume is not None:
@@ -62,20 +64,19 @@ def pretrain(
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
+    from clozelab.pretraining import pretrain as training
     from clozelab.pretraining import starting
-    from clozelab.pretraining.pretrain import pretrain as train
 
-    found, seed = changes.read(recipe, watch), seed or 0
+    read = changes.read(recipe, watch)
+    source: dict[str, Any] = {"data": data, "seed": seed or 0, "budget": budget}
     if from_ is None:
-        task = starting.fresh(found, data=data, seed=seed, budget=budget)
-    elif changes.size is not None or any(one.startswith("encoder.") for one in changes.set):
+        job = starting.fresh(read, **source)
+    elif changes.size is not None or any(change.startswith("encoder.") for change in changes.set):
         raise UserError("--from brings its own encoder: leave --size and --set encoder.… out")
     else:
-        shaped = any(one.startswith(("blocks.", "schedule.")) for one in changes.set)
-        task = starting.continued(found, from_, shaped=shaped, data=data, seed=seed, budget=budget)
-    place = Path(out)
-    follow_run(train(task, place, machine=on, saving=_saving(saving)), place, watch)
-    return Run(place)
+        shaped = any(change.startswith(("blocks.", "schedule.")) for change in changes.set)
+        job = starting.continued(read, from_, shaped=shaped, **source)
+    return _trained(training.pretrain, job, out, saving=saving, machine=on, watch=watch)
 
 
 @command
@@ -83,8 +84,8 @@ def resume(
     run: Place,
     *,
     recipe: RecipeLike | None = None,
-    data: Places = (),
-    shard: bool | None = None,
+    data: Data = (),
+    shard: Shard | None = None,
     saving: SaveOptions,
     machine: MachineOptions,
     watch: Watch,
@@ -95,41 +96,22 @@ def resume(
         run: the run, or its folder
         recipe: to be sure that it is the run's
         data (CORPUS[:WEIGHT]): where the corpora of the run are by now
-        shard: share the weights out over processes, under torchrun
     """
     own = None if recipe is None else RecipeOptions().read(recipe, watch)
     on = machine_of(machine, shard=shard)
     return _resumed(run, own, data=data, saving=saving, machine=on, watch=watch)
 
 
-def _resumed(
-    run: str,
-    recipe: Recipe | None,
-    *,
-    data: Places,
-    saving: SaveOptions,
-    machine: Machine,
-    watch: Watch,
-) -> Run:
-    from clozelab.pretraining import starting
-    from clozelab.pretraining.pretrain import resume as train
-
-    place = Path(run)
-    task = starting.resumed(place, recipe=recipe, data=data)
-    follow_run(train(task, place, machine=machine, saving=_saving(saving)), place, watch)
-    return Run(place)
-
-
 @command
 def distil(
-    teacher: Place,
+    teacher: ModelPlace,
     *,
     out: Place,
-    data: Places = (),
+    data: Data = (),
     recipe: RecipeLike = "distilbert",
-    budget: str | None = None,
+    budget: Budget | None = None,
     seed: int = 0,
-    shard: bool | None = None,
+    shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
     machine: MachineOptions,
@@ -138,19 +120,15 @@ def distil(
     """Train a student under a teacher.
 
     Args:
-        teacher: a run, a Hugging Face directory or a hub name
-        data (CORPUS[:WEIGHT]): a corpus; several are mixed by their size times their weight
         out (DIR): the run's folder
         recipe: of the student (distilbert)
-        budget: 20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes
         seed: of weights, order, masks and dropout (0)
-        shard: share the weights out over processes, under torchrun
     """
+    from clozelab.pretraining import pretrain as training
     from clozelab.pretraining import starting
-    from clozelab.pretraining.pretrain import pretrain as train
 
-    keys = [one.partition("=")[0] for one in changes.set]
-    task = starting.taught(
+    keys = [change.partition("=")[0] for change in changes.set]
+    job = starting.taught(
         changes.read(recipe, watch),
         teacher,
         data=data,
@@ -159,8 +137,26 @@ def distil(
         sized=changes.size is not None,
         own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
     )
-    place, on = Path(out), machine_of(machine, shard=shard)
-    follow_run(train(task, place, machine=on, saving=_saving(saving)), place, watch)
+    on = machine_of(machine, shard=shard)
+    return _trained(training.pretrain, job, out, saving=saving, machine=on, watch=watch)
+
+
+def _resumed(run: str, recipe: Recipe | None, *, data: Data, **options: Any) -> Run:
+    from clozelab.pretraining import pretrain as training
+    from clozelab.pretraining import starting
+
+    job = starting.resumed(Path(run), recipe=recipe, data=data)
+    return _trained(training.resume, job, run, **options)
+
+
+def _trained(
+    train: Any, job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch
+) -> Run:
+    """Train until the run ends; who says how often to save has it so, however long that takes."""
+    place = Path(out)
+    if saving.save_every is not None:
+        saving = replace(saving, max_seconds_between_saves=None)
+    follow_run(train(job, place, machine=machine, saving=saving), place, watch)
     return Run(place)
 
 
@@ -169,8 +165,3 @@ def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine
     from clozelab.runs.machine import Machine
 
     return Machine(**asdict(options), shard=shard)
-
-
-def _saving(saving: SaveOptions) -> SaveOptions:
-    """Who says how often to save has it so, however long that takes."""
-    return saving if saving.save_every is None else replace(saving, max_seconds_between_saves=None)

@@ -27,7 +27,7 @@ from clozelab.options import option
 
 if TYPE_CHECKING:
     from clozelab.runs.diagnostics import StepTimes
-    from clozelab.runs.events import Began, Evaluated, Event, Scored
+    from clozelab.runs.events import Began, Ended, Evaluated, Event, Scored
     from clozelab.training.loop import Step
 
 T = TypeVar("T")
@@ -81,34 +81,38 @@ class Watch:
         )
         return Progress(*columns or usual, console=err, disable=not shown, transient=transient)
 
+    def follow(self, work: Iterator[Any], show: Callable[[Any], None]) -> Any:
+        """Show each event of some work, and hand it on, until it is done; what it returns."""
+        while True:
+            try:
+                event = next(work)
+            except StopIteration as ended:
+                return ended.value
+            self.tell(event)
+            show(event)
+
     def drain(self, work: Generator[int | tuple[int, int], None, T], name: str, total: int) -> T:
         """Draw how far the work is until it is done; what it returns."""
         with self.bars(TextColumn("{task.description}"), BarColumn(), transient=True) as bars:
             task = bars.add_task(name, total=total)
-            while True:
-                try:
-                    event = next(work)
-                except StopIteration as ended:
-                    found: T = ended.value
-                    return found
-                self.tell(event)
-                done, total = event if isinstance(event, tuple) else (event, total)
-                bars.update(task, completed=done, total=total)
+
+            def show(event: int | tuple[int, int]) -> None:
+                done, all_of_it = event if isinstance(event, tuple) else (event, total)
+                bars.update(task, completed=done, total=all_of_it)
+
+            result: T = self.follow(work, show)
+            return result
 
 
 def follow_run(events: Iterator[Event], place: Path, watch: Watch) -> None:
     """Draw a run's events until it ends."""
     from clozelab.runs.diagnostics import SENTENCES
-    from clozelab.runs.events import Ended
 
     with watch.bars() as bars:
         view = View(bars, watch)
-        for event in events:
-            watch.tell(event)
-            if isinstance(event, Ended):
-                last = event
-            else:
-                view.show(event)
+        watch.follow(events, view.show)
+    last = view.ended
+    assert last is not None
     if not last.whole:
         raise Stopped(
             f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
@@ -116,9 +120,8 @@ def follow_run(events: Iterator[Event], place: Path, watch: Watch) -> None:
             signal=last.signal,
         )
     watch.say(f"{place}: {last.step:,} steps, {last.result.get('tokens', 0):,} tokens")
-    times = last.result.get("times", {}).items()
-    if times:
-        watch.say("time: " + ", ".join(f"{name} {spent:.1f} s" for name, spent in times))
+    if times := last.result.get("times"):
+        watch.say("time: " + ", ".join(f"{name} {spent:.1f} s" for name, spent in times.items()))
     if "limited_by" in last.result:
         word = last.result["limited_by"]
         watch.say(f"{word}-bound: {SENTENCES[word]}")
@@ -147,23 +150,31 @@ def resumable(running: Iterator[Any]) -> Iterator[None]:
 
 
 class View:
-    """One line of progress: loss, tokens a second, the device's share of its peak, the limit."""
+    """One line of progress: loss, tokens a second, the device's share of its peak, the limit.
+
+    Of several runs, one after another, each has the line while it goes; what was said of one is
+    not said again of the next, since what is so of the data is so in every run.
+    """
 
     def __init__(self, bars: Progress, watch: Watch) -> None:
         self.bars, self.watch = bars, watch
         self.task: TaskID | None = None
         self.spent: StepTimes | None = None
         self.began: Began | None = None
+        self.ended: Ended | None = None
+        self.warned = set[str]()
 
     def show(self, event: Event) -> None:
         """Draw an event."""
-        from clozelab.runs.events import Began, Evaluated, Refitted, Said, Scored
+        from clozelab.runs.events import Began, Ended, Evaluated, Refitted, Said, Scored
         from clozelab.training.loop import Step
 
         if isinstance(event, Began):
             self.begin(event)
         elif isinstance(event, Said):
-            self.watch.warn(event.text)
+            if event.text not in self.warned:
+                self.warned.add(event.text)
+                self.watch.warn(event.text)
         elif isinstance(event, Step):
             self.step(event)
         elif isinstance(event, Refitted):
@@ -173,10 +184,35 @@ class View:
             self.evaluated(event)
         elif isinstance(event, Scored):
             self.scored(event)
+        elif isinstance(event, Ended):
+            self.ended = event
+
+    def show_stage(self, event: Event, stage: str, *, name: bool = True) -> None:
+        """Draw an event of one of several runs, whose stage is named as it begins."""
+        from clozelab.runs.events import Began, Ended
+
+        if isinstance(event, Began) and name:
+            self.watch.say(stage)
+        self.show(event)
+        if isinstance(event, Ended):
+            self.clear()
+            if not event.whole:
+                raise Stopped(
+                    f"stopped after step {event.step:,} of {stage}, which is saved; run the same"
+                    " command again to go on",
+                    signal=event.signal,
+                )
+
+    def clear(self) -> None:
+        """Take the line of the last run away."""
+        if self.task is not None:
+            self.bars.remove_task(self.task)
+        self.task = None
 
     def begin(self, event: Began) -> None:
         """A run's first line, and its bar."""
-        self.began = event
+        self.clear()
+        self.began, self.spent = event, None
         done = f" ({event.first:,} done)" if event.first else ""
         self.watch.say(
             f"{event.name}: {event.parameters:,} parameters, {event.steps:,} steps{done},"
@@ -191,9 +227,10 @@ class View:
         from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, bottleneck
         from clozelab.runs.events import means
 
-        losses = " ".join(f"{name} {one['loss']:.3f}" for name, one in means(event.sums).items())
+        losses = " ".join(f"{name} {m['loss']:.3f}" for name, m in means(event.sums).items())
         # The first step compiles; recent steps count most.
-        keep = 0.0 if event.number - self._first() <= FIRST_TIMED else 0.9
+        first = self.began.first if self.began else 0
+        keep = 0.0 if event.number - first <= FIRST_TIMED else 0.9
         self.spent = (self.spent or StepTimes()).then(event, keep=keep)
         status = f"{losses} · {self.spent.speed:,.0f} tokens/s"
         if self.began is not None:
@@ -222,6 +259,3 @@ class View:
             for name, mean in means(event.sums).items()
         )
         self.watch.say(f"step {event.step:,}: held out {losses}")
-
-    def _first(self) -> int:
-        return self.began.first if self.began else 0

@@ -12,9 +12,8 @@ from rich.markup import escape
 from clozelab import registry
 from clozelab.cli.arguments import parser
 from clozelab.cli.commands import COMMANDS
-from clozelab.cli.console import err
+from clozelab.cli.console import err, flush, open_streams
 from clozelab.cli.endings import debugging, ending
-from clozelab.cli.streams import flush, open_streams
 from clozelab.errors import UserError
 from clozelab.interrupts import terminable
 

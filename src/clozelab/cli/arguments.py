@@ -94,7 +94,7 @@ def _argument(one: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]:
     if one.kind is bool:
         switch = "store_true" if one.default is False else argparse.BooleanOptionalAction
         return [one.flag], {**settings, "action": switch, "dest": one.name}
-    if one.metavar or one.counts:
+    if one.metavar or one.kind is int:
         settings["metavar"] = one.metavar or "N"
     if one.choices is not None:
         settings["choices"] = one.choices

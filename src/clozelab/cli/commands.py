@@ -1,69 +1,106 @@
-"""The commands: for each the function that does it, and what is printed of what comes back."""
+"""The commands: for each the function that does it, and the view of what comes back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
+import clozelab
 from clozelab.api import (
     benching,
     corpora,
     matrix,
     models,
+    predicting,
     probing,
     recipes,
     studies,
     tasks,
     training,
 )
-from clozelab.cli import demo, printing, shell
-
-
-def _nothing(result: Any, values: Mapping[str, Any]) -> None:
-    """Print nothing: what there is to say was said on standard error."""
+from clozelab.api.recipes import RecipeOptions
+from clozelab.api.watching import Watch
+from clozelab.cli import demo, shell
+from clozelab.cli.console import out
+from clozelab.options import Place, command
 
 
 @dataclass(frozen=True)
 class Command:
-    """One command."""
+    """One command. A view is a function of `views`, by name: it is imported when it is needed."""
 
     call: Callable[..., Any]  # a public function: its options are the command's
-    show: Callable[[Any, Mapping[str, Any]], None] = _nothing  # of its result and its options
+    view: str = ""  # what is printed of its result and its options
+    event_view: str = ""  # what is printed of an event while the work goes on
     required: tuple[str, ...] = ()  # options that Python may leave out
-    on_event: Callable[[Any], None] | None = None  # prints while the work goes on
 
     def run(self, values: Mapping[str, Any]) -> None:
         """Do it, and print what came out."""
-        events = {"on_event": self.on_event} if self.on_event else {}
-        self.show(self.call(**values, **events), values)
+        events = {"on_event": lambda event: self._print(self.event_view, event, values)}
+        result = self.call(**values, **events if self.event_view else {})
+        if self.view:
+            self._print(self.view, result, values)
+
+    def _print(self, view: str, result: Any, values: Mapping[str, Any]) -> None:
+        module, _, name = view.partition(".")
+        function = getattr(import_module(f"clozelab.cli.views.{module}"), name)
+        out.show(*function(result, values))
+
+
+@command
+def show(
+    recipe: Place | None = None, *, toml: bool = False, changes: RecipeOptions, watch: Watch
+) -> Any:
+    """Show a recipe resolved, with its parts and their parameters.
+
+    Args:
+        recipe: a name or a TOML file; none lists the names
+        toml: print it as a complete recipe file
+    """
+    return None if recipe is None else changes.read(recipe, watch)
+
+
+@command
+def version() -> None:
+    """Tell what is installed here, as a report of a fault should say."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+    from platform import python_version
+
+    try:
+        torch = installed("torch")  # without importing it, which takes seconds
+    except PackageNotFoundError:
+        torch = "not installed"
+    out.show(f"clozelab {clozelab.__version__}, Python {python_version()}, torch {torch}")
 
 
 COMMANDS: dict[str, Command] = {
-    "corpus build": Command(corpora.build_corpus, printing.corpus),
-    "corpus show": Command(printing.corpus_show),
-    "corpus check": Command(printing.corpus_check),
-    "show": Command(printing.show),
-    "diff": Command(printing.diff),
-    "mask": Command(recipes.mask, printing.masks),
-    "blocks": Command(recipes.show_blocks, printing.blocks),
+    "corpus build": Command(corpora.build_corpus, "corpora.built"),
+    "corpus show": Command(corpora.show_corpus, "corpora.summary"),
+    "corpus check": Command(corpora.check_corpus, "corpora.checked"),
+    "show": Command(show, "recipes.shown"),
+    "diff": Command(recipes.diff, "recipes.difference"),
+    "mask": Command(recipes.mask, "blocks.masks"),
+    "blocks": Command(recipes.show_blocks, "blocks.blocks"),
     "pretrain": Command(training.pretrain),
     "distil": Command(training.distil),
-    "evaluate": Command(tasks.evaluate, printing.measured),
-    "matrix": Command(matrix.matrix, printing.matrix),
-    "probe": Command(probing.probe, printing.probes),
-    "tasks": Command(printing.tasks),
-    "finetune": Command(tasks.finetune, printing.tuned),
-    "predict": Command(tasks.predict, printing.predictions),
-    "answer": Command(tasks.answer, printing.answer),
-    "study": Command(studies.study, printing.study, on_event=printing.study_event),
+    "evaluate": Command(tasks.evaluate, "tasks.measured"),
+    "matrix": Command(matrix.matrix, "matrix.matrix"),
+    "probe": Command(probing.probe, "probes.probes"),
+    "tasks": Command(tasks.tasks, "tasks.known"),
+    "finetune": Command(tasks.finetune, "tasks.tuned"),
+    "predict": Command(predicting.predict, "models.predictions"),
+    "answer": Command(predicting.answer, "models.answer"),
+    "study": Command(studies.study, "studies.study", "studies.event"),
     "export": Command(models.export),
     "import": Command(models.import_model),
-    "fill": Command(models.fill, printing.filled),
+    "fill": Command(models.fill, "models.filled"),
     "embed": Command(models.embed, required=("out",)),
     "report": Command(studies.report),
-    "bench": Command(benching.bench, printing.bench),
+    "bench": Command(benching.bench, "bench.measured"),
     "demo": Command(demo.demo),
     "completion": Command(shell.completion),
-    "version": Command(printing.version),
+    "version": Command(version),
 }

@@ -71,7 +71,7 @@ def _pretrain(place: Path, corpus: Path, budget: str) -> None:
 
 def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     """Held-out losses beside what guessing by frequency costs."""
-    from clozelab.cli.views.corpora import entropy
+    from clozelab.api.corpora import entropy
     from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clozelab.training.schedule import Schedule
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-Device = Annotated[str, OneOf("cpu", "cuda")]
+Device = Annotated[str, OneOf("cpu", "cuda"), "where to compute (a GPU, if there is one)"]
 
 
 @dataclass(frozen=True)

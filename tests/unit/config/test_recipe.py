@@ -395,22 +395,22 @@ def test_every_value_is_written_so_that_toml_reads_it_back(value: object) -> Non
     assert tomllib.loads(f"value = {written(value)}")["value"] == value
 
 
-def rendered(thing: object) -> str:
+def rendered(*things: object) -> str:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(thing)
+    console.print(*things)
     return console.export_text()
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_recipe_can_be_shown(name: str) -> None:
     recipe = read(name)
-    text = rendered(report.show(recipe))
+    text = rendered(report.resolved(recipe))
     assert recipe.title in text
     assert f"{sum(recipe.parameters().values()):,}" in text
 
 
 def test_show_says_what_a_step_holds() -> None:
-    text = rendered(report.show(read("bert")))
+    text = rendered(report.resolved(read("bert")))
     for words in (
         "110,106,428",
         "up to 32,768 (length 128, 90% of the steps)",
@@ -421,11 +421,11 @@ def test_show_says_what_a_step_holds() -> None:
 
 
 def test_difference_is_shown_as_a_table() -> None:
-    text = rendered(report.difference(read("bert"), read("roberta")))
+    text = rendered(*report.difference(read("bert").diff("roberta"), {"a": "bert", "b": "roberta"}))
     for words in ("blocks.use", '"segment_pair"', '"full_sentences"', "[0.9, 0.98]"):
         assert words in text
     assert "encoder.layers" not in text
-    assert "the same" in rendered(report.difference(read("bert"), read("bert")))
+    assert "the same" in rendered(*report.difference([], {"a": "bert", "b": "bert"}))
 
 
 def test_a_recipe_is_read_and_shown_without_torch() -> None:

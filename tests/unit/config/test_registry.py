@@ -80,7 +80,7 @@ class _Point:
 def test_an_installed_package_is_asked_for_what_clozelab_has_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [_Point()])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [_Point()])
     assert read("bert", overrides=["masking.use=each_nth"]).masking.n == 7  # type: ignore[attr-defined]
     assert parse(RECIPE, "recorded.toml").masking.n == 5  # type: ignore[attr-defined]
 
@@ -99,7 +99,7 @@ def test_an_installed_package_that_is_broken_is_named_where_a_part_is_missing(
 ) -> None:
     broken = _Point()
     broken.value = "broken"
-    monkeypatch.setattr(registry, "entry_points", lambda group: [broken])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [broken])
     assert read("bert")
     with pytest.raises(UserError, match="entry point tests: ImportError: no such thing"):
         read("bert", overrides=["masking.use=each_nth"])

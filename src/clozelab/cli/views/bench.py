@@ -2,74 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.cli.views import Values, or_dash
+
 # Names and widths: 79 columns in all, the gaps included.
 _COLUMNS = {
-    "": 21,
-    "tokens/s": 9,
-    "of peak": 7,
-    "GiB": 5,
-    "first step": 10,
-    "feed": 5,
-    "faster": 7,
-    "memory": 7,
+    **{"": 21, "tokens/s": 9, "of peak": 7, "GiB": 5},
+    **{"first step": 10, "feed": 5, "faster": 7, "memory": 7},
 }
 
 
-def table(record: Mapping[str, Any]) -> RenderableType:
+def measured(record: Values, values: Values) -> Iterator[RenderableType]:
     """Every row of a record, and where it was measured."""
-    parts: list[RenderableType] = []
     for number, row in enumerate(record["rows"]):
-        parts += [Text(), *_lines(row, first=not number)]
-    return Group(*parts[1:], Text(), Text(_where(record["machine"]), style="dim"))
+        if number:
+            yield Text()
+        yield Text(_workload(row["what"]), style="bold")
+        yield _contenders(row, header=not number)
+        yield from (Text(note, style="yellow") for note in row["notes"])
+    yield Text()
+    yield Text(_machine(record["machine"]), style="dim")
 
 
-def _lines(row: Mapping[str, Any], *, first: bool) -> Iterator[RenderableType]:
-    what = row["what"]
-    yield Text(
+def _workload(what: Values) -> str:
+    return (
         f"{what['recipe']} {what['size']}, {what['sequences']:,} × {what['length']} tokens,"
         f" dropout {what['dropout']:g}, {what['precision']}, {what['parameters'] / 1e6:.1f} M"
-        " parameters",
-        style="bold",
+        " parameters"
     )
-    made = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+
+
+def _contenders(row: Values, *, header: bool) -> Table:
+    lines = Table(
+        box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim", show_header=header
+    )
     for name, width in _COLUMNS.items():
-        made.add_column(name, justify="right" if name else "left", min_width=width, no_wrap=True)
-    for name, one in {"clozelab": row["clozelab"], **row["peers"]}.items():
-        ratio = one.get("ratio", {})
-        made.add_row(
+        lines.add_column(name, justify="right" if name else "left", min_width=width, no_wrap=True)
+    for name, result in {"clozelab": row["clozelab"], **row["peers"]}.items():
+        ratio = result.get("ratio", {})
+        lines.add_row(
             name,
-            f"{one['tokens_a_second']:,.0f}",
-            f"{one['useful_share']:.0%}",
-            _told(one["peak_memory_gib"], "{:.1f}"),
-            f"{one['first_step_seconds']:.1f} s",
-            _told(one.get("feed_share"), "{:.0%}"),
-            _told(ratio.get("speed"), "{:.2f} ×"),
-            _told(ratio.get("memory"), "{:.2f} ×"),
+            f"{result['tokens_a_second']:,.0f}",
+            f"{result['useful_share']:.0%}",
+            or_dash(result["peak_memory_gib"], "{:.1f}"),
+            f"{result['first_step_seconds']:.1f} s",
+            or_dash(result.get("feed_share"), "{:.0%}"),
+            or_dash(ratio.get("speed"), "{:.2f} ×"),
+            or_dash(ratio.get("memory"), "{:.2f} ×"),
         )
-    made.show_header = first
-    yield made
-    for note in row["notes"]:
-        yield Text(note, style="yellow")
+    return lines
 
 
-def _told(value: float | None, form: str) -> str:
-    return "–" if value is None else form.format(value)
-
-
-def _where(machine: Mapping[str, Any]) -> str:
+def _machine(machine: Values) -> str:
     """The machine, what it ran, and which state of the code."""
-    device = machine.get("gpu") or f"CPU, {machine.get('threads')} threads"
-    told = [str(device), f"torch {machine['torch']}"]
-    if "transformers" in machine:
-        told.append(f"transformers {machine['transformers']}")
-    whole = str(machine.get("commit", ""))
-    if whole:
-        told.append(f"commit {whole[:7]}" + (", changed since" if "dirty" in whole else ""))
-    return " · ".join([*told, f"clozelab {machine['clozelab']}"])
+    words: list[Any] = [machine.get("gpu") or f"CPU, {machine.get('threads')} threads"]
+    words += [f"{name} {machine[name]}" for name in ("torch", "transformers") if name in machine]
+    if commit := str(machine.get("commit", "")):
+        words.append(f"commit {commit[:7]}" + (", changed since" if "dirty" in commit else ""))
+    return " · ".join([*words, f"clozelab {machine['clozelab']}"])

@@ -1,59 +1,184 @@
-"""Blocks as something to look at: their text, segments and pair labels."""
+"""Blocks as something to look at: their text, segments, pair labels, and what is hidden in them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from clozelab.cli.views.masks import show_piece
+from clozelab.cli.views import Values
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Blocks, Mark, Plan
+from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark, Plan
 
+if TYPE_CHECKING:
+    from clozelab.api.recipes import BlockSample, MaskedText
+    from clozelab.pretraining.masks import Masked
+
+_STYLES = {
+    Corrupted.MASK: "white on blue",
+    Corrupted.RANDOM: "bold red",
+    Corrupted.SAME: "bold green",
+}
+_UNITS = {  # what a kind of unit is called, and how a corpus comes to know it
+    "phrase": ("phrases", "a --corpus built with --phrases"),
+    "entity": ("names", "a --corpus built with --entities"),
+}
+_SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _SEGMENTS = ("cyan", "yellow", "magenta")
-_SAMPLE = 1000
+_SAMPLE = 1000  # blocks, of which the mean length is computed
 
 
-def summary(plan: Plan, recipe: Recipe) -> RenderableType:
+def masks(result: MaskedText, values: Values) -> Iterator[RenderableType]:
+    """What is hidden in each epoch, in colour."""
+    yield _legend(result.recipe)
+    yield from _known(result)
+    for masked in result.epochs:
+        name, copies = f"epoch {masked.epoch}", result.recipe.corruption.copies
+        if copies:
+            name += f", copy {result.recipe.corruption.copy(masked.epoch)} of {copies}"
+        yield Text()
+        yield _epoch(result, masked, name=name)
+
+
+def blocks(result: BlockSample, values: Values) -> Iterator[RenderableType]:
+    """Blocks, with their pair labels, and what the whole pass has."""
+    yield from _pass(result.plan, result.recipe)
+    yield Text()
+    drawn = result.blocks
+    for row in range(len(drawn)):
+        head = f"block {drawn.numbers[row]:,}: {drawn.lengths[row]} tokens"
+        if drawn.labels is not None:
+            ordered = "order" in type(result.recipe.blocks).provides
+            names = ("in order", "swapped") if ordered else ("the next segment", "a random segment")
+            head += f", {names[int(drawn.labels[row])]}"
+        if drawn.reverse is not None and drawn.reverse[row]:
+            head += ", read from its end"
+        yield Group(Text(head, style="bold"), _text(drawn, row, result.tokenizer), Text())
+
+
+def _epoch(result: MaskedText, masked: Masked, *, name: str) -> Group:
+    """One epoch of masks over some blocks."""
+    drawn, hidden = result.laid.blocks, masked.hidden
+    free = int((~drawn.fixed).sum())
+    spans = f"{len(hidden.spans)} span{'s' * (len(hidden.spans) != 1)}"
+    head = f"{name}: {len(hidden.positions)} of {free} tokens in {spans}"
+    segmented = getattr(result.recipe.masking, "words", "tokenizer") == "segmenter"
+    words = (drawn.marks & (Mark.SEGMENT if segmented else Mark.WORD)) != 0
+    gaps = _gaps(drawn, words, masked.joined)
+    lines = [_block(drawn, row, masked, result.tokenizer, gaps) for row in range(len(drawn))]
+    if masked.levels:
+        levels = zip(masked.levels, lines, strict=True)
+        lines = [Text(f"{level}: ") + line for level, line in levels]
+    return Group(Text(head, style="bold"), *lines)
+
+
+def _known(result: MaskedText) -> Iterator[Text]:
+    """The phrases and names of a text that a recipe would hide whole, a line for each kind."""
+    drawn, units = result.laid.blocks, result.laid.units
+    words = (drawn.marks & Mark.WORD) != 0
+    gaps = _gaps(drawn, words, np.ones_like(words))
+    for kind in getattr(result.recipe.masking, "units", ()):
+        if kind not in _UNITS:
+            continue
+        name, remedy = _UNITS[kind]
+        texts = [
+            "".join(
+                gaps[at] * (at > first) + _piece(result.tokenizer, int(drawn.ids[at]))
+                for at in range(first, stop)
+                if not drawn.fixed[at]
+            )
+            for first, stop in units.get(kind, np.zeros((0, 2), dtype=np.int64)).tolist()
+        ]
+        nothing = "none" if kind in units else f"none: it takes {remedy}"
+        yield Text(f"{name} known in this text: {',  '.join(texts) or nothing}")
+
+
+def _legend(recipe: Recipe) -> Text:
+    """What the signs mean."""
+    if recipe.masking.provides >= {"order_of_prediction"}:
+        return Text("⟦predicted₁⟧ in the order of the small numbers; the input is left as it is")
+    if not recipe.masking.provides:
+        return Text("nothing is hidden: the objective predicts every token")
+    return Text.assemble(
+        ("⟦hidden⟧", _STYLES[Corrupted.MASK]),
+        "  ",
+        ("⟦word→random⟧", _STYLES[Corrupted.RANDOM]),
+        "  ",
+        ("⟦=kept⟧", _STYLES[Corrupted.SAME]),
+        "  ⟦ ⟧ a span   · between the pieces of a word",
+        "   ‿ between the words of a unit" if hasattr(recipe.masking, "levels") else "",
+    )
+
+
+def _gaps(blocks: Blocks, words: Bools, joined: Bools) -> list[str]:
+    """[N] what stands before each token: a space, or a sign where it goes with its neighbour."""
+    signs = np.where(words, np.where(joined, "‿", " "), "·")
+    signs[blocks.fixed] = " "
+    signs[1:][blocks.fixed[:-1]] = " "
+    return [str(sign) for sign in signs]
+
+
+def _block(blocks: Blocks, row: int, masked: Masked, tokenizer: Tokenizer, gaps: list[str]) -> Text:
+    hidden, corrupted = masked.hidden, masked.corrupted
+    first, stop = int(blocks.starts[row]), int(blocks.starts[row + 1])
+    begin, end = set(hidden.spans[:, 0].tolist()), set(hidden.spans[:, 1].tolist())
+    places = {int(at): number for number, at in enumerate(hidden.positions)}
+    ranks = _ranks(hidden)
+    line = Text()
+    for at in range(first, stop):
+        if at > first:
+            inside = at in places and at not in begin
+            line.append(gaps[at], style=line.spans[-1].style if inside else "dim")
+        piece = _piece(tokenizer, int(blocks.ids[at]))
+        if at not in places:
+            line.append(piece, style="dim" if blocks.fixed[at] else "")
+            continue
+        ordered = hidden.order is not None
+        decision = Corrupted.MASK if ordered else int(corrupted.decisions[places[at]])
+        if decision == Corrupted.RANDOM:
+            piece = f"{piece}→{_piece(tokenizer, int(corrupted.ids[at]))}"
+        elif decision == Corrupted.SAME:
+            piece = f"={piece}"
+        piece += str(ranks[at]).translate(_SUBSCRIPTS) if at in ranks else ""
+        piece = ("⟦" if at in begin else "") + piece + ("⟧" if at + 1 in end else "")
+        line.append(piece, style=_STYLES[decision])
+    return line
+
+
+def _ranks(hidden: Hidden) -> dict[int, int]:
+    """The order in which positions are predicted, from 1, where there is one."""
+    if hidden.order is None:
+        return {}
+    order = np.argsort(hidden.order[hidden.positions], kind="stable")
+    return {int(hidden.positions[at]): rank + 1 for rank, at in enumerate(order)}
+
+
+def _piece(tokenizer: Tokenizer, number: int) -> str:
+    """A token as a reader would write it: without signs of continuation or space."""
+    piece = tokenizer.id_to_token(number) or "?"
+    if tokenizer.decoder is not None and not piece.startswith(("[", "<")):
+        decoded = tokenizer.decode([number], skip_special_tokens=False)
+        piece = decoded if decoded.strip() and "�" not in decoded else piece
+    return piece.removeprefix("##").removesuffix("</w>").replace("▁", "").strip() or "␣"
+
+
+def _pass(plan: Plan, recipe: Recipe) -> Iterator[Text]:
     """How many blocks a pass has, how full they are, and what was skipped or forced."""
     count = len(plan)
     step = max(count // _SAMPLE, 1)
     sample = plan.blocks(np.arange(0, count, step))
-    mean = float(sample.lengths.mean())
-    name = recipe.tables()["blocks"]["use"]
-    lines = [
-        Text.assemble(
-            (f"{recipe.name}: {name}", "bold"), f", {count:,} block{'s' * (count != 1)} in a pass"
-        ),
-        Text(
-            f"mean {mean:.1f} tokens, longest {int(sample.lengths.max())}"
-            + (f" (of {len(sample):,} sampled)" if step > 1 else "")
-        ),
-    ]
+    kind = recipe.tables()["blocks"]["use"]
+    size = f", {count:,} block{'s' * (count != 1)} in a pass"
+    yield Text.assemble((f"{recipe.name}: {kind}", "bold"), size)
+    of = f" (of {len(sample):,} sampled)" if step > 1 else ""
+    yield Text(f"mean {sample.lengths.mean():.1f} tokens, longest {sample.lengths.max()}{of}")
     for what, number in plan.notes.items():
         if what != "blocks" and number:
-            lines.append(Text(f"{what}: {number:,}" if number >= 1 else f"{what}: {number:.1%}"))
-    return Group(*lines)
-
-
-def listed(blocks: Blocks, recipe: Recipe, tokenizer: Tokenizer) -> RenderableType:
-    """Some blocks, one after another."""
-    parts: list[RenderableType] = []
-    for row in range(len(blocks)):
-        head = f"block {blocks.numbers[row]:,}: {blocks.lengths[row]} tokens"
-        if blocks.labels is not None:
-            head += f", {_label(recipe, int(blocks.labels[row]))}"
-        if blocks.reverse is not None and blocks.reverse[row]:
-            head += ", read from its end"
-        parts += [Text(head, style="bold"), _text(blocks, row, tokenizer), Text()]
-    return Group(*parts)
-
-
-def _label(recipe: Recipe, label: int) -> str:
-    if "order" in type(recipe.blocks).provides:
-        return ("in order", "swapped")[label]
-    return ("the next segment", "a random segment")[label]
+            yield Text(f"{what}: {number:,}" if number >= 1 else f"{what}: {number:.1%}")
 
 
 def _text(blocks: Blocks, row: int, tokenizer: Tokenizer) -> Text:
@@ -62,5 +187,5 @@ def _text(blocks: Blocks, row: int, tokenizer: Tokenizer) -> Text:
         if line and (blocks.marks[at] & Mark.WORD or blocks.fixed[at]):
             line.append(" ")
         style = "dim" if blocks.fixed[at] else _SEGMENTS[int(blocks.segments[at])]
-        line.append(show_piece(tokenizer, int(blocks.ids[at])), style=style)
+        line.append(_piece(tokenizer, int(blocks.ids[at])), style=style)
     return line

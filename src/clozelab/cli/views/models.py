@@ -1,41 +1,81 @@
-"""What a trained model says, as something to look at: guesses for blanks."""
+"""What a model says, as something to look at: guesses for blanks, predictions, answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.cli.console import out
+from clozelab.cli.views import Values
 
-class Guess(Protocol):
-    """A token and its chance."""
+if TYPE_CHECKING:
+    from clozelab.api.predicting import PassageAnswer, Predictions
+    from clozelab.models.fill import Filled
 
-    @property
-    def token(self) -> str:
-        """As a reader would write it."""
-        ...
-
-    @property
-    def probability(self) -> float:
-        """From 0 to 1."""
-        ...
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_AROUND = 300  # characters of a passage on either side of its answer
 
 
-def filled(blanks: Sequence[Sequence[Guess]], parts: Sequence[str]) -> RenderableType:
+def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
     """The guesses for every blank, and the text with the best put in: every second part."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("blank", justify="right")
-    table.add_column("token")
-    table.add_column("probability", justify="right")
-    for number, guesses in enumerate(blanks, start=1):
+    lines = Table(box=None, pad_edge=False)
+    for name in ("blank", "token", "probability"):
+        lines.add_column(name, justify="left" if name == "token" else "right")
+    for number, guesses in enumerate(result.blanks, start=1):
         for rank, guess in enumerate(guesses):
             name = "" if rank else str(number)
-            table.add_row(name, Text(guess.token), f"{guess.probability:.2%}")
-        table.add_section()
-    line = Text()
-    for number, part in enumerate(parts):
-        line.append(part, style="bold green" if number % 2 else "")
-    return Group(table, Text(), line)
+            lines.add_row(name, Text(guess.token), f"{guess.probability:.2%}")
+        lines.add_section()
+    text = Text()
+    for number, part in enumerate(result.parts):
+        text.append(part, style="bold green" if number % 2 else "")
+    yield Group(lines, Text(), text)
+
+
+def predictions(result: Predictions, values: Values) -> Iterator[RenderableType]:
+    """Predictions as a table for people, as lines for other programs."""
+    if "out" in values:
+        return
+    if out.is_terminal and not values.get("json"):
+        yield for_people(result)
+    else:
+        yield from result.lines(as_json=bool(values.get("json")))
+
+
+def for_people(result: Predictions) -> Table:
+    """A row a prediction, numbers below one another."""
+    lines = Table.grid(padding=(0, 2))
+    for example, prediction in zip(result.examples, result, strict=True):
+        if (styled := result.kind.styled(example, prediction)) is not None:
+            lines.add_row(Text.assemble(*styled))
+            continue
+        head, *others = result.kind.fields(example, prediction) or [""]
+        numeric = _NUMBER.fullmatch(head) is not None
+        first = Text(head, style="bold", justify="right" if numeric else "left")
+        lines.add_row(first, *map(Text, others))
+    return lines
+
+
+def answer(result: PassageAnswer, values: Values) -> Iterator[RenderableType]:
+    """The answer, its place in the passage, and its rivals."""
+    span, passage = result.span, result.passage
+    first = Text(span.text, style="bold green")
+    if not span.text:
+        first = Text("the passage does not say", style="yellow")
+    begin = span.best[0].start if span.best else 0
+    end = begin + len(span.text)
+    left, right = max(0, begin - _AROUND), min(len(passage), end + _AROUND)
+    around = Text("… " if left else "", style="dim")
+    around.append(passage[left:begin])
+    around.append(passage[begin:end], style="bold green not dim")
+    around.append(passage[end:right])
+    around.append(" …" if right < len(passage) else "")
+    rivals = Table.grid(padding=(0, 2))
+    for rival in span.best[: result.top]:
+        rivals.add_row(Text(f"{rival.probability:6.1%}"), Text(rival.text))
+    yield Group(first, Text(), around, Text(), rivals)

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.cli.views import Values, or_dash, table
 from clozelab.scoring.probe import Probes
 
 
-def table(found: Probes) -> Table:
+def probes(result: Probes, values: Values) -> Iterator[Table]:
     """A row for each metric of each task; ± is the standard error over the scored examples."""
-    lines = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("task", "metric"):
-        lines.add_column(column)
-    for column in ("score", "± s.e.", "examples", "layer"):
-        lines.add_column(column, justify="right")
-    layers = [one.layer for one in found.results[0].layers]
-    for layer in layers if len(layers) > 1 else ():
-        lines.add_column(str(layer), justify="right")
-    for one in found.results:
-        for number, metric in enumerate(one.metrics):
-            error = one.errors.get(metric)
+    layers = [str(each.layer) for each in result.results[0].layers]
+    by_layer = layers if len(layers) > 1 else []
+    lines = table("task", "metric", right=("score", "± s.e.", "examples", "layer", *by_layer))
+    for task in result.results:
+        for number, metric in enumerate(task.metrics):
             row = [
-                Text("" if number else one.task),
+                Text("" if number else task.task),
                 Text(metric.replace("_", " ")),
-                Text(f"{one.scores[metric]:.2f}", style="bold"),
-                Text("–" if error is None else f"{error:.2f}"),
-                Text(f"{one.scored:,}"),
-                Text(str(one.layer)),
+                Text(f"{task.scores[metric]:.2f}", style="bold"),
+                Text(or_dash(task.errors.get(metric), "{:.2f}")),
+                Text(f"{task.scored:,}"),
+                Text(str(task.layer)),
             ]
-            for each in one.layers if len(layers) > 1 else ():
-                style = "bold" if each.layer == one.layer else ""
+            for each in task.layers if by_layer else ():
+                style = "bold" if each.layer == task.layer else ""
                 row.append(Text(f"{each.scores[metric]:.1f}", style=style))
             lines.add_row(*row)
-    return lines
+    yield lines

@@ -2,100 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-from rich.console import Group
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clozelab.api.studies import Study
+from clozelab.cli.views import Values, or_dash, table
+from clozelab.studies import spec as specs
+from clozelab.studies.plan import StudyPlan
 from clozelab.studies.spec import StudySpec
 
 
-def table(studies: Iterable[StudySpec]) -> Table:
-    """Name, title, whose table it is, and how many variants it has."""
-    found = Table(box=None, pad_edge=False)
-    for column in ("study", "title", "paper"):
-        found.add_column(column)
-    found.add_column("variants", justify="right")
-    for study in studies:
-        paper = f"{study.paper.name}, {study.paper.source}"
-        found.add_row(study.name, study.title, paper, str(len(study.variants)))
-    return found
+def study(result: Any, values: Values) -> Iterator[RenderableType]:
+    """The studies there are, or what one compares; what it came to was printed when it was done."""
+    if isinstance(result, list):
+        lines = table("study", "title", "paper", right=("variants",))
+        for one in map(specs.read, result):
+            paper = f"{one.paper.name}, {one.paper.source}"
+            lines.add_row(one.name, one.title, paper, str(len(one.variants)))
+        yield lines
+    elif isinstance(result, StudySpec):
+        yield from _described(result)
 
 
-def described(study: StudySpec) -> Group:
+def event(event: Any, values: Values) -> Iterator[RenderableType]:
+    """The plan before the first cell, the scores after the last."""
+    if isinstance(event, StudyPlan):
+        yield from _planned(event.request.study, event.as_json())
+    elif isinstance(event, Study) and event.result()["cells"]:
+        yield scores(specs.read(event.path / "study.toml"), event.result()["cells"])
+
+
+def _described(spec: StudySpec) -> Iterator[RenderableType]:
     """What a study compares, before it is known on which text."""
-    lines = Table(box=None, pad_edge=False)
-    for column in ("variant", "what it is", "what it changes"):
-        lines.add_column(column)
-    for variant in study.variants:
+    lines = table("variant", "what it is", "what it changes")
+    for variant in spec.variants:
         words = [f"recipe {variant.recipe}"] if variant.recipe else []
         words += [f"taught by {variant.teacher}"] if variant.teacher else []
         lines.add_row(variant.name, variant.says, ", ".join([*words, *variant.set]) or "nothing")
-    return Group(
-        Text(study.title, style="bold"),
-        study.question,
-        "",
-        lines,
-        "",
-        _cells(study, len(study.variants) * study.seeds),
-        "give --data CORPUS, and --budget, to see how long each would train",
-    )
+    yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
+    yield Text(_cells(spec, len(spec.variants) * spec.seeds))
+    yield Text("give --data CORPUS, and --budget, to see how long each would train")
 
 
-def plan(study: StudySpec, told: Mapping[str, Any]) -> Group:
+def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     """What each variant's cells do, and how long all of it should take."""
-    lines = Table(box=None, pad_edge=False)
-    lines.add_column("variant")
-    lines.add_column("what it is")
-    for column in ("steps", "tokens", "minutes a cell"):
-        lines.add_column(column, justify="right")
-    seconds = {cell["variant"]: cell["predicted_seconds"] for cell in told["cells"]}
-    for variant in study.variants:
+    lines = table("variant", "what it is", right=("steps", "tokens", "minutes a cell"))
+    seconds = {cell["variant"]: cell["predicted_seconds"] for cell in plan["cells"]}
+    for variant in spec.variants:
         name = variant.name
-        if name in told["cannot"]:
-            lines.add_row(name, f"cannot be run: {told['cannot'][name]}", "–", "–", "–")
+        if name in plan["cannot"]:
+            lines.add_row(name, f"cannot be run: {plan['cannot'][name]}", "–", "–", "–")
             continue
-        steps = told["steps"][name]
-        tokens = steps * told["paces"][name]["tokens_a_step"]
-        lines.add_row(
-            name, variant.says, f"{steps:,}", f"{tokens / 1e6:,.2f} M", _minutes(seconds[name])
-        )
-    known = [one["predicted_seconds"] for one in told["cells"]]
-    total = None if None in known else sum(known)
-    ends = [_cells(study, len(told["cells"])), f"equal {told['equal']} for each cell"]
-    ends += [f"about {_minutes(total)} minutes of the device"] if total is not None else []
-    return Group(Text(study.title, style="bold"), study.question, "", lines, "", *ends)
+        steps = plan["steps"][name]
+        tokens = f"{steps * plan['paces'][name]['tokens_a_step'] / 1e6:,.2f} M"
+        lines.add_row(name, variant.says, f"{steps:,}", tokens, _minutes(seconds[name]))
+    yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
+    yield Text(_cells(spec, len(plan["cells"])))
+    yield Text(f"equal {plan['equal']} for each cell")
+    times = [cell["predicted_seconds"] for cell in plan["cells"]]
+    if None not in times:
+        yield Text(f"about {_minutes(sum(times))} minutes of the device")
 
 
-def scores(study: StudySpec, result: Mapping[str, Any]) -> Table:
+def scores(spec: StudySpec, cells: Sequence[Values]) -> Table:
     """The mean of every score over the seeds of each variant, as far as they are done."""
-    names = list(dict.fromkeys(name for cell in result["cells"] for name in cell["scores"]))
-    found = Table(box=None, pad_edge=False)
-    found.add_column("variant")
-    for name in names:
-        found.add_column(name, justify="right")
-    found.add_column("seeds", justify="right")
-    for variant in study.variants:
-        cells = [one for one in result["cells"] if one["variant"] == variant.name]
-        row, most = [], 0 if names else len(cells)
-        for name in names:
-            values = [one["scores"][name] for one in cells if one["scores"].get(name) is not None]
-            digits = 3 if name.startswith("held_out.") else 1
-            row.append(f"{fmean(values):.{digits}f}" if values else "–")
-            most = max(most, len(values))
-        found.add_row(variant.name, *row, str(most))
-    return found
+    names = list(dict.fromkeys(name for cell in cells for name in cell["scores"]))
+    lines = table("variant", right=(*names, "seeds"))
+    for variant in spec.variants:
+        own = [cell["scores"] for cell in cells if cell["variant"] == variant.name]
+        values = [[each[n] for each in own if each.get(n) is not None] for n in names]
+        means = [
+            or_dash(fmean(numbers) if numbers else None, _form(name))
+            for name, numbers in zip(names, values, strict=True)
+        ]
+        seeds = max(map(len, values), default=len(own))
+        lines.add_row(variant.name, *means, str(seeds))
+    return lines
 
 
-def _cells(study: StudySpec, many: int) -> str:
-    tasks = ", ".join(study.tasks) or "no task"
+def _form(name: str) -> str:
+    return "{:.3f}" if name.startswith("held_out.") else "{:.1f}"
+
+
+def _cells(spec: StudySpec, count: int) -> str:
+    tasks = ", ".join(spec.tasks) or "no task"
     return (
-        f"{many} cells: {len(study.variants)} variants × {study.seeds} seeds, each tuned on {tasks}"
+        f"{count} cells: {len(spec.variants)} variants × {spec.seeds} seeds, each tuned on {tasks}"
     )
 
 
 def _minutes(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds / 60:,.1f}"
+    return or_dash(None if seconds is None else seconds / 60, "{:,.1f}")

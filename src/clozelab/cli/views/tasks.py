@@ -1,48 +1,94 @@
-"""The tasks that go by name: a table of them, and one in full."""
+"""Tasks that go by name, scores of fine-tunings, losses on held-out text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import exp
+from typing import Any
 
-from rich.console import Group
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from clozelab.errors import UserError
-from clozelab.finetuning.files.named import NAMED, Named
+from clozelab.api.watching import speaks
+from clozelab.cli.views import Values, or_dash, table
+from clozelab.finetuning.files.named import Named
 from clozelab.finetuning.kinds import KINDS
-from clozelab.nearest import remedy
+from clozelab.reporting.page import mean_text
+from clozelab.runs.directory import Run
 
 
-def table(named: Mapping[str, Named]) -> Table:
-    """Name, kind, metrics and what it asks."""
-    found = Table(box=None, pad_edge=False)
-    for column in ("task", "kind", "metrics", "what it asks"):
-        found.add_column(column)
+def known(named: Mapping[str, Named], values: Values) -> Iterator[RenderableType]:
+    """Name, kind, metrics and what it asks; of one also where its files should lie."""
+    if "name" in values:
+        yield from _described(named[values["name"]])
+        return
+    lines = table("task", "kind", "metrics", "what it asks")
     for name, task in named.items():
-        found.add_row(name, task.kind, _metrics(task), task.title)
-    return found
+        lines.add_row(name, task.kind, _metrics(task), task.title)
+    yield lines
 
 
-def described(name: str) -> Group:
-    """One task: what it is, and where its files should lie."""
-    if name not in NAMED:
-        raise UserError(f"task {name}: there is no such; {remedy(name, NAMED)}")
-    task = NAMED[name]
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("kind", task.kind)
-    facts.add_row("metrics", _metrics(task))
+def _described(task: Named) -> Iterator[RenderableType]:
+    rows = {"kind": task.kind, "metrics": _metrics(task)}
     labels = task.settings.get(KINDS[task.kind].label_field or "", ())
     if isinstance(labels, tuple) and labels:
-        facts.add_row("labels", ", ".join(labels))
-    facts.add_row("folder", " or ".join(f"DIR/{folder}/" for folder in task.folders))
+        rows["labels"] = ", ".join(labels)
+    rows["folder"] = " or ".join(f"DIR/{folder}/" for folder in task.folders)
     for split, files in task.splits.items():
-        facts.add_row(split, " or ".join(file.name for file in files))
-    notes = [task.note] if task.note else []
-    where = "DIR is what --task-data or CLOZELAB_DATA says; files may be packed as .xz or .gz."
-    return Group(Text(task.title, style="bold"), Text(""), facts, Text(""), *notes, where)
+        rows[split] = " or ".join(file.name for file in files)
+    lines = Table.grid(padding=(0, 2))
+    for row in rows.items():
+        lines.add_row(*row)
+    yield from (Text(task.title, style="bold"), Text(), lines, Text())
+    yield from (Text(note) for note in (task.note,) if note)
+    yield Text("DIR is what --task-data or CLOZELAB_DATA says; files may be packed as .xz or .gz.")
 
 
 def _metrics(task: Named) -> str:
     metrics = task.settings.get("metrics", getattr(KINDS[task.kind], "metrics", ()))
     return ", ".join(metrics) if isinstance(metrics, tuple) else ""
+
+
+def tuned(run: Run, values: Values) -> Iterator[RenderableType]:
+    """A row for each cell of a grid: means over seeds; with several runs also median and best."""
+    result = run.result()
+    if result is None or not speaks():
+        return
+    cells: list[dict[str, Any]] = result["cells"]
+    runs = max(int(cell["selected"]["runs"]) for cell in cells)
+    several = ("median", "best", "runs") if runs > 1 else ()
+    metrics = [metric.replace("_", " ") for metric in cells[0]["scores"]]
+    lines = table(*["cell"] * (len(cells) > 1), right=(*metrics, *several))
+    for cell in cells:
+        row = [cell["name"]] if len(cells) > 1 else []
+        row += [mean_text(summary) for summary in cell["scores"].values()]
+        if several:
+            row += [f"{cell['selected'][name]:.1f}" for name in ("median", "best")]
+            row.append(str(int(cell["selected"]["runs"])))
+        chosen = len(cells) > 1 and result["best"].startswith(f"{cell['name']}/")
+        lines.add_row(*row, style="bold" if chosen else None)
+    yield lines
+
+
+def measured(results: Mapping[str, Mapping[str, float]], values: Values) -> Iterator[Table]:
+    """A task's scores, a row for each set of examples; or losses, a row for each objective."""
+    if "task" not in values:
+        yield _losses(results)
+        return
+    metrics = [metric.replace("_", " ") for metric in next(iter(results.values()))]
+    lines = table("", right=metrics)
+    for name, scores in results.items():
+        lines.add_row(name, *(f"{score:.2f}" for score in scores.values()))
+    yield lines
+
+
+def _losses(losses: Mapping[str, Mapping[str, float]]) -> Table:
+    """Loss, perplexity and accuracy of each objective; accuracy also by what the encoder saw."""
+    shares = {"accuracy": "", "at masks": "_mask", "at random": "_random", "at same": "_same"}
+    lines = table("objective", right=("loss", "perplexity", *shares))
+    for name, means in losses.items():
+        accuracies = [or_dash(means.get(f"accuracy{of}"), "{:.1%}") for of in shares.values()]
+        perplexity = exp(min(means["loss"], 50))
+        lines.add_row(name, f"{means['loss']:.4f}", f"{perplexity:,.2f}", *accuracies)
+    return lines

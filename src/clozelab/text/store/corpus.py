@@ -61,6 +61,10 @@ class Corpus:
         """Build a store from text: `clozelab.build_corpus`."""
         return clozelab.build_corpus(input, **options)
 
+    def show(self) -> Any:
+        """What is in it: sizes, lengths, frequent words, how it begins: `clozelab.show_corpus`."""
+        return clozelab.show_corpus(self)
+
     def show_blocks(self, recipe: Any, **options: Any) -> Any:
         """Blocks that a recipe makes of it: `clozelab.show_blocks`."""
         return clozelab.show_blocks(recipe, corpus=self, **options)

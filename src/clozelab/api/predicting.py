@@ -1,0 +1,241 @@
+"""Predictions: ask a fine-tuned model about texts, or write a benchmark's submission."""
+
+from __future__ import annotations
+
+import json as json_
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clozelab.api.models import opened
+from clozelab.api.tasks import TaskFiles
+from clozelab.api.texts import STDIN, read_file, read_text, sound
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.options import ModelLike, Overwrite, Place, Text, Texts, command, located
+from clozelab.runs.options import Device
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.examples import Span
+    from clozelab.finetuning.files.splits import TaskSplits
+    from clozelab.finetuning.kinds import TaskKind
+    from clozelab.finetuning.task import TunedTask
+    from clozelab.models.model import Model
+
+_ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
+
+
+class Predictions(list[Any]):
+    """What a fine-tuned model says of each of some examples."""
+
+    def __init__(self, predictions: list[Any], examples: list[Any], kind: type[TaskKind]) -> None:
+        super().__init__(predictions)
+        self.examples, self.kind = examples, kind
+
+    def lines(self, *, as_json: bool = False) -> Iterator[str]:
+        """A line a prediction: fields with tabs between them, or JSON with probabilities."""
+        for example, prediction in zip(self.examples, self, strict=True):
+            if as_json:
+                record = {**self._asked(example), **_named(prediction)}
+                yield json_.dumps(record, ensure_ascii=False)
+            else:
+                fields = self.kind.fields(example, prediction)
+                yield "\t".join(_ENDS.sub(" ", field) for field in fields)
+
+    def _asked(self, example: Any) -> dict[str, Any]:
+        """What the model was asked: the example without its label, a text alone by that word."""
+        gold = self.kind.gold
+        fields = {name: part for name, part in example._asdict().items() if name not in gold}
+        if "second" in fields and fields["second"] is None:
+            return {"id": fields["id"], "text": fields["first"]}
+        return fields
+
+
+def _named(value: Any) -> Any:
+    """A prediction with the names of its fields, as JSON has it."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _named(part) for name, part in value._asdict().items()}
+    return [_named(part) for part in value] if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
+class PassageAnswer:
+    """The answer to a question, with its rivals, and the passage that it is from."""
+
+    passage: str
+    span: Span
+    top: int
+
+    @property
+    def text(self) -> str:
+        """The answer; empty where the passage does not say."""
+        return self.span.text
+
+
+@command
+def predict(
+    model: ModelLike,
+    *,
+    text: Texts = (),
+    file: Place | None = None,
+    task: str | None = None,
+    split: str | None = None,
+    out: Place | None = None,
+    overwrite: Overwrite = False,
+    json: bool = False,
+    device: Device | None = None,
+    files: TaskFiles,
+    watch: Watch,
+) -> Predictions:
+    """Ask a fine-tuned model about texts; to write a benchmark's submission, name the task.
+
+    Args:
+        model: a fine-tuned run
+        text: a text; twice for a pair
+        file: .txt with a text a line (a tab between two), or a table (standard input)
+        task: a known task, for a submission
+        split: of the task (test)
+        out: a file, or with a task the folder of the submission
+        json: JSON lines with every probability
+    """
+    from clozelab.files import check_output, write_text
+    from clozelab.finetuning.request import Data
+
+    if task is not None:
+        if out is None:
+            raise UserError("--task writes a submission: name its folder by --out DIR")
+        if text or file is not None or json:
+            raise UserError("--task brings its own texts and format: leave the others out")
+        from clozelab.finetuning.files.submission import check_submission, write_submission
+
+        splits, folder, split = Data(task, root=files.task_data).found(), Path(out), split or "test"
+        check_submission(splits, split, folder=folder, overwrite=overwrite)
+        loaded = opened(model, watch)
+        _check_alike(located(model, "model"), loaded, splits)
+        predictions = _predicted(loaded, splits.read(split), device, watch)
+        written = write_submission(splits, split, predictions=predictions, folder=folder)
+        watch.say(f"{written}: {len(predictions):,} predictions")
+        return predictions
+    if split is not None:
+        raise UserError("--split is one of a known task's: name that by --task, or leave it out")
+    if out is not None:
+        check_output(Path(out), overwrite=overwrite)
+    if file not in (None, "-"):
+        Data("", test=file).check()  # before a model is opened
+    if not text and file is None and sys.stdin.isatty():
+        watch.say("texts, one a line, until Ctrl-D:")
+    loaded = opened(model, watch)
+    examples = _examples(loaded, text, file=file or "-", columns=files.columns)
+    predictions = _predicted(loaded, examples, device, watch)
+    if out is not None:
+        write_text(Path(out), "".join(f"{line}\n" for line in predictions.lines(as_json=json)))
+        watch.say(out)
+    return predictions
+
+
+@command
+def answer(
+    model: ModelLike,
+    *,
+    question: Text,
+    passage: Text,
+    top: int = 3,
+    device: Device | None = None,
+    watch: Watch,
+) -> PassageAnswer:
+    """Answer a question from a passage.
+
+    Args:
+        model: a run fine-tuned to answer
+        question: the question
+        passage: the text, or - for standard input
+        top: candidates to show (3)
+    """
+    from clozelab.finetuning.predict import fine_tuned, predict
+
+    if top < 1:
+        raise UserError(f"--top {top}: at least 1")
+    question, passage = sound(question, "--question"), read_text(passage, "--passage")
+    for name, words in (("question", question), ("passage", passage)):
+        if not words.strip():
+            raise UserError(f"--{name}: is empty; give a text")
+    loaded = opened(model, watch)
+    kind = fine_tuned(loaded)[0].kind
+    if not kind.answers_questions:
+        place = located(model, "model")
+        raise UserError(f"{place}: was tuned to {kind.name}, not to answer; use clozelab predict")
+    (span,) = predict(loaded, [(question, passage)], device=device)
+    return PassageAnswer(passage, span, top)
+
+
+def _predicted(loaded: Model, examples: list[Any], device: str | None, watch: Watch) -> Predictions:
+    from clozelab.finetuning.predict import fine_tuned, follow
+
+    work: Any = follow(loaded, examples, device=device)
+    kind = type(fine_tuned(loaded)[0].kind)
+    return Predictions(watch.drain(work, "predicting", len(examples)), examples, kind)
+
+
+def _check_alike(model: str, loaded: Model, splits: TaskSplits) -> None:
+    """Refuse a model whose answers are none to the task's questions."""
+    from clozelab.finetuning.predict import fine_tuned
+
+    kind = fine_tuned(loaded)[0].kind
+    if splits.kind != kind.name:
+        raise UserError(
+            f"--task {splits.name}: is to {splits.kind}, and {model} was tuned to {kind.name};"
+            " name a model that was tuned on it"
+        )
+    if {*splits.labels} != {*kind.label_names}:
+        raise UserError(
+            f"--task {splits.name}: has the labels {', '.join(splits.labels)}, not those of"
+            f" {model}; name a model that was tuned on it"
+        )
+
+
+def _examples(
+    loaded: Model, text: Sequence[str], *, file: str, columns: Sequence[str]
+) -> list[Any]:
+    """The texts given, those of a table, or one a line of a file or of standard input."""
+    from clozelab.finetuning.predict import fine_tuned, tabled
+
+    task, _ = fine_tuned(loaded)
+    if text and file != "-":
+        raise UserError("--file brings its own texts: leave --text out")
+    if not text and file != "-" and not file.endswith(".txt"):
+        if Path(file).is_dir() and not task.kind.reads_folders:
+            raise UserError(f"--file {file}: is a folder; name a file")
+        return [task.kind.unlabelled(row) for row in tabled(loaded, file, columns=columns)]
+    if columns:
+        raise UserError("--columns names the columns of a table: leave it out with plain texts")
+    if text:  # each an example, or all of them one where the kind takes several
+        texts = [sound(each, "--text") for each in text]
+        several = task.kind.takes(imported=task.imported).most > 1
+        rows = [texts] if several else [[each] for each in texts]
+        remedies = ("give --text for each", "leave the others out")
+        return [_example(task, row, n, "--text", remedies) for n, row in enumerate(rows)]
+    content, place = read_file(file), STDIN if file == "-" else file
+    if not content.strip():
+        raise UserError(f"{place}: is empty; give it a text a line")
+    remedies = ("put a tab between two", "a tab parts two: take it out")
+    return [
+        _example(task, row, n, f"{place}:{n + 1}", remedies)
+        for n, row in enumerate(task.kind.rows(content))
+    ]
+
+
+def _example(
+    task: TunedTask, texts: list[str], number: int, place: str, remedies: tuple[str, str]
+) -> Any:
+    """An example of so many texts as its kind takes; remedies are for too few and for too many."""
+    from clozelab.finetuning.predict import example
+
+    least, most, words = task.kind.takes(imported=task.imported)
+    if not least <= len(texts) <= most:
+        has = "1 text" if len(texts) == 1 else f"{len(texts)} texts"
+        remedy = remedies[len(texts) > most]
+        raise UserError(f"{place}: has {has}, and the model takes {words}; {remedy}")
+    return example(task.kind, task.kind.joined(texts), number)
