@@ -3,7 +3,8 @@
     rate: Share = 0.15
     length: Annotated[int, at_least(3, "a block holds at least 3 tokens")] = 128
 
-A part that is `Checked` refuses what is out of range with one sentence, from a recipe or in Python.
+A part that is `Checked` refuses what is out of range, or none of a Literal's choices, with one
+sentence, from a recipe or in Python.
 """
 
 from __future__ import annotations
@@ -11,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, ClassVar, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from clozelab.errors import UserError
 
@@ -101,9 +112,15 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
         if get_origin(hint) is tuple:
             hint, of_items = get_args(hint)[0], True
         ranges = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
+        if get_origin(hint) is Literal:
+            ranges = [_one_of(get_args(hint))]
         if ranges:
             found.append((name, ranges, of_items))
     return found
+
+
+def _one_of(choices: tuple[Any, ...]) -> Range:
+    return Range(lambda value: value in choices, f"must be one of {', '.join(map(str, choices))}")
 
 
 def _inner(hint: Any) -> Any:

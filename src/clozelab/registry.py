@@ -35,7 +35,7 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "objectives": ("targets", "build", "parameters"),
     "optimiser": ("build",),
     "schedule": ("factor", "phase", "sequences_at"),
-    "task": ("read", "example", "tokenize", "build", "parameters", "decode", "score", "suited"),
+    "task": ("read", "example", "tokenize", "build", "decode", "score", "suited"),
     "measure": ("__call__",),
 }
 # The class that a part inherits its facts from, by name: contracts imports numpy.

@@ -34,7 +34,6 @@ from clozelab import data, statistics
 from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
-from clozelab.finetuning.examples import Answer as Gold
 from clozelab.finetuning.examples import (
     Choice,
     Class,
@@ -47,7 +46,8 @@ from clozelab.finetuning.examples import (
     Tagged,
     Tags,
 )
-from clozelab.finetuning.files.gap import gap as read_gap
+from clozelab.finetuning.examples import GoldAnswer as Gold
+from clozelab.finetuning.files.documents import gap as read_gap
 from clozelab.finetuning.finetune import planned, summary
 from clozelab.finetuning.inputs import inputs_for, opened
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag

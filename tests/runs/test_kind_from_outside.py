@@ -22,11 +22,12 @@ from clozelab.cli import main
 from clozelab.contracts import Counts, Encoded, Input, Reader, Sums, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
-from clozelab.finetuning.files.columns import Asked, Source, opened, sought, words
+from clozelab.finetuning.examples import TokenizedExamples, stacked
+from clozelab.finetuning.files.columns import Columns, ReadOptions, Source, text_of
+from clozelab.finetuning.heads.head import Head
 from clozelab.finetuning.kinds import KINDS, TaskKind
 from clozelab.finetuning.predict import predict, score
 from clozelab.finetuning.task import parse
-from clozelab.finetuning.tokenized import TokenizedExamples, stacked
 from clozelab.layers import Linear, initialise
 from clozelab.models.exchange import export
 from clozelab.models.load import load
@@ -49,20 +50,13 @@ class Topics(NamedTuple):
     probabilities: dict[str, float]
 
 
-class TopicsHead(nn.Module):
+class TopicsHead(Head):
     """A logit for each topic over the first token; the labels of a slot are a number's bits."""
-
-    rows: ClassVar[str] = "slots"
 
     def __init__(self, width: int, topics: int) -> None:
         super().__init__()
         self.classifier = Linear(width, topics)
         initialise(self, width)
-
-    def logits(
-        self, encoded: Encoded, given: Input, targets: dict[str, Tensor]
-    ) -> tuple[Tensor, ...]:
-        return (self.predict(encoded, given, targets),)
 
     def loss(self, logits: tuple[Tensor, ...], targets: dict[str, Tensor]) -> Sums:
         (scores,), labels = logits, targets["labels"]
@@ -70,13 +64,10 @@ class TopicsHead(nn.Module):
         losses = nn.functional.binary_cross_entropy_with_logits(
             scores, bits.to(scores.dtype), reduction="none"
         )
-        there = self.there(targets)
-        return {"loss": losses.sum(-1).where(there, 0.0).sum(), "count": there.sum()}
+        labelled = self.labelled(targets)
+        return {"loss": losses.sum(-1).where(labelled, 0.0).sum(), "count": labelled.sum()}
 
-    def there(self, targets: dict[str, Tensor]) -> Tensor:
-        return targets["labels"] != Targets.IGNORED
-
-    def predict(self, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
         scores: Tensor = self.classifier(encoded.states.index_select(0, targets["at"])).float()
         return scores
 
@@ -95,12 +86,12 @@ class ManyTopics(TaskKind):
 
     @classmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Any], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Mapping[str, Any], counts: Counts
     ) -> list[Note]:
-        table = opened(source, asked, counts, roles=("text", "topics"))
-        column = sought(table, "topics", ("topics",), asked=asked)
-        topics = [tuple(words(row, column).split("+")) if column else None for row in table.rows]
-        texts = [words(row, "text") for row in table.rows]
+        columns = Columns(source, options, counts, roles=("text", "topics"))
+        name, rows = columns.sought("topics", ("topics",)), columns.rows
+        topics = [tuple(text_of(row, name).split("+")) if name else None for row in rows]
+        texts = [text_of(row, "text") for row in rows]
         return [Note(str(n), *pair) for n, pair in enumerate(zip(texts, topics, strict=True))]
 
     @classmethod
@@ -135,9 +126,6 @@ class ManyTopics(TaskKind):
 
     def build(self, width: int) -> TopicsHead:
         return TopicsHead(width, len(self.topics))
-
-    def parameters(self, width: int) -> dict[str, int]:
-        return {"classifier": (width + 1) * len(self.topics)}
 
     def decode(
         self, laid: TokenizedExamples, outputs: list[Any], examples: Sequence[Note]

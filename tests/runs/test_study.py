@@ -226,7 +226,7 @@ def test_variants_that_are_only_tuned_otherwise_are_pretrained_once(tmp_path: Pa
     a, b = cells(out)
     assert b["pretrained_by"] == "static" and b["tokens"] == a["tokens"] and not b["failed"]
     assert b["scores"]["held_out.masked_lm"] == a["scores"]["held_out.masked_lm"]
-    # Asked for alone, it still knows whose weights it has.
+    # ReadOptions for alone, it still knows whose weights it has.
     shutil.rmtree(out / "cells/frozen/seed-0/tasks")
     alone = made(tmp_path, STATIC, frozen, tasks=[reviews()])
     alone = alone.narrowed(variants=["frozen"])

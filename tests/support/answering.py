@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Batch, Encoded, Input, Pieces, Row
-from clozelab.finetuning.examples import Answer as Gold
-from clozelab.finetuning.examples import Question
-from clozelab.finetuning.tokenized import TokenizedExamples
+from clozelab.finetuning.examples import GoldAnswer as Gold
+from clozelab.finetuning.examples import Question, TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from clozelab.contracts import Array, Batch, Encoded, Pieces, Row
 from clozelab.encoder import Transformer
-from clozelab.finetuning.tokenized import TokenizedExamples
+from clozelab.finetuning.examples import TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 

@@ -10,8 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from clozelab.contracts import Array, Input, Pieces, Row
-from clozelab.finetuning.examples import Document, Mention
-from clozelab.finetuning.tokenized import TokenizedExamples
+from clozelab.finetuning.examples import Document, Mention, TokenizedExamples
 from clozelab.packed import offsets
 from clozelab.training.packing import BatchShape, PackedExamples
 

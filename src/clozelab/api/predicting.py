@@ -109,7 +109,7 @@ def predict(
             raise UserError("--task writes a submission: name its folder by --out DIR")
         if text or file is not None or json:
             raise UserError("--task brings its own texts and format: leave the others out")
-        from clozelab.finetuning.files.submission import check_submission, write_submission
+        from clozelab.finetuning.files.splits import check_submission, write_submission
 
         splits, folder, split = Data(task, root=files.task_data).found(), Path(out), split or "test"
         check_submission(splits, split, folder=folder, overwrite=overwrite)

@@ -238,13 +238,13 @@ def evaluate(
 def _check_task(task: str, files: TaskFiles) -> None:
     """Refuse a task or a file that is not there, before torch is loaded."""
     from clozelab.finetuning.files.hub import is_hub
-    from clozelab.finetuning.files.lines import found as found_file
     from clozelab.finetuning.files.named import NAMED
+    from clozelab.finetuning.files.tables import existing
     from clozelab.finetuning.request import Data
 
     if task in NAMED:
         Data(task, root=files.task_data).check()
-    elif not is_hub(task) and found_file(Path(task)) is None:
+    elif not is_hub(task) and existing(Path(task)) is None:
         raise UserError(
             f"{task}: is neither a file here nor a known task; check the path, or see clozelab"
             " tasks"

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from clozelab.contracts import Array, Batch, Ints, Reader
+from clozelab.finetuning.examples import TokenizedExamples
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.tokenized import TokenizedExamples
 from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved

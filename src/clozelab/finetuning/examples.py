@@ -1,11 +1,18 @@
-"""Labelled examples, and what a fine-tuned model says of them: a value for each kind of task."""
+"""Labelled examples, what a fine-tuned model says of them, and examples in tokens: the values of
+each kind of task.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from clozelab.contracts import Array, Counts, Ints, Row, Targets
+from clozelab.packed import offsets
 
 
 class Sentences(NamedTuple):
@@ -25,7 +32,7 @@ class Tagged(NamedTuple):
     tags: tuple[str, ...] | None = None
 
 
-class Answer(NamedTuple):
+class GoldAnswer(NamedTuple):
     """A stretch of a passage: its text, and the character it begins at."""
 
     text: str
@@ -41,7 +48,7 @@ class Question(NamedTuple):
     id: str
     question: str
     passage: str
-    answers: tuple[Answer, ...] | None = None
+    answers: tuple[GoldAnswer, ...] | None = None
 
 
 class Choice(NamedTuple):
@@ -135,6 +142,59 @@ class Span(NamedTuple):
 
 def likelihoods(logits: Floats) -> NDArray[np.float64]:
     """Softmax over the last dimension."""
-    wide = np.asarray(logits, dtype=np.float64)
-    raised = np.exp(wide - wide.max(axis=-1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=-1, keepdims=True))
+    doubles = np.asarray(logits, dtype=np.float64)
+    powers = np.exp(doubles - doubles.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class TokenizedExamples:
+    """Examples as packed blocks with what is to be predicted in them.
+
+    A group is what is judged together and drawn together: the choices of a question, the segments
+    of a document, and otherwise one block.
+    """
+
+    columns: Mapping[str, Array]  # [N] what the encoder reads
+    starts: Ints  # [B + 1] first token of each block
+    targets: Targets
+    groups: Ints  # [G + 1] first block of each group
+    owners: Ints  # [G] the example that each group was made of
+    token_facts: Mapping[str, Array] = field(default_factory=dict)  # [N] for decoding alone
+    counts: Counts = field(default_factory=Counts)  # what was cut or left out
+
+
+def stacked(
+    rows: Sequence[Row],
+    targets: Targets,
+    *,
+    groups: Ints | None = None,
+    owners: Ints | None = None,
+    token_facts: Mapping[str, Array] | None = None,
+    counts: Counts | None = None,
+) -> TokenizedExamples:
+    """Rows one after another; unless told otherwise, each is a group and an example of its own."""
+    names = rows[0].columns if rows else {}
+    groups = np.arange(len(rows) + 1) if groups is None else groups
+    return TokenizedExamples(
+        columns={name: np.concatenate([row.columns[name] for row in rows]) for name in names},
+        starts=offsets([len(row.columns["ids"]) for row in rows]),
+        targets=targets,
+        groups=groups,
+        owners=np.arange(len(groups) - 1) if owners is None else owners,
+        token_facts=token_facts or {},
+        counts=counts or Counts(),
+    )
+
+
+def trimmed(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two texts to keep: the longer loses its last tokens, then both in turn.
+
+    So does BERT's code, where the second one loses the first of those.
+    """
+    over = max(0, first + second - room)
+    most = min(over, abs(first - second))
+    rest = over - most
+    first -= most * (first > second) + rest // 2
+    second -= most * (second > first) + (rest + 1) // 2
+    return max(first, 0), max(second, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Evaluator
-from clozelab.finetuning.files.columns import Asked
+from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
@@ -126,7 +126,7 @@ def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any
 def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
     named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
-    return task.kind.word(Path(file), Asked(columns=named), imported=task.imported)
+    return task.kind.word(Path(file), ReadOptions(columns=named), imported=task.imported)
 
 
 def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:

@@ -13,9 +13,8 @@ from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning import protocols
 from clozelab.finetuning.files.hub import is_hub
-from clozelab.finetuning.files.lines import located
 from clozelab.finetuning.files.splits import TaskSplits, find, own
-from clozelab.finetuning.files.tables import Table
+from clozelab.finetuning.files.tables import Table, located
 from clozelab.finetuning.kinds import own_words
 
 

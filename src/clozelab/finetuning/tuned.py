@@ -83,13 +83,13 @@ class Tuned(nn.Module):
 
     def _taught(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
         """The loss on the labels and the distance from the teacher, weighed."""
-        from clozelab.finetuning.heads.losses import softened
+        from clozelab.finetuning.heads.head import softened
 
         (teacher,), (share, temperature) = self.teacher, self.softness
         targets = batch.targets[self.task]
         with torch.no_grad():
             shown = teacher.head.logits(teacher.vectors(batch.input), batch.input, targets)
-        apart = softened(logits, shown, self.head.there(targets), temperature=temperature)
+        apart = softened(logits, shown, self.head.labelled(targets), temperature=temperature)
         return {**sums, "loss": share * sums["loss"] + (1 - share) * apart, "soft": apart}
 
 

@@ -19,10 +19,10 @@ from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.examples import Class, Number, Sentences, Tagged, Tags
-from clozelab.finetuning.files.lines import lines as lines_of
-from clozelab.finetuning.files.lines import located
 from clozelab.finetuning.files.named import NAMED, File, Named
 from clozelab.finetuning.files.splits import TaskSplits, found_in
+from clozelab.finetuning.files.tables import lines as lines_of
+from clozelab.finetuning.files.tables import located
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.keys import mix, root

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from clozelab.finetuning.metrics.classes import Tally
 from clozelab.finetuning.metrics.clusters import b_cubed, ceaf, distinct, mentions, muc, scored
-from clozelab.finetuning.metrics.tally import Tally
 
 METRICS = (muc, b_cubed, ceaf, mentions)
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozelab.errors import UserError
-from clozelab.finetuning.metrics.entities import by_type, scores, spans
-from clozelab.finetuning.metrics.schemes import Scheme
+from clozelab.finetuning.metrics.entities import Scheme, by_type, scores, spans
 
 TAGS = st.lists(st.sampled_from([f"{r}-{t}" for r in "BIES" for t in "XY"] + ["O", "B", "I"]))
 

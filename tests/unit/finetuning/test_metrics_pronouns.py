@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clozelab.errors import UserError
-from clozelab.finetuning.metrics.pronouns import PronounAnswer, gap
+from clozelab.finetuning.metrics.clusters import PronounAnswer, gap
 
 ROWS = [
     PronounAnswer("He", (True, False), (True, False)),  # hit

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozelab.finetuning.metrics.entities import spans
-from clozelab.finetuning.metrics.schemes import Scheme, illegal
+from clozelab.finetuning.metrics.entities import Scheme, illegal, spans
 
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 # Entities as (words outside before it, type, words in it): any text has such a list.

@@ -16,10 +16,9 @@ from support.labelled import jsonl, refusal, write
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Sentences, Tagged
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.lines import elements, lines, located
+from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.sentences import UNDECIDED, sentences
-from clozelab.finetuning.files.tables import CUT_SHORT, table
+from clozelab.finetuning.files.tables import CUT_SHORT, elements, lines, located, table
 from clozelab.finetuning.files.tagged import tagged
 
 # --- opening -----------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ def test_a_blank_line_inside_a_table_is_ragged_but_at_its_end_is_nothing(tmp_pat
 def test_rows_cut_short_are_skipped_and_counted_where_the_protocol_does(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\nbroken\nbad\t0\n")
     counts = Counts()
-    assert [one.first for one in sentences(path, Asked(skips=True), counts=counts)] == [
+    assert [one.first for one in sentences(path, ReadOptions(skips=True), counts=counts)] == [
         "fine",
         "bad",
     ]
@@ -204,19 +203,19 @@ def test_pairs_are_found_by_their_usual_names(tmp_path: Path, names: str) -> Non
 
 def test_columns_are_those_the_user_names(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\tbody\tmood\nwrong\t0\tright\tsad\n")
-    asked = Asked(columns={"first": "body", "label": "mood"})
+    asked = ReadOptions(columns={"first": "body", "label": "mood"})
     assert sentences(path, asked) == [Sentences("0", "right", None, "sad")]
 
 
 def test_columns_by_number_mean_that_there_is_no_header(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "one\ttwo\t1\nthree\tfour\t0\n")
-    asked = Asked(columns={"first": "0", "second": "1", "label": "2"})
+    asked = ReadOptions(columns={"first": "0", "second": "1", "label": "2"})
     assert sentences(path, asked, pair=True) == [
         Sentences("0", "one", "two", "1"),
         Sentences("1", "three", "four", "0"),
     ]
     bare = write(tmp_path / "b.txt", "one\ttwo\n")
-    unlabelled = Asked(columns=asked.columns, labelled=False)
+    unlabelled = ReadOptions(columns=asked.columns, labelled=False)
     assert sentences(bare, unlabelled, pair=True) == [Sentences("0", "one", "two", None)]
 
 
@@ -227,35 +226,35 @@ def test_a_missing_column_is_refused_with_what_was_sought_what_is_there_and_the_
     said = refusal(lambda: sentences(path))
     assert f"{path} has no column for the label: looked for label, gold_label" in said
     assert "found sentence, mood; say --columns label=NAME" in said
-    said = refusal(lambda: sentences(path, Asked(columns={"label": "moood"})))
+    said = refusal(lambda: sentences(path, ReadOptions(columns={"label": "moood"})))
     assert "looked for moood" in said and "--columns label=mood" in said
     assert "column for the first" in refusal(lambda: sentences(path, pair=True))
-    asked = Asked(columns={"first": "sentence", "label": "mood"})
+    asked = ReadOptions(columns={"first": "sentence", "label": "mood"})
     assert "column for the second" in refusal(lambda: sentences(path, asked, pair=True))
 
 
 def test_a_role_that_no_column_has_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t1\n")
-    said = refusal(lambda: sentences(path, Asked(columns={"lable": "x"})))
+    said = refusal(lambda: sentences(path, ReadOptions(columns={"lable": "x"})))
     assert "knows no 'lable': say first, second, label, id" in said
 
 
 def test_a_test_set_may_lack_labels_but_no_other_may(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t\nbad\t0\n")
-    assert [one.label for one in sentences(path, Asked(labelled=False))] == [None, "0"]
+    assert [one.label for one in sentences(path, ReadOptions(labelled=False))] == [None, "0"]
     assert f"{path}:2 has no label" in refusal(lambda: sentences(path))
 
 
 def test_an_unknown_label_is_refused_with_its_line_and_the_known_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\tgood\nso\tmiddling\n")
-    said = refusal(lambda: sentences(path, Asked(labels=("bad", "good"))))
+    said = refusal(lambda: sentences(path, ReadOptions(labels=("bad", "good"))))
     assert f"{path}:3 has the label 'middling', which is none of bad, good" in said
 
 
 def test_examples_nobody_agreed_on_are_skipped_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "sentence\tlabel\nfine\t-\nso\tgood\n")
     counts = Counts()
-    asked = Asked(labels=("good",), undecided=("-",))
+    asked = ReadOptions(labels=("good",), undecided=("-",))
     assert sentences(path, asked, counts=counts) == [Sentences("1", "so", None, "good")]
     assert counts.numbers == {UNDECIDED: 1}
 
@@ -297,9 +296,9 @@ def test_conll_columns_are_words_and_tags(tmp_path: Path) -> None:
         Tagged("0", ("EU", "rejects"), ("I-ORG", "O")),
         Tagged("1", ("Peter",), ("I-PER",)),
     ]
-    chunks = tagged(path, Asked(columns={"words": "0", "tags": "2"}))
+    chunks = tagged(path, ReadOptions(columns={"words": "0", "tags": "2"}))
     assert chunks[0].tags == ("I-NP", "I-VP")
-    said = refusal(lambda: tagged(path, Asked(columns={"tags": "4"})))
+    said = refusal(lambda: tagged(path, ReadOptions(columns={"tags": "4"})))
     assert "--columns tags=4 is none of the 4 columns" in said
 
 
@@ -318,12 +317,12 @@ def test_a_word_without_its_tag_is_refused_with_its_line(tmp_path: Path) -> None
     assert f"{path}:2 has 1 columns where 2 are expected" in refusal(lambda: tagged(path))
     path = write(tmp_path / "b.conll", "one\ntwo\n")
     assert f"{path}:1 has a word and no tag" in refusal(lambda: tagged(path))
-    assert tagged(path, Asked(labelled=False)) == [Tagged("0", ("one", "two"), None)]
+    assert tagged(path, ReadOptions(labelled=False)) == [Tagged("0", ("one", "two"), None)]
 
 
 def test_an_unknown_tag_is_refused_with_its_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.conll", "\none O\n\ntwo B-thing\n")
-    said = refusal(lambda: tagged(path, Asked(labels=("O", "B-x"))))
+    said = refusal(lambda: tagged(path, ReadOptions(labels=("O", "B-x"))))
     assert f"{path}:4 has the tag 'B-thing', which is none of O, B-x" in said
 
 

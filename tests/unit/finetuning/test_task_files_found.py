@@ -25,8 +25,7 @@ from clozelab.finetuning.examples import (
 from clozelab.finetuning.files import hub as hubs
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.files.questions import NOT_FOUND, SKIPPED
-from clozelab.finetuning.files.splits import find, own
-from clozelab.finetuning.files.submission import write_submission
+from clozelab.finetuning.files.splits import find, own, write_submission
 from clozelab.finetuning.kinds import KINDS, Tag
 
 NLI = "index\tsentence1\tsentence2\tgold_label\n0\tx\ty\tneutral\n"

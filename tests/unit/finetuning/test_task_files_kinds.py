@@ -10,11 +10,10 @@ import pytest
 from support.labelled import jsonl, refusal, write
 
 from clozelab.contracts import Counts
-from clozelab.finetuning.examples import Answer, Choice, Document, Mention, Question
+from clozelab.finetuning.examples import Choice, Document, GoldAnswer, Mention, Question
 from clozelab.finetuning.files.choices import choices, joined
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.documents import documents
-from clozelab.finetuning.files.gap import gap
+from clozelab.finetuning.files.columns import ReadOptions
+from clozelab.finetuning.files.documents import documents, gap
 from clozelab.finetuning.files.questions import NOT_FOUND, RELOCATED, SKIPPED, questions
 
 # --- questions ---------------------------------------------------------------------------------
@@ -35,7 +34,7 @@ def asking(number: int, *answers: tuple[str, int], **more: object) -> dict[str, 
 def test_squads_questions_keep_the_passage_as_it_is(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", squad(asking(1, ("cat", 6), ("The cat", 2))))
     assert questions(path) == [
-        Question("q1", "Who?", PASSAGE, (Answer("cat", 6), Answer("The cat", 2)))
+        Question("q1", "Who?", PASSAGE, (GoldAnswer("cat", 6), GoldAnswer("The cat", 2)))
     ]
 
 
@@ -51,9 +50,9 @@ def test_a_question_may_have_no_answer_or_an_unknown_one(tmp_path: Path) -> None
         asking(3),
     ]
     path = write(tmp_path / "a.json", squad(*asks))
-    assert [one.answers for one in questions(path)] == [(), (Answer("cat", 6),), ()]
+    assert [one.answers for one in questions(path)] == [(), (GoldAnswer("cat", 6),), ()]
     path = write(tmp_path / "b.json", squad({"id": 1, "question": "Who?"}))
-    assert questions(path, Asked(labelled=False)) == [Question("1", "Who?", PASSAGE, None)]
+    assert questions(path, ReadOptions(labelled=False)) == [Question("1", "Who?", PASSAGE, None)]
     assert "question 1 has no answers" in refusal(lambda: questions(path))
 
 
@@ -61,8 +60,8 @@ def test_an_answer_elsewhere_is_found_nearest_and_counted(tmp_path: Path) -> Non
     path = write(tmp_path / "a.json", squad(asking(1, ("cat", 15)), asking(2, ("cat slept.", -10))))
     counts = Counts()
     first, second = questions(path, counts=counts)
-    assert first.answers == (Answer("cat", PASSAGE.rindex("cat")),)
-    assert second.answers == (Answer("cat slept.", PASSAGE.index("cat slept.")),)
+    assert first.answers == (GoldAnswer("cat", PASSAGE.rindex("cat")),)
+    assert second.answers == (GoldAnswer("cat slept.", PASSAGE.index("cat slept.")),)
     assert counts.numbers == {RELOCATED: 2} and counts.places[RELOCATED].endswith("question q1")
 
 
@@ -72,12 +71,12 @@ def test_an_answer_not_found_counts_for_scoring_but_is_not_trained_on(tmp_path: 
     )
     counts = Counts()
     first, second = questions(path, counts=counts)
-    assert first.answers == (Answer("cat", 6), Answer("dog", len(PASSAGE)))
-    assert second.answers == (Answer("ox", len(PASSAGE)),)
+    assert first.answers == (GoldAnswer("cat", 6), GoldAnswer("dog", len(PASSAGE)))
+    assert second.answers == (GoldAnswer("ox", len(PASSAGE)),)
     assert counts.numbers == {NOT_FOUND: 2}
     counts = Counts()
-    assert questions(path, Asked(training=True), counts=counts) == [
-        Question("q1", "Who?", PASSAGE, (Answer("cat", 6),))
+    assert questions(path, ReadOptions(training=True), counts=counts) == [
+        Question("q1", "Who?", PASSAGE, (GoldAnswer("cat", 6),))
     ]
     assert counts.numbers == {NOT_FOUND: 2, SKIPPED: 1}
     assert counts.places[SKIPPED] == f"{path}: question q2"
@@ -99,7 +98,9 @@ def test_rows_hold_answers_in_several_ways(
     row = {"id": "x", "question": "Who?", "context": PASSAGE, "answers": answers, **more}
     counts = Counts()
     path = write(tmp_path / "a.jsonl", jsonl(row))
-    assert questions(path, counts=counts) == [Question("x", "Who?", PASSAGE, (Answer("cat", 6),))]
+    assert questions(path, counts=counts) == [
+        Question("x", "Who?", PASSAGE, (GoldAnswer("cat", 6),))
+    ]
     assert not counts.numbers
 
 
@@ -173,8 +174,8 @@ def test_race_is_read_from_lines_and_from_folders_alike(tmp_path: Path) -> None:
     assert [one.id for one in choices(tmp_path / "train")] == [
         f"{name}.txt-{number}" for name in ("high9", "high10", "middle2") for number in (0, 1)
     ]
-    assert [one.id[:6] for one in choices(path, Asked(level="middle"))] == ["middle"] * 2
-    assert len(choices(tmp_path / "train", Asked(level="high"))) == 4
+    assert [one.id[:6] for one in choices(path, ReadOptions(level="middle"))] == ["middle"] * 2
+    assert len(choices(tmp_path / "train", ReadOptions(level="high"))) == 4
     assert choices(tmp_path / "train")[0][1:] == wanted[0][1:]
 
 
@@ -188,7 +189,7 @@ def test_races_articles_must_be_whole(tmp_path: Path) -> None:
     file = write(tmp_path / "dev" / "high" / "1.txt", '{"article": "x",\n "questions": [')
     assert f"{file}:2 is not JSON" in refusal(lambda: choices(tmp_path / "dev"))
     bare = write(tmp_path / "c.jsonl", jsonl({**ARTICLE, "answers": None}))
-    assert [one.label for one in choices(bare, Asked(labelled=False))] == [None, None]
+    assert [one.label for one in choices(bare, ReadOptions(labelled=False))] == [None, None]
 
 
 def test_a_run_of_underscores_is_one_blank() -> None:
@@ -309,7 +310,7 @@ def test_documents_of_json_lines_are_read_and_their_mentions_checked(tmp_path: P
         assert f"{path}:2 has the mention" in said and "of 3 words" in said
     path = write(tmp_path / "c.jsonl", jsonl({"sentences": [["He"]]}))
     assert "column for the clusters" in refusal(lambda: documents(path))
-    assert documents(path, Asked(labelled=False))[0].clusters is None
+    assert documents(path, ReadOptions(labelled=False))[0].clusters is None
     path = write(tmp_path / "d.jsonl", jsonl({**record, "sentences": ["He ran"]}))
     assert f"{path}:1 needs a list of lists" in refusal(lambda: documents(path))
 
@@ -380,6 +381,6 @@ def test_a_name_that_is_not_there_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["abc", "-1", "1.5"])
 def test_a_column_of_a_conll_file_goes_by_number(tmp_path: Path, given: str) -> None:
     path = write(tmp_path / "a.conll", "d\t0\t0\tAnna\t(0)\n")
-    found = refusal(lambda: documents(path, Asked(columns={"sentences": given})))
+    found = refusal(lambda: documents(path, ReadOptions(columns={"sentences": given})))
     assert f"--columns sentences={given} is no column of {path}: they go by number" in found
-    assert documents(path, Asked(columns={"sentences": "2"}))[0].sentences == (("0",),)
+    assert documents(path, ReadOptions(columns={"sentences": "2"}))[0].sentences == (("0",),)

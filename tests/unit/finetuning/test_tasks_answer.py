@@ -11,7 +11,7 @@ from support.tries import tries
 
 from clozelab.contracts import Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Answer as Gold
+from clozelab.finetuning.examples import GoldAnswer as Gold
 from clozelab.finetuning.examples import Question
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.windows import located, most_context, windows_over
@@ -68,7 +68,7 @@ def test_laid_tokens_are_the_passages_and_each_is_most_central_once(
     examples = [ask(counting(size), id=str(i)) for i, size in enumerate(sizes)]
     laid = Answer(stride=stride).tokenize(examples, reader)
     rows = np.repeat(laid.owners, np.diff(laid.starts))
-    kept = laid.kept
+    kept = laid.token_facts
     for number, example in enumerate(examples):
         spans = reader.pieces([example.passage]).spans
         mine = (rows == number) & kept["passage"]
@@ -147,7 +147,9 @@ def test_a_long_question_is_cut_and_counted() -> None:
     assert (firsts[0] == firsts[1]).all() and (firsts[0] == firsts[2]).all()
     half = Answer().tokenize(examples[:1], FakeReader(length=13))
     assert half.counts.numbers == {"questions cut": 1}
-    assert (np.diff(half.starts) <= 13).all() and half.kept["passage"][: half.starts[1]].sum() == 5
+    assert (np.diff(half.starts) <= 13).all() and half.token_facts["passage"][
+        : half.starts[1]
+    ].sum() == 5
 
 
 def test_blocks_without_room_are_refused() -> None:

@@ -13,10 +13,9 @@ from support.answering import FakeReader, ask, drawn, one_hot
 from support.tries import tries
 
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Answer as Gold
-from clozelab.finetuning.examples import Question, Span
+from clozelab.finetuning.examples import GoldAnswer as Gold
+from clozelab.finetuning.examples import Question, Span, TokenizedExamples
 from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.tokenized import TokenizedExamples
 
 WORDS = st.text(alphabet="abcdefg北京é🦜.,", min_size=1, max_size=6)
 GAPS = st.sampled_from([" ", "  ", "\n", "\u00a0", " \t"])
@@ -32,13 +31,16 @@ def rivals(
     found: dict[str, float] = {}
     for window, scores in enumerate(outputs):
         at = laid.starts[window] + np.arange(len(scores))
-        in_passage, most = laid.kept["passage"][at], laid.kept["most"][at]
+        in_passage, most = laid.token_facts["passage"][at], laid.token_facts["most"][at]
         starts = sorted(np.flatnonzero(most), key=lambda i: (-scores[i, 0], i))[: kind.best]
         ends = sorted(np.flatnonzero(in_passage), key=lambda i: (-scores[i, 1], i))[: kind.best]
         for first in starts:
             for last in ends:
                 if first <= last < first + kind.longest:
-                    begin, end = laid.kept["begin"][at[first]], laid.kept["end"][at[last]]
+                    begin, end = (
+                        laid.token_facts["begin"][at[first]],
+                        laid.token_facts["end"][at[last]],
+                    )
                     text = passage[begin:end].strip()
                     score = scores[first, 0] + scores[last, 1]
                     found[text] = max(found.get(text, -np.inf), score)
@@ -100,7 +102,7 @@ def test_what_is_laid_is_what_is_read(
     assert not laid.counts.numbers  # strides of 7 in windows of 11 hold any 4 tokens whole
     # What begins where another window has more context is not read here, and not whole there.
     columns = laid.targets.columns
-    central = laid.kept["most"][laid.starts[:-1] + columns["left"]]
+    central = laid.token_facts["most"][laid.starts[:-1] + columns["left"]]
     assume((central & (columns["labels"] == 1)).any())
     (span,) = kind.decode(laid, one_hot(laid), [example])
     assert span.text == passage[begin:end].strip()
@@ -158,7 +160,7 @@ def test_blank_tokens_are_no_answers_and_blanks_around_are_left_out() -> None:
     kind = Answer(longest=2)
     examples = [ask("one two \n", question="q")]
     laid = kind.tokenize(examples, reader)
-    assert laid.kept["passage"].sum() == 4
+    assert laid.token_facts["passage"].sum() == 4
     scores = np.zeros((len(laid.columns["ids"]), 2))
     scores[5:7] = 9  # the blanks
     scores[4] = 1

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Targets
-from clozelab.finetuning.examples import Question
+from clozelab.finetuning.examples import Question, TokenizedExamples
 from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.tokenized import TokenizedExamples
 
 torch.set_num_threads(1)
 WIDTH = 6
@@ -163,7 +162,7 @@ def test_right_scores_are_counted_as_right(kind: Answer) -> None:
     made = batch(laid)
     targets, head = made.targets["answer"], head_of(kind)
     logits = head.logits(encode(made.input, WIDTH), made.input, targets)
-    there = head.there(targets)
+    there = head.labelled(targets)
     step = 2 if kind.head == "beam" else 1
     at, left, right = (targets[name][::step] for name in ("at", "left", "right"))
     columns = logits[0].shape[1]
@@ -177,18 +176,14 @@ def test_right_scores_are_counted_as_right(kind: Answer) -> None:
 
 
 @every_kind
-def test_every_parameter_gets_gradient_and_is_counted(kind: Answer) -> None:
+def test_every_parameter_gets_gradient(kind: Answer) -> None:
     head = head_of(kind)
     made = batch(laid_for(kind), spare=5)
     head(encode(made.input, WIDTH), made.input, made.targets["answer"])["loss"].backward()
-    sizes: dict[str, int] = {}
     for name, parameter in head.named_parameters():
-        part = name.split(".")[0]
-        sizes[part] = sizes.get(part, 0) + parameter.numel()
         # A number added to every score of a softmax changes nothing.
         shift = name in ("scores.bias", "start.bias", "end_scores.bias")
         assert parameter.grad is not None and (shift or (parameter.grad != 0).any()), name
-    assert sizes == kind.parameters(WIDTH)
 
 
 @every_kind
@@ -298,9 +293,11 @@ def _texts(
             end = end_logits(head, states, states[first])[legal].log_softmax(0)
             assert float(end.exp().sum()) == pytest.approx(1)
             for last in range(first, min(first + kind.longest, bounds.stop)):
-                if laid.kept["most"][begin + first]:
+                if laid.token_facts["most"][begin + first]:
                     text = example.passage[
-                        laid.kept["begin"][begin + first] : laid.kept["end"][begin + last]
+                        laid.token_facts["begin"][begin + first] : laid.token_facts["end"][
+                            begin + last
+                        ]
                     ]
                     score = float(start[legal.index(first)] + end[legal.index(last)])
                     found[text] = max(found.get(text, -np.inf), score)

@@ -75,7 +75,7 @@ def test_a_choice_that_is_not_there_has_no_share_and_no_gradient() -> None:
     sums = model(given_)
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 1
-    assert model.head.there(given_.targets["choose"]).tolist() == [True, False]
+    assert model.head.labelled(given_.targets["choose"]).tolist() == [True, False]
     scores = model.predict(given_).requires_grad_()
     assert scores.shape == (9, 1)
     (grad,) = torch.autograd.grad(model.head.loss((logits,), given_.targets["choose"])["loss"],

@@ -21,9 +21,17 @@ from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder import Transformer
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Clusters, Document, Mention, Pronoun
-from clozelab.finetuning.heads.clusters import ClustersHead, _bucket
-from clozelab.finetuning.heads.mentions import Spans, averaged, gathered, placed, uncrossed
-from clozelab.finetuning.kinds.coreference import DISTANCES, Coreference, answered, linked
+from clozelab.finetuning.heads.coreference import (
+    DISTANCES,
+    ClustersHead,
+    Spans,
+    _bucket,
+    averaged,
+    gathered,
+    placed,
+    uncrossed,
+)
+from clozelab.finetuning.kinds.coreference import Coreference, answered, linked
 from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD, shifted, spelled, stretches
 
 torch.set_num_threads(1)
@@ -387,18 +395,6 @@ def test_dropout_is_for_training_alone() -> None:
     assert not torch.equal(scored()[0], scored()[0])
 
 
-@pytest.mark.parametrize(
-    "task", [SMALL, Coreference(overlap=True, hidden=30), Coreference(rounds=1)]
-)
-def test_parameters_are_counted_without_building(task: Coreference) -> None:
-    head = task.build(WIDTH)
-    built: dict[str, int] = {}
-    for name, parameter in head.named_parameters():
-        part = name.split(".")[0]
-        built[part] = built.get(part, 0) + parameter.numel()
-    assert built == task.parameters(WIDTH)
-
-
 # What users get
 
 
@@ -473,4 +469,4 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(UserError, match="no example has a label"):
         SMALL.score([Clusters(())], [LONG._replace(clusters=None)])
     with pytest.raises(UserError, match="cannot be distilled"):
-        SMALL.build(WIDTH).there({})
+        SMALL.build(WIDTH).labelled({})

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
 from clozelab.finetuning.heads.features import Chosen, Mix, Recurrent
-from clozelab.finetuning.heads.losses import softened
+from clozelab.finetuning.heads.head import softened
 
 torch.set_num_threads(1)
 WIDTH = 6

@@ -191,7 +191,7 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     model = Small(kind)
     sums = model(batch(blank, kind.name))
     assert all(value.item() == 0 for value in sums.values())
-    assert not model.head.there(batch(blank, kind.name).targets[kind.name]).any()
+    assert not model.head.labelled(batch(blank, kind.name).targets[kind.name]).any()
     found = [
         kind.decode(each, rows(each, kind.name, model.predict(batch(each, kind.name))), examples)
         for each in (laid, blank)
@@ -199,16 +199,6 @@ def test_unlabelled_examples_are_ignored_and_predicted_as_the_labelled_are(
     assert found[0] == found[1] and len(found[0]) == len(examples)
     with pytest.raises(UserError, match="nothing to score"):
         kind.score(found[0], bare)
-
-
-@each
-@pytest.mark.parametrize("width", [8, 33])
-def test_the_formula_counts_what_is_built(kind: Any, width: int) -> None:
-    head = kind.build(width)
-    built = {name: 0 for name, _ in head.named_children() if getattr(head, name) is not None}
-    for name, parameter in head.named_parameters():
-        built[name.split(".")[0]] += parameter.numel()
-    assert built == kind.parameters(width)
 
 
 @each

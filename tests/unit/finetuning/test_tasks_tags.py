@@ -45,7 +45,7 @@ def test_every_word_that_has_a_token_has_one_slot_at_its_first_piece(
     for block, owner in enumerate(laid.owners.tolist()):
         for slot in range(slots[block], slots[block + 1]):
             token = laid.starts[block] + laid.targets.columns["at"][slot]
-            word = int(laid.kept["words"][token])
+            word = int(laid.token_facts["words"][token])
             example = examples[owner]
             assert laid.columns["ids"][token] == number_of(example.words[word][:3])
             assert example.tags is not None

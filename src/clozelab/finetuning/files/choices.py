@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Choice
-from clozelab.finetuning.files import columns
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.lines import parsed, text
-from clozelab.finetuning.files.tables import Row, Table
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
+from clozelab.finetuning.files.tables import Record, Table, parsed, text
 
 _ROLES = ("first", "question", "choices", "label", "id")
 _FIRST = ("sent1", "ctx_a", "ctx", "context", "passage", "article", "premise", "first")
@@ -24,121 +22,119 @@ _NUMBERED = re.compile(r"(ending|choice|option|answer|candidate)[ _]?(\d+|[A-Ha-
 
 
 def choices(
-    source: Path | Table,
-    asked: Asked = Asked(),  # noqa: B008  (frozen)
-    *,
-    counts: Counts | None = None,
+    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None
 ) -> list[Choice]:
     """The examples of a file, or of a folder in RACE's layout."""
-    counts = Counts() if counts is None else counts
     if isinstance(source, Path) and source.is_dir():
-        found = _race(_articles(source, asked.level), asked)
+        examples = list(_race(_articles(source, options.level), options))
     else:
-        table = columns.opened(source, asked, counts, roles=_ROLES)
-        is_race = {"article", "questions", "options"} <= set(table.columns)
-        found = _race(iter(table.rows), asked) if is_race else _rows(table, asked)
-    examples = list(found)
+        columns = Columns(source, options, Counts() if counts is None else counts, roles=_ROLES)
+        is_race = {"article", "questions", "options"} <= set(columns.names)
+        examples = list(_race(columns.rows, options) if is_race else _rows(columns))
     if not examples:
         name = source.name if isinstance(source, Table) else source
         raise UserError(f"{name} has no question: write examples into it, or name another")
     return examples
 
 
-def joined(question: str, option: str) -> str:
-    """A question with an option in the place of its blank, or behind it (ALBERT, XLNet: RACE)."""
+def joined(question: str, choice: str) -> str:
+    """A question with a choice in the place of its blank, or behind it (ALBERT, XLNet: RACE)."""
     # Differs from ALBERT's code: a run of underscores is one blank, not one for each.
     if "_" in question:
-        return re.sub("_+", lambda _: option, question)
-    return f"{question} {option}".strip()
+        return re.sub("_+", lambda _: choice, question)
+    return f"{question} {choice}".strip()
 
 
-def _articles(folder: Path, level: str) -> Iterator[Row]:
+def _articles(folder: Path, level: str) -> Iterator[Record]:
     """RACE as it is given out: a file an article, in folders middle and high."""
     files = [file for file in folder.rglob("*.txt") if level in ("", file.parent.name)]
     if not files:
         raise UserError(f"{folder} has no article: RACE keeps them as middle/*.txt and high/*.txt")
     for file in sorted(files, key=lambda file: (file.parent, len(file.stem), file.stem)):
-        record = parsed(text(file), file)
-        if not isinstance(record, dict):
+        article = parsed(text(file), file)
+        if not isinstance(article, dict):
             raise UserError(f"{file}:1 is no article of RACE: fetch the file again")
         level = file.parent.name
-        yield Row(f"{file}:1", {"id": f"{level}{file.name}", **record, "level": level})
+        yield Record(f"{file}:1", {"id": f"{level}{file.name}", **article, "level": level})
 
 
-def _race(articles: Iterator[Row], asked: Asked) -> Iterator[Choice]:
-    for place, record in articles:
-        name = str(record.get("id", place))
-        if not str(record.get("level") or name).startswith(asked.level):
+def _race(articles: Iterable[Record], options: ReadOptions) -> Iterator[Choice]:
+    for place, article in articles:
+        name = str(article.get("id", place))
+        if not str(article.get("level") or name).startswith(options.level):
             continue
-        asks, options = record.get("questions"), record.get("options")
-        answers = record.get("answers")
-        if not isinstance(asks, list) or not isinstance(options, list) or len(asks) != len(options):
+        questions: Any = article.get("questions")
+        lists: Any = article.get("options")
+        answers: Any = article.get("answers")
+        if not _alike(questions, lists):
             raise UserError(f"{place} needs as many options as questions: fix the article")
-        if answers is None and not asked.labelled:
-            answers = [None] * len(asks)
-        if not isinstance(answers, list) or len(answers) != len(asks):
+        if answers is None and not options.labelled:
+            answers = [None] * len(questions)
+        if not _alike(questions, answers):
             raise UserError(f"{place} needs as many answers as questions: fix the article")
-        for number, (ask, option, answer) in enumerate(zip(asks, options, answers, strict=True)):
-            label = _right(answer, option, place, asked=asked)
-            seconds = tuple(joined(ask.strip(), one.strip()) for one in option)
-            yield Choice(f"{name}-{number}", str(record.get("article")), seconds, label)
+        rows = zip(questions, lists, answers, strict=True)
+        for number, (question, texts, answer) in enumerate(rows):
+            label = _right(answer, texts, place, labelled=options.labelled)
+            seconds = tuple(joined(question.strip(), text.strip()) for text in texts)
+            yield Choice(f"{name}-{number}", str(article.get("article")), seconds, label)
 
 
-def _rows(table: Table, asked: Asked) -> Iterator[Choice]:
-    first = columns.sought(table, "first", _FIRST, asked=asked)
-    question = columns.sought(table, "question", _QUESTION, asked=asked)
+def _alike(first: Any, second: Any) -> bool:
+    """Whether both are lists of one length."""
+    return isinstance(first, list) and isinstance(second, list) and len(first) == len(second)
+
+
+def _rows(columns: Columns) -> Iterator[Choice]:
+    first, question = columns.sought("first", _FIRST), columns.sought("question", _QUESTION)
     if first is None and question is None:
-        raise columns.missing(table, "first", (*_FIRST, *_QUESTION))
-    numbered = tuple(name for name in table.columns if _NUMBERED.fullmatch(name))
-    listed = columns.sought(table, "choices", _CHOICES, asked=asked)
+        raise columns.missing("first", (*_FIRST, *_QUESTION))
+    numbered = tuple(name for name in columns.names if _NUMBERED.fullmatch(name))
+    listed = columns.sought("choices", _CHOICES)
     if listed is None and len(numbered) < 2:
-        raise columns.missing(table, "choices", (*_CHOICES, "ending0", "ending1"))
-    seek = columns.find if asked.labelled else columns.sought
-    label = seek(table, "label", _LABEL, asked=asked)
-    ids = columns.sought(table, "id", columns.ID, asked=asked)
-    for number, row in enumerate(table.rows):
-        options = _options(row, listed) if listed else [columns.words(row, one) for one in numbered]
-        right = row.values.get(label) if label else None
-        index = _right(right, options, row.place, asked=asked, counted=label == "label")
-        before = columns.words(row, question) if question else ""
-        if first is None:
-            text, seconds = before, options
-        else:
-            text, seconds = columns.words(row, first), [joined(before, one) for one in options]
-        yield Choice(columns.name(row, ids, number=number), text, tuple(seconds), index)
+        raise columns.missing("choices", (*_CHOICES, "ending0", "ending1"))
+    label = columns.labels("label", _LABEL)
+    labelled = columns.options.labelled
+    for number, row in enumerate(columns.rows):
+        texts = _texts(row, listed) if listed else [text_of(row, name) for name in numbered]
+        answer = row.values.get(label) if label else None
+        right = _right(answer, texts, row.place, labelled=labelled, counted=label == "label")
+        before = text_of(row, question) if question else ""
+        if first is not None:
+            before, texts = text_of(row, first), [joined(before, text) for text in texts]
+        yield Choice(columns.id(row, number), before, tuple(texts), right)
 
 
-def _options(row: Row, column: str) -> list[str]:
+def _texts(row: Record, column: str) -> list[str]:
     """The choices of a row: a list of texts or of records, or a list of texts by name."""
     value = row.values.get(column)
     if isinstance(value, Mapping):
         value = value.get("text")
     if isinstance(value, list) and len(value) > 1:
-        texts = [one.get("text") if isinstance(one, Mapping) else one for one in value]
-        if all(isinstance(one, str) for one in texts):
-            return [str(one).strip() for one in texts]
+        texts = [item.get("text") if isinstance(item, Mapping) else item for item in value]
+        if all(isinstance(text, str) for text in texts):
+            return [str(text).strip() for text in texts]
     raise UserError(f"{row.place} has no two choices in {column!r}: write a list of texts there")
 
 
 def _right(
-    value: Any, options: list[str], place: str, *, asked: Asked, counted: bool = False
+    value: Any, texts: list[str], place: str, *, labelled: bool, counted: bool = False
 ) -> int | None:
-    """Which option is right; `counted`: a text of digits is its number before it is its text."""
+    """Which choice is right; `counted`: a text of digits is its number before it is its text."""
     if value is None or value == "" or value == -1:
-        if asked.labelled:
+        if labelled:
             raise UserError(f"{place} does not say which choice is right: write its number from 0")
         return None
-    spelled = str(value).strip()
-    number = int(spelled) if spelled.isdecimal() else None
-    if number is not None and number < len(options) and (counted or not isinstance(value, str)):
+    word = str(value).strip()
+    number = int(word) if word.isdecimal() and int(word) < len(texts) else None
+    if number is not None and (counted or not isinstance(value, str)):
         return number
-    if spelled in options:
-        return options.index(spelled)
-    if len(spelled) == 1 and "A" <= spelled.upper() < chr(ord("A") + len(options)):
-        return ord(spelled.upper()) - ord("A")
-    if number is not None and number < len(options):
+    if word in texts:
+        return texts.index(word)
+    if len(word) == 1 and "A" <= word.upper() < chr(ord("A") + len(texts)):
+        return ord(word.upper()) - ord("A")
+    if number is not None:
         return number
     raise UserError(
-        f"{place} says {value!r} is right, which is none of its {len(options)} choices: write a"
+        f"{place} says {value!r} is right, which is none of its {len(texts)} choices: write a"
         " number from 0, a letter from A, or the text"
     )

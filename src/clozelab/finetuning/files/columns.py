@@ -10,22 +10,16 @@ from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.files.lines import located
-from clozelab.finetuning.files.tables import Row, Table, table
+from clozelab.finetuning.files.tables import Record, Table, located, table
 from clozelab.nearest import nearest
 
-ID = ("id", "idx", "index", "guid", "uid", "ind", "qid", "pairID", "doc_key", "ID")
-LABEL = (
-    *("label", "gold_label", "labels", "class", "is_duplicate", "quality", "category"),
-    *("sentiment", "target", "score", "similarity", "stars"),
-)
-NUMBER = ("score", "label", "similarity", "relatedness_score", "rating", "value", "labels")
+_ID = ("id", "idx", "index", "guid", "uid", "ind", "qid", "pairID", "doc_key", "ID")
 
 Source = Path | Table  # where examples are read from
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReadOptions:
     """How a file is to be read."""
 
     columns: Mapping[str, str] = field(default_factory=dict)  # what → its name, or its number
@@ -37,102 +31,109 @@ class Asked:
     level: str = ""  # of RACE: "middle" or "high"; empty: both
 
 
-def opened(source: Path | Table, asked: Asked, counts: Counts, *, roles: Sequence[str]) -> Table:
-    """The table of a file; columns given by number mean that it has no header line."""
-    for role in asked.columns:
-        if role not in roles:
-            raise UserError(f"--columns knows no {role!r}: say {', '.join(roles)}")
-    if isinstance(source, Table):
-        return source
-    numbered = any(name.isdecimal() for name in asked.columns.values())
-    skips = counts if asked.skips else None
-    return table(located(source), header=not numbered, skips=skips)
+DEFAULTS = ReadOptions()
 
 
-def sought(among: Table, role: str, usual: Sequence[str], *, asked: Asked) -> str | None:
-    """The column that plays a role, where there is one; one that the user named must be there."""
-    given = asked.columns.get(role)
-    small = {name.lower(): name for name in reversed(among.columns)}
-    for name in usual if given is None else (given,):
-        if name in among.columns:
-            return name
-        if name.lower() in small:
-            return small[name.lower()]
-    if given is not None and (asked.labelled or role != "label"):
-        raise missing(among, role, (given,))
-    return None
+class Columns:
+    """The columns of a table by the roles they play."""
+
+    def __init__(
+        self, source: Source, options: ReadOptions, counts: Counts, *, roles: Sequence[str]
+    ) -> None:
+        """Open a file; columns given by number mean that it has no header line."""
+        for role in options.columns:
+            if role not in roles:
+                raise UserError(f"--columns knows no {role!r}: say {', '.join(roles)}")
+        if isinstance(source, Path):
+            numbered = any(name.isdecimal() for name in options.columns.values())
+            skips = counts if options.skips else None
+            source = table(located(source), header=not numbered, skips=skips)
+        self.options, self.table = options, source
+        self.names, self.rows = source.columns, source.rows
+        self._id = self.sought("id", _ID)
+
+    def sought(self, role: str, usual: Sequence[str]) -> str | None:
+        """The column that plays a role, where there is one; one that the user named must exist."""
+        named = self.options.columns.get(role)
+        lower = {name.lower(): name for name in reversed(self.names)}
+        for name in usual if named is None else (named,):
+            if name in self.names:
+                return name
+            if name.lower() in lower:
+                return lower[name.lower()]
+        if named is not None and (self.options.labelled or role != "label"):
+            raise self.missing(role, (named,))
+        return None
+
+    def find(self, role: str, usual: Sequence[str]) -> str:
+        """The column that plays a role; refused where there is none."""
+        column = self.sought(role, usual)
+        if column is None:
+            raise self.missing(role, usual)
+        return column
+
+    def labels(self, role: str, usual: Sequence[str]) -> str | None:
+        """The column of the labels, which must exist only where labels must."""
+        return self.find(role, usual) if self.options.labelled else self.sought(role, usual)
+
+    def missing(self, role: str, sought: Sequence[str]) -> UserError:
+        """What is said where no column plays a role."""
+        meant = nearest(sought[0], self.names) or "NAME"
+        numbered = "" if self.names[:1] == ("0",) else " (by number where there is no header line)"
+        return UserError(
+            f"{self.table.name} has no column for the {role}: looked for {', '.join(sought)}, found"
+            f" {', '.join(self.names)}; say --columns {role}={meant}{numbered}"
+        )
+
+    def id(self, row: Record, number: int) -> str:
+        """What the row calls itself, or its number, counted from 0."""
+        value = None if self._id is None else row.values.get(self._id)
+        return str(number) if value is None or value == "" else _plain(value)
+
+    def label(self, row: Record, column: str | None) -> str | None:
+        """The class of a row, one of those there are; None where it is not known."""
+        value = None if column is None else row.values.get(column)
+        label = "" if value is None else _plain(value)
+        if label:
+            known = label in self.options.undecided
+            return label if known else checked_label(label, row.place, self.options.labels)
+        if self.options.labelled:
+            raise UserError(f"{row.place} has no label: write one, or leave the row out")
+        return None
+
+    def number(self, row: Record, column: str | None) -> float | None:
+        """The number of a row; None where it is not known."""
+        value = None if column is None else row.values.get(column)
+        if value is None or value == "":
+            if self.options.labelled:
+                raise UserError(f"{row.place} has no number to predict: write one, or leave it out")
+            return None
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise UserError(f"{row.place} has {value!r} where a number should stand: fix it")
+        return number
 
 
-def find(among: Table, role: str, usual: Sequence[str], *, asked: Asked) -> str:
-    """The column that plays a role; refused where there is none."""
-    column = sought(among, role, usual, asked=asked)
-    if column is None:
-        raise missing(among, role, usual)
-    return column
-
-
-def missing(among: Table, role: str, sought: Sequence[str]) -> UserError:
-    """What is said where no column plays a role."""
-    meant = nearest(sought[0], among.columns) or "NAME"
-    numbered = "" if among.columns[:1] == ("0",) else " (by number where there is no header line)"
-    return UserError(
-        f"{among.name} has no column for the {role}: looked for {', '.join(sought)}, found"
-        f" {', '.join(among.columns)}; say --columns {role}={meant}{numbered}"
-    )
-
-
-def words(row: Row, column: str) -> str:
+def text_of(row: Record, column: str) -> str:
     """The text of a cell, without the spaces around it."""
     value = row.values.get(column)
-    if isinstance(value, str):
-        return value.strip()
     if value is None or isinstance(value, (list, dict)):
         raise UserError(f"{row.place} has no text in the column {column!r}: write one there")
     return _plain(value)
 
 
-def name(row: Row, column: str | None, *, number: int) -> str:
-    """What the row calls itself, or its number, counted from 0."""
-    value = None if column is None else row.values.get(column)
-    return str(number) if value is None or value == "" else _plain(value)
-
-
-def label(row: Row, column: str | None, *, asked: Asked) -> str | None:
-    """The class of a row, one of those there are; None where it is not known."""
-    value = None if column is None else row.values.get(column)
-    spelled = "" if value is None else _plain(value)
-    if not spelled:
-        if asked.labelled:
-            raise UserError(f"{row.place} has no label: write one, or leave the row out")
-        return None
-    return spelled if spelled in asked.undecided else known(spelled, row.place, asked.labels)
-
-
-def known(spelled: str, place: str, labels: Sequence[str], *, what: str = "label") -> str:
+def checked_label(label: str, place: str, labels: Sequence[str], *, what: str = "label") -> str:
     """The label itself; refused where it is none of `labels`."""
-    if labels and spelled not in labels:
+    if labels and label not in labels:
         shown = ", ".join(labels[:20]) + (", …" if len(labels) > 20 else "")
         raise UserError(
-            f"{place} has the {what} {spelled!r}, which is none of {shown}: fix it, or train on"
+            f"{place} has the {what} {label!r}, which is none of {shown}: fix it, or train on"
             " examples that have it"
         )
-    return spelled
-
-
-def number(row: Row, column: str | None, *, asked: Asked) -> float | None:
-    """The number of a row; None where it is not known."""
-    value = None if column is None else row.values.get(column)
-    if value is None or value == "":
-        if asked.labelled:
-            raise UserError(f"{row.place} has no number to predict: write one, or leave it out")
-        return None
-    try:
-        found = float(value)
-    except (TypeError, ValueError):
-        found = math.nan
-    if not math.isfinite(found):
-        raise UserError(f"{row.place} has {value!r} where a number should stand: fix it")
-    return found
+    return label
 
 
 def _plain(value: Any) -> str:

@@ -1,34 +1,49 @@
-"""Documents with the mentions of each entity: CoNLL-2012's columns, or JSON lines."""
+"""Documents with the mentions of each entity: CoNLL-2012's columns, JSON lines, LitBank, GAP.
+
+GAP (Webster et al. 2018) has a pronoun and two names in a text, which is cut into words and
+sentences here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Document, Mention
-from clozelab.finetuning.files import columns
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.lines import lines, located, suffix
-from clozelab.finetuning.files.tables import JSON, Row, Table, empty
+from clozelab.finetuning.examples import Document, Mention, Pronoun
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source
+from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix, table
 from clozelab.finetuning.files.tagged import cells
 
 _BEGIN = re.compile(r"#begin document \(?(.*?)\)?(?:; part (\d+))?\s*")
 _BRACKET = re.compile(r"(\()?(\d+)(\))?")
 _WORD = 3  # document, part, number of the word, word, …
+_GAP_COLUMNS = ("ID", "Text", "Pronoun", "Pronoun-offset", "A", "A-offset", "B", "B-offset")
+_GAP_WORD = re.compile(
+    r"n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?=n't\b)|\w+(?:\*\w+)*|-{2,}|[^\w\s]", re.IGNORECASE
+)  # in GAP's files a letter that is not ASCII is a star
+_STOP = re.compile(r"[.!?]+['\"”’)\]]*\s+(?=[\"'“‘(]*[A-Z0-9])")
+_SHORT = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Capt|Lt|vs|No)\.\s+$")
 
 
-def documents(source: Path | Table, asked: Asked = Asked()) -> list[Document]:  # noqa: B008
+def documents(source: Source, options: ReadOptions = DEFAULTS) -> list[Document]:
     """The examples of a file."""
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
-            return list(_columns(source, asked))
-    roles = ("sentences", "clusters", "id")
-    return list(_rows(columns.opened(source, asked, Counts(), roles=roles), asked))
+            return list(_columns(source, options))
+    return list(_rows(Columns(source, options, Counts(), roles=("sentences", "clusters", "id"))))
+
+
+def litbank(path: Path, split: str) -> list[Document]:
+    """A file of all documents, or a folder with a file for each; every tenth is dev."""
+    files = sorted(path.glob("*.conll*")) if path.is_dir() else [path]
+    parts = [document for file in files for document in documents(file)]
+    return [part for n, part in enumerate(parts) if (n % 10 == 9) == (split == "dev")]
 
 
 @dataclass
@@ -77,13 +92,13 @@ class _Reading:
         )
 
 
-def _columns(path: Path, asked: Asked) -> Iterator[Document]:
-    given = asked.columns.get("sentences", str(_WORD))
-    if not re.fullmatch(r"\d+", given):
+def _columns(path: Path, options: ReadOptions) -> Iterator[Document]:
+    column = options.columns.get("sentences", str(_WORD))
+    if not re.fullmatch(r"\d+", column):
         raise UserError(
-            f"--columns sentences={given} is no column of {path}: they go by number, from 0"
+            f"--columns sentences={column} is no column of {path}: they go by number, from 0"
         )
-    word = int(given)
+    word = int(column)
     reading: _Reading | None = None
     number = 0
     for number, line in enumerate(lines(path), 1):
@@ -101,35 +116,33 @@ def _columns(path: Path, asked: Asked) -> Iterator[Document]:
                 reading.sentences.append([])
         else:
             reading = reading or _Reading(path.name)
-            found = cells(line)
-            if len(found) < word + 2:
+            row = cells(line)
+            if len(row) < word + 2:
                 raise UserError(
-                    f"{place} has {len(found)} columns where at least {word + 2} are expected:"
+                    f"{place} has {len(row)} columns where at least {word + 2} are expected:"
                     " the word is the fourth, the mentions are the last"
                 )
-            reading.add(found[word], found[-1].strip(), place=place)
+            reading.add(row[word], row[-1].strip(), place=place)
     if not number:
         raise empty(path)
     if reading is not None and reading.words:
         yield reading.finish()
 
 
-def _rows(table: Table, asked: Asked) -> Iterator[Document]:
-    texts = columns.find(table, "sentences", ("sentences", "words"), asked=asked)
-    seek = columns.find if asked.labelled else columns.sought
-    clusters = seek(table, "clusters", ("clusters", "coref_clusters"), asked=asked)
-    ids = columns.sought(table, "id", columns.ID, asked=asked)
-    for number, row in enumerate(table.rows):
-        sentences = _sentences(row, texts)
-        size = sum(map(len, sentences))
-        found = row.values.get(clusters) if clusters else None
-        made = None if found is None else _clusters(row, found, size)
-        if made is None and asked.labelled:
+def _rows(columns: Columns) -> Iterator[Document]:
+    texts = columns.find("sentences", ("sentences", "words"))
+    labels = columns.labels("clusters", ("clusters", "coref_clusters"))
+    for number, row in enumerate(columns.rows):
+        sentences = _listed_sentences(row, texts)
+        value = row.values.get(labels) if labels else None
+        if value is None and columns.options.labelled:
             raise UserError(f"{row.place} has no clusters: write them, or leave the document out")
-        yield Document(columns.name(row, ids, number=number), sentences, made)
+        size = sum(map(len, sentences))
+        clusters = None if value is None else _clusters(row, value, size)
+        yield Document(columns.id(row, number), sentences, clusters)
 
 
-def _sentences(row: Row, column: str) -> tuple[tuple[str, ...], ...]:
+def _listed_sentences(row: Record, column: str) -> tuple[tuple[str, ...], ...]:
     value = row.values.get(column)
     whole = isinstance(value, list) and all(isinstance(words, list) and words for words in value)
     if not value or not whole:
@@ -137,8 +150,8 @@ def _sentences(row: Row, column: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(str(word) for word in words) for words in value)
 
 
-def _clusters(row: Row, value: object, size: int) -> tuple[tuple[Mention, ...], ...]:
-    made = []
+def _clusters(row: Record, value: object, size: int) -> tuple[tuple[Mention, ...], ...]:
+    clusters = []
     for cluster in value if isinstance(value, list) else [value]:
         mentions = set()
         for span in cluster if isinstance(cluster, list) else [cluster]:
@@ -149,5 +162,80 @@ def _clusters(row: Row, value: object, size: int) -> tuple[tuple[Mention, ...], 
                     " its first and its last word, counted from 0 over the document"
                 )
             mentions.add(Mention(*ends))
-        made.append(tuple(sorted(mentions)))
-    return tuple(made)
+        clusters.append(tuple(sorted(mentions)))
+    return tuple(clusters)
+
+
+def gap(path: Path, split: str = "") -> list[Document]:
+    """The documents of a file of GAP, with what is asked of each.
+
+    A document has one cluster, the pronoun and the name it stands for, or none.
+    """
+    records = table(located(path))
+    if absent := [name for name in _GAP_COLUMNS if name not in records.columns]:
+        raise UserError(
+            f"{path} has no column {absent[0]}: GAP's files have {', '.join(_GAP_COLUMNS)}"
+        )
+    return [_example(row) for row in records.rows]
+
+
+def _example(row: Record) -> Document:
+    text = str(row.values["Text"])
+    spans = [_span(row, text, name) for name in ("Pronoun", "A", "B")]
+    starts = _words(text, cuts={end for span in spans for end in span})
+    pronoun, a, b = (_mention(starts, span) for span in spans)
+    is_a, is_b = (_truth(row, name) for name in ("A-coref", "B-coref"))
+    clusters: tuple[tuple[Mention, ...], ...] | None = None
+    if is_a is not None and is_b is not None:
+        names = [name for name, true in ((a, is_a), (b, is_b)) if true]
+        clusters = (tuple(sorted({pronoun, *names})),) if names else ()
+    question = Pronoun(str(row.values["Pronoun"]), pronoun, a, b, is_a, is_b)
+    return Document(str(row.values["ID"]), _sentences(text, starts, spans), clusters, question)
+
+
+def _span(row: Record, text: str, name: str) -> tuple[int, int]:
+    words, offset = str(row.values[name]), str(row.values[f"{name}-offset"])
+    start = int(offset) if offset.isdecimal() else len(text)
+    if not words or not text.startswith(words, start):
+        raise UserError(f"{row.place} has no {words!r} at character {offset}: fetch the file again")
+    return start, start + len(words)
+
+
+def _truth(row: Record, name: str) -> bool | None:
+    value = str(row.values.get(name, "")).strip().lower()
+    if value not in ("true", "false", ""):
+        raise UserError(f"{row.place} has {value!r} as {name}: write TRUE or FALSE")
+    return None if not value else value == "true"
+
+
+def _words(text: str, *, cuts: Iterable[int]) -> list[tuple[int, int]]:
+    """The characters of each word; none reaches over a cut."""
+    words: list[tuple[int, int]] = []
+    for match in _GAP_WORD.finditer(text):
+        inside = sorted(cut for cut in cuts if match.start() < cut < match.end())
+        words += pairwise([match.start(), *inside, match.end()])
+    return words
+
+
+def _mention(words: list[tuple[int, int]], span: tuple[int, int]) -> Mention:
+    inside = [at for at, (start, end) in enumerate(words) if span[0] <= start and end <= span[1]]
+    return Mention(inside[0], inside[-1])
+
+
+def _sentences(
+    text: str, words: list[tuple[int, int]], spans: list[tuple[int, int]]
+) -> tuple[tuple[str, ...], ...]:
+    """The words, parted where a stop and a capital meet; no mention is parted."""
+    ends = [
+        match.end()
+        for match in _STOP.finditer(text)
+        if not _SHORT.search(text, 0, match.end())
+        and not any(start < match.end() < end for start, end in spans)
+    ]
+    sentences: list[list[str]] = [[]]
+    for start, end in words:
+        if ends and start >= ends[0]:
+            ends.pop(0)
+            sentences.append([])
+        sentences[-1].append(text[start:end])
+    return tuple(tuple(sentence) for sentence in sentences if sentence)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
-from clozelab.finetuning.files.lines import PACKINGS, found
-from clozelab.finetuning.files.tables import Row, Table
+from clozelab.finetuning.files.tables import PACKINGS, Record, Table, existing
 
 _HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 _BARE = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -24,7 +23,7 @@ def is_hub(name: str) -> bool:
     if name.startswith("hf:"):
         return True
     bare = _BARE.fullmatch(name) is not None and path.suffix.lower() not in _FILES
-    return bare and not path.parent.exists() and found(path) is None
+    return bare and not path.parent.exists() and existing(path) is None
 
 
 def hub(name: str, split: str) -> Table:
@@ -50,7 +49,7 @@ def hub(name: str, split: str) -> Table:
         ) from None
     classes = {column: _classes(feature) for column, feature in data.features.items()}
     rows = [
-        Row(
+        Record(
             f"{name}:{number}",
             {column: _named(value, classes[column]) for column, value in row.items()},
         )
@@ -72,5 +71,5 @@ def _named(value: Any, classes: list[str] | None) -> Any:
     if classes is None or isinstance(value, str):
         return value
     if isinstance(value, list):
-        return [_named(one, classes) for one in value]
+        return [_named(item, classes) for item in value]
     return None if value is None or value < 0 else classes[value]  # -1: not known

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Answer, Question
-from clozelab.finetuning.files import columns
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.lines import located, parsed, suffix, text
-from clozelab.finetuning.files.tables import Table, empty
+from clozelab.finetuning.examples import GoldAnswer, Question
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
+from clozelab.finetuning.files.tables import empty, located, parsed, suffix, text
 
 RELOCATED = "answers found elsewhere in the passage than their file says"
 NOT_FOUND = "answers not found in the passage"
@@ -21,10 +20,7 @@ _ROLES = ("question", "passage", "answers", "id")
 
 
 def questions(
-    source: Path | Table,
-    asked: Asked = Asked(),  # noqa: B008  (frozen)
-    *,
-    counts: Counts | None = None,
+    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None
 ) -> list[Question]:
     """The examples of a file.
 
@@ -35,54 +31,48 @@ def questions(
     counts = Counts() if counts is None else counts
     examples: list[Question] = []
     seen: set[str] = set()
-    for place, question in _found(source, asked, counts):
+    for place, question in _read(source, options, counts):
         if question.id in seen:
             raise UserError(f"{place} has the id {question.id!r} once more: give each its own")
         seen.add(question.id)
-        if question.answers is None and asked.labelled:
+        if question.answers is None and options.labelled:
             raise UserError(f"{place} has no answers: write them, or leave the question out")
         if question.answers:
-            located = _located(question.passage, question.answers, place, counts)
-            if asked.training:
-                located = [one for one in located if one.start < len(question.passage)]
-                if not located:
+            answers = _located(question.passage, question.answers, place, counts)
+            if options.training:
+                answers = [answer for answer in answers if answer.start < len(question.passage)]
+                if not answers:
                     counts.add(SKIPPED, place)
                     continue
-            question = question._replace(answers=tuple(located))
+            question = question._replace(answers=tuple(answers))
         examples.append(question)
     if not examples:
         raise UserError(f"{source if isinstance(source, Path) else source.name} has no question")
     return examples
 
 
-def _located(passage: str, answers: tuple[Answer, ...], place: str, counts: Counts) -> list[Answer]:
+def _located(
+    passage: str, answers: tuple[GoldAnswer, ...], place: str, counts: Counts
+) -> list[GoldAnswer]:
     """The answers with the places where they really begin; those that do nowhere come last."""
     here, nowhere = [], []
     for answer in answers:
         if passage.startswith(answer.text, answer.start) and answer.start >= 0:
             here.append(answer)
             continue
-        starts = _occurrences(passage, answer.text)
+        # A lookahead, so that occurrences may overlap.
+        starts = [m.start() for m in re.finditer(f"(?={re.escape(answer.text)})", passage)]
         if starts:
             counts.add(RELOCATED, place)
             nearest = min(starts, key=lambda start: abs(start - answer.start))
-            here.append(Answer(answer.text, nearest))
+            here.append(GoldAnswer(answer.text, nearest))
         else:
             counts.add(NOT_FOUND, place)
-            nowhere.append(Answer(answer.text, len(passage)))
+            nowhere.append(GoldAnswer(answer.text, len(passage)))
     return here + nowhere
 
 
-def _occurrences(passage: str, wanted: str) -> list[int]:
-    starts = []
-    at = passage.find(wanted)
-    while at >= 0:
-        starts.append(at)
-        at = passage.find(wanted, at + 1)
-    return starts
-
-
-def _found(source: Path | Table, asked: Asked, counts: Counts) -> Iterator[tuple[str, Question]]:
+def _read(source: Source, options: ReadOptions, counts: Counts) -> Iterator[tuple[str, Question]]:
     if isinstance(source, Path):
         source = located(source)
         whole = text(source) if suffix(source) == ".json" else ""
@@ -91,7 +81,7 @@ def _found(source: Path | Table, asked: Asked, counts: Counts) -> Iterator[tuple
             return
         if suffix(source) == ".json" and not whole.strip():
             raise empty(source)
-    yield from _rows(columns.opened(source, asked, counts, roles=_ROLES), asked)
+    yield from _rows(Columns(source, options, counts, roles=_ROLES))
 
 
 def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
@@ -117,32 +107,30 @@ def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
         ) from None
 
 
-def _rows(table: Table, asked: Asked) -> Iterator[tuple[str, Question]]:
-    question = columns.find(table, "question", ("question", "query"), asked=asked)
-    passage = columns.find(table, "passage", ("context", "passage", "paragraph"), asked=asked)
-    seek = columns.find if asked.labelled else columns.sought
-    answers = seek(table, "answers", ("answers", "answer", "answer_text"), asked=asked)
-    ids = columns.sought(table, "id", columns.ID, asked=asked)
-    for number, row in enumerate(table.rows):
+def _rows(columns: Columns) -> Iterator[tuple[str, Question]]:
+    question = columns.find("question", ("question", "query"))
+    passage = columns.find("passage", ("context", "passage", "paragraph"))
+    answers = columns.labels("answers", ("answers", "answer", "answer_text"))
+    for number, row in enumerate(columns.rows):
         context = row.values.get(passage)
         if not isinstance(context, str):
             raise UserError(f"{row.place} has no text in the column {passage!r}: write one there")
-        found: tuple[Answer, ...] | None
+        gold: tuple[GoldAnswer, ...] | None
         try:
             impossible = row.values.get("is_impossible") in (True, "true", "True", "1")
-            found = () if impossible else _answers(row.values, context, column=answers)
+            gold = () if impossible else _answers(row.values, context, column=answers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{row.place} has answers that cannot be read ({error}): write"
                 ' [{"text": …, "answer_start": …}], or the text alone'
             ) from None
-        called = columns.name(row, ids, number=number)
-        yield row.place, Question(called, columns.words(row, question), context, found)
+        name = columns.id(row, number)
+        yield row.place, Question(name, text_of(row, question), context, gold)
 
 
 def _answers(
     record: Mapping[str, Any], passage: str, *, column: str | None = "answers"
-) -> tuple[Answer, ...] | None:
+) -> tuple[GoldAnswer, ...] | None:
     """Answers as files write them: records, texts, one text, or a list of texts and one of starts.
 
     A text without its start is taken where the passage first has it.
@@ -156,10 +144,10 @@ def _answers(
         texts = value["text"]
         starts = value.get("answer_start") or [None] * len(texts)
     else:
-        texts = [one if isinstance(one, str) else one["text"] for one in value]
-        starts = [None if isinstance(one, str) else one["answer_start"] for one in value]
+        texts = [item if isinstance(item, str) else item["text"] for item in value]
+        starts = [None if isinstance(item, str) else item["answer_start"] for item in value]
     return tuple(
-        Answer(text, max(passage.find(text), 0) if start in (None, "") else int(start))
+        GoldAnswer(text, max(passage.find(text), 0) if start in (None, "") else int(start))
         for text, start in zip(texts, starts, strict=True)
         if text.strip()
     )

@@ -6,14 +6,18 @@ from pathlib import Path
 
 from clozelab.contracts import Counts
 from clozelab.finetuning.examples import Sentences
-from clozelab.finetuning.files import columns
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.tables import Table
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, text_of
+from clozelab.finetuning.files.tables import table
 
 UNDECIDED = "examples skipped whose label the annotators did not agree on"
-ROLES = ("first", "second", "label", "id")
-SINGLE = ("sentence", "text", "text_a", "content", "review", "comment", "title")
-PAIRS = (
+_ROLES = ("first", "second", "label", "id")
+_LABEL = (
+    *("label", "gold_label", "labels", "class", "is_duplicate", "quality", "category"),
+    *("sentiment", "target", "score", "similarity", "stars"),
+)
+_NUMBER = ("score", "label", "similarity", "relatedness_score", "rating", "value", "labels")
+_SINGLE = ("sentence", "text", "text_a", "content", "review", "comment", "title")
+_PAIRS = (
     ("sentence1", "sentence2"),
     ("premise", "hypothesis"),
     ("question1", "question2"),
@@ -28,8 +32,8 @@ PAIRS = (
 
 
 def sentences(
-    source: Path | Table,
-    asked: Asked = Asked(),  # noqa: B008  (frozen)
+    source: Source,
+    options: ReadOptions = DEFAULTS,
     *,
     pair: bool = False,
     numeric: bool = False,
@@ -37,43 +41,50 @@ def sentences(
 ) -> list[Sentences]:
     """The examples of a file; `numeric` labels are numbers, others are classes."""
     counts = Counts() if counts is None else counts
-    table = columns.opened(source, asked, counts, roles=ROLES)
-    first, second = _texts(table, asked, pair=pair)
-    usual = columns.NUMBER if numeric else columns.LABEL
-    seek = columns.find if asked.labelled else columns.sought
-    labels = seek(table, "label", usual, asked=asked)
-    ids = columns.sought(table, "id", columns.ID, asked=asked)
+    columns = Columns(source, options, counts, roles=_ROLES)
+    first, second = _texts(columns) if pair else (columns.find("first", _SINGLE), None)
+    labels = columns.labels("label", _NUMBER if numeric else _LABEL)
+    read = columns.number if numeric else columns.label
     examples = []
-    for number, row in enumerate(table.rows):
-        read = columns.number if numeric else columns.label
-        label = read(row, labels, asked=asked)
-        if label in asked.undecided:
+    for number, row in enumerate(columns.rows):
+        label = read(row, labels)
+        if label in options.undecided:
             counts.add(UNDECIDED, row.place)
             continue
-        one = columns.words(row, first)
-        two = columns.words(row, second) if second else None
-        if not one or two == "":
+        texts = text_of(row, first), text_of(row, second) if second else None
+        if "" in texts:
             counts.add("empty texts", row.place)
-        examples.append(Sentences(columns.name(row, ids, number=number), one, two, label))
+        examples.append(Sentences(columns.id(row, number), *texts, label))
     return examples
 
 
-def _texts(table: Table, asked: Asked, *, pair: bool) -> tuple[str, str | None]:
-    """The columns of the texts; of the usual pairs the first that is there whole."""
-    if not pair:
-        return columns.find(table, "first", SINGLE, asked=asked), None
-    for usual in PAIRS:
-        first = columns.sought(table, "first", usual[:1], asked=asked)
-        second = columns.sought(table, "second", usual[1:], asked=asked)
+def senteval(path: Path, split: str) -> list[Sentences]:
+    """SentEval's files, sorted by class, without a split of their own: every tenth line is dev."""
+    return [s for n, s in enumerate(sentences(path)) if (n % 10 == 9) == (split == "dev")]
+
+
+def sts(path: Path, split: str, *, year: int) -> list[Sentences]:
+    """One year of SemEval's similarity of texts."""
+    rows = [row.values for row in table(path).rows if row.values["year"] == str(year)]
+    return [
+        Sentences(f"{row['file']} {n}", row["sentence1"], row["sentence2"], float(row["score"]))
+        for n, row in enumerate(rows)
+    ]
+
+
+def _texts(columns: Columns) -> tuple[str, str]:
+    """The columns of two texts; of the usual pairs the first that is there whole."""
+    for usual in _PAIRS:
+        first, second = columns.sought("first", usual[:1]), columns.sought("second", usual[1:])
         if first and second and first != second:
             return first, second
-    role = "second" if "first" in asked.columns else "first"
-    raise columns.missing(table, role, [pair[role == "second"] for pair in PAIRS])
+    role = "second" if "first" in columns.options.columns else "first"
+    raise columns.missing(role, [pair[role == "second"] for pair in _PAIRS])
 
 
-def has_pair(source: Path | Table, asked: Asked) -> bool:
+def has_pair(source: Source, options: ReadOptions) -> bool:
     """Whether a file has two texts a row: by what the user says, or by its columns."""
-    table = columns.opened(source, asked, Counts(), roles=ROLES)
-    small = {name.lower() for name in table.columns}
-    usual = any({first.lower(), second.lower()} <= small for first, second in PAIRS)
-    return "second" in asked.columns or ("first" not in asked.columns and usual)
+    names = Columns(source, options, Counts(), roles=_ROLES).names
+    lower = {name.lower() for name in names}
+    usual = any({first.lower(), second.lower()} <= lower for first, second in _PAIRS)
+    return "second" in options.columns or ("first" not in options.columns and usual)

@@ -1,20 +1,23 @@
-"""Where the splits of a task lie, and reading them: `find` for a task by name, `own` for files."""
+"""Where the splits of a task lie, reading them, and writing predictions for them.
+
+`find` is for a task by name, `own` for the user's files.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.files import lines
-from clozelab.finetuning.files.columns import Asked
+from clozelab.files import check_output, write_text
+from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.hub import hub, is_hub
 from clozelab.finetuning.files.named import NAMED, File, Named, Setting
-from clozelab.finetuning.files.tables import Table
+from clozelab.finetuning.files.tables import existing
 from clozelab.finetuning.kinds import KINDS, TaskKind, own_words
 from clozelab.nearest import nearest
 
@@ -26,8 +29,8 @@ _INSIDE = ("", "glue", "GLUE", "glue_data")  # folders of folders
 class Split:
     """A file or a table, and how it is to be read."""
 
-    source: Path | Table
-    asked: Asked
+    source: Source
+    options: ReadOptions
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,10 @@ class TaskSplits:
     settings: Mapping[str, Setting]
     splits: Mapping[str, Split]
     notes: tuple[str, ...] = ()
-    submission: Mapping[str, str] = field(default_factory=dict)
     layout: str = ""  # what should be there, for whoever asks for what is not
     counts: Counts = field(default_factory=Counts)  # what was skipped or fixed in what was read
-    held: dict[str, list[Any]] = field(default_factory=dict, repr=False)
-    reads: Callable[[Path, str], list[Any]] | None = None  # of a file and a split, if its own way
+    named: Named | None = None
+    examples: dict[str, list[Any]] = field(default_factory=dict, repr=False)  # of splits once read
 
     @property
     def part(self) -> type[TaskKind]:
@@ -58,30 +60,36 @@ class TaskSplits:
 
     def read(self, split: str) -> list[Any]:
         """The examples of a split; read once."""
-        if split not in self.held:
-            self.held[split] = self._read(split)
-        return self.held[split]
-
-    def _split(self, split: str) -> Split:
         if split not in self.splits:
             has = ", ".join(self.splits)
             raise UserError(f"{self.name} has no {split} split here, only {has}{self.layout}")
-        return self.splits[split]
+        if split not in self.examples:
+            self.examples[split] = self._read(split, self.splits[split])
+        return self.examples[split]
 
-    def _read(self, split: str) -> list[Any]:
-        source, asked = self._split(split).source, self._split(split).asked
-        if self.reads is not None and isinstance(source, Path):
-            return self.reads(source, split)
-        return self.part.read(source, asked, settings=self.settings, counts=self.counts)
+    def _read(self, name: str, split: Split) -> list[Any]:
+        if self.named and self.named.read and isinstance(split.source, Path):
+            return self.named.read(split.source, name)
+        settings, counts = self.settings, self.counts
+        return self.part.read(split.source, split.options, settings=settings, counts=counts)
+
+    def submission(self, split: str) -> str:
+        """The name of the file with the predictions for a split."""
+        files = self.named.submission if self.named else {}
+        return files.get(split, f"{split}.{self.part.suffix}")
 
 
 def find(name: str, root: Path | None) -> TaskSplits:
     """A task by name, under a folder of tasks, or the one that the environment names."""
-    return found_in(_named(name), root)
+    if name not in NAMED:
+        meant = nearest(name, NAMED, alike=0.4)
+        hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
+        raise UserError(f"there is no task {name!r}: {hint}")
+    return found_in(NAMED[name], root)
 
 
 def found_in(named: Named, root: Path | None) -> TaskSplits:
-    """The same of a task whose layout is given."""
+    """The same of a task whose layout is known."""
     name = named.name
     if root is None:
         if not os.environ.get(VARIABLE):
@@ -90,84 +98,55 @@ def found_in(named: Named, root: Path | None) -> TaskSplits:
                 f" {VARIABLE} to it{_layout(named)}"
             )
         root = Path(os.environ[VARIABLE])
-    best: dict[str, tuple[File, Path]] = {}
-    folder = root
-    for candidate in _folders(named, root):
-        there = {
-            split: (file, path)
-            for split, files in named.splits.items()
-            for file, path in _first(candidate, files)
-        }
-        if len(there) > len(best):
-            best, folder = there, candidate
-    if not best:
+    layouts = [(folder, _files(named, folder)) for folder in _folders(named, root)]
+    folder, files = max(layouts, key=lambda layout: len(layout[1]))
+    if not files:
         raise UserError(
             f"{root} has no data of {name}: say --task-data DIR or set {VARIABLE}{_layout(named)}"
         )
-    return _found(named, folder, best)
-
-
-def _named(name: str) -> Named:
-    if name not in NAMED:
-        meant = nearest(name, NAMED, alike=0.4)
-        hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
-        raise UserError(f"there is no task {name!r}: {hint}")
-    return NAMED[name]
-
-
-def _found(named: Named, folder: Path, best: Mapping[str, tuple[File, Path]]) -> TaskSplits:
     notes = [named.note] if named.note else []
     if folder.name.endswith("_subset"):
-        notes.append(f"{folder.name} is a subset of {named.name}")
-    notes += [file.note for file, _ in best.values() if file.note]
-    labels = named.settings.get(KINDS[named.kind].label_field or "", ())
-    asked = Asked(
-        labels=labels if isinstance(labels, tuple) else (),
-        undecided=named.undecided,
-        skips=named.skips,
-        level=named.level,
+        notes.append(f"{folder.name} is a subset of {name}")
+    notes += [file.note for file, _ in files.values() if file.note]
+    task = TaskSplits(
+        name, named.kind, named.settings, {}, tuple(notes), _layout(named), named=named
     )
-    return TaskSplits(
-        named.name,
-        named.kind,
-        named.settings,
-        {
-            split: Split(path, purpose(replace(asked, columns=file.columns), split))
-            for split, (file, path) in best.items()
-        },
-        tuple(notes),
-        named.submission,
-        _layout(named),
-        reads=named.read,
+    options = ReadOptions(
+        labels=task.labels, undecided=named.undecided, skips=named.skips, level=named.level
     )
+    splits = {
+        split: Split(path, for_split(replace(options, columns=file.columns), split))
+        for split, (file, path) in files.items()
+    }
+    return replace(task, splits=splits)
 
 
-def purpose(asked: Asked, split: str) -> Asked:
+def for_split(options: ReadOptions, split: str) -> ReadOptions:
     """The same for a split: a test set may have no labels, and only training skips examples."""
-    return replace(asked, labelled=not split.startswith("test"), training=split == "train")
+    return replace(options, labelled=not split.startswith("test"), training=split == "train")
 
 
-def _folders(named: Named, root: Path) -> Iterator[Path]:
+def _folders(named: Named, root: Path) -> list[Path]:
     """Where the task may lie: as published, then in part, then at the root itself."""
     names = (*named.folders, f"{named.name}_subset")
-    for name in names:
-        for inside in _INSIDE:
-            yield root / inside / name
-    if root.name in names:
-        yield root
+    folders = [root / inside / name for name in names for inside in _INSIDE]
+    return [*folders, root] if root.name in names else folders
 
 
-def _first(folder: Path, files: Sequence[File]) -> Iterator[tuple[File, Path]]:
-    for file in files:
-        if (path := lines.found(folder / file.name)) is not None:
-            yield file, path
-            return
+def _files(named: Named, folder: Path) -> dict[str, tuple[File, Path]]:
+    """Of each split the first file that is there."""
+    files: dict[str, tuple[File, Path]] = {}
+    for split, choices in named.splits.items():
+        for file in reversed(choices):
+            if (path := existing(folder / file.name)) is not None:
+                files[split] = file, path
+    return files
 
 
 def _layout(named: Named) -> str:
     """The end of an error: what should be there, as a small tree."""
-    kept = [" or ".join(file.name for file in files) for files in named.splits.values()]
-    rows = "".join(f"\n    {names}" for names in dict.fromkeys(kept))
+    names = [" or ".join(file.name for file in files) for files in named.splits.values()]
+    rows = "".join(f"\n    {row}" for row in dict.fromkeys(names))
     return f"; expected, plain or packed as .xz or .gz:\n  DIR/{named.folders[0]}/{rows}"
 
 
@@ -193,27 +172,52 @@ def own(
         raise UserError("no file is named: say --train FILE --dev FILE")
     name, meant = own_words()[word]
     kind = KINDS[name]
-    asked = Asked(columns=columns or {}, labels=tuple(labels))
-    settings = {**meant, **kind.file_settings(next(iter(sources.values())), asked)}
-    held: dict[str, list[Any]] = {}
+    options = ReadOptions(columns=columns or {}, labels=tuple(labels))
+    settings = {**meant, **kind.file_settings(next(iter(sources.values())), options)}
+    layout = ": name its file by --train, --dev or --test"
     splits: dict[str, Split] = {}
-    counts = Counts()
+    task = TaskSplits("own", name, settings, splits, layout=layout)
     for split, source in sources.items():  # train first
-        splits[split] = Split(source, purpose(asked, split))
-        held[split] = kind.read(source, splits[split].asked, settings=settings, counts=counts)
+        splits[split] = Split(source, for_split(options, split))
+        examples = task.read(split)
         if split == "train" and not labels:
-            asked = replace(asked, labels=kind.labels_of(held[split]))
-    if kind.label_field and train is not None and len(asked.labels) < 2:
+            options = replace(options, labels=kind.labels_of(examples))
+    if kind.label_field and train is not None and len(options.labels) < 2:
         raise UserError(
-            f"{train}: has only the class {', '.join(asked.labels) or 'none'}; a classifier needs"
+            f"{train}: has only the class {', '.join(options.labels) or 'none'}; a classifier needs"
             " examples of two or more"
         )
-    every = [example for examples in held.values() for example in examples]
-    settings |= kind.derive(every, labels=asked.labels)
-    layout = ": name its file by --train, --dev or --test"
-    notes = kind.notes(settings)
-    return TaskSplits("own", name, settings, splits, notes, layout=layout, counts=counts, held=held)
+    every = [example for examples in task.examples.values() for example in examples]
+    settings |= kind.derive(every, labels=options.labels)
+    return replace(task, notes=kind.notes(settings))
 
 
-def _source(name: str | Path, split: str) -> Path | Table:
+def _source(name: str | Path, split: str) -> Source:
     return hub(str(name), split) if is_hub(str(name)) else Path(name)
+
+
+def check_submission(task: TaskSplits, split: str, *, folder: Path, overwrite: bool) -> None:
+    """Refuse, before anything is predicted, a folder where the file must not be written."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file; name the folder of the submission")
+    for name in (task.submission(split), *task.part.beside):
+        if folder.is_dir():
+            check_output(folder / name, overwrite=overwrite)
+
+
+def write_submission(
+    task: TaskSplits, split: str, *, predictions: Sequence[Any], folder: Path
+) -> Path:
+    """Write the predictions for a split, in the order of its examples; where they were written."""
+    examples = task.read(split)
+    if len(examples) != len(predictions):
+        raise UserError(
+            f"{task.name} {split} has {len(examples)} examples and there are {len(predictions)}"
+            " predictions: predict the same split"
+        )
+    spelled = task.named.spelled if task.named else None
+    files = task.part.submission(examples, predictions, spelled=spelled)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_text(folder / (name or task.submission(split)), text)
+    return folder / task.submission(split)

@@ -1,10 +1,18 @@
-"""A file of records → its rows, each with its place: TSV as GLUE writes it, CSV, JSON, Parquet."""
+"""A file of records → its rows, each with its place: TSV as GLUE writes it, CSV, JSON, Parquet.
+
+A file may be plain, or packed as .xz or .gz: it is found by its name with or without that.
+"""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
+import json
+import lzma
+import re
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,13 +21,120 @@ from typing import Any, NamedTuple
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.finetuning.files.lines import content, elements, lines, parsed, suffix, text
+from clozelab.nearest import nearest
 
 JSON = (".jsonl", ".ndjson", ".json")
 CUT_SHORT = "rows cut short skipped"
+PACKINGS = (".xz", ".gz")
+_ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-class Row(NamedTuple):
+def existing(path: Path) -> Path | None:
+    """The file of that name, or the packed one; None where there is neither."""
+    candidates = (path, *(path.parent / f"{path.name}{packing}" for packing in PACKINGS))
+    return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+def located(path: Path) -> Path:
+    """The file of that name, or the packed one; refused where there is neither."""
+    if (file := existing(path)) is not None:
+        return file
+    folder = path.parent
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    meant = nearest(path.name, names, alike=0.5)
+    hint = f"did you mean {folder / meant}?" if meant else "check the path"
+    raise UserError(f"there is no file {path}, nor {path.name}.xz or {path.name}.gz: {hint}")
+
+
+def suffix(path: Path) -> str:
+    """How the name ends without its packing, in small letters: ".tsv" of a.TSV.xz."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+    return name.suffix.lower()
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a file, unpacked."""
+    packing = path.suffix.lower()
+    try:
+        packed = path.read_bytes()
+        if packing == ".xz":
+            return lzma.decompress(packed)
+        return gzip.decompress(packed) if packing == ".gz" else packed
+    except (PermissionError, IsADirectoryError) as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): name another file") from None
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise UserError(
+            f"{path} is cut short or no {packing} file ({error}): fetch or pack it again"
+        ) from None
+
+
+def text(path: Path) -> str:
+    """The text of a file, without its byte order mark; ends of lines are made "\\n"."""
+    whole = content(path)
+    try:
+        decoded = whole.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = whole.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}:{number} is not UTF-8 (byte 0x{whole[error.start]:02X}):"
+            " save the file as UTF-8"
+        ) from None
+    return decoded.replace("\r\n", "\n")
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a file, ended by "\\n" or "\\r\\n" alone; blank ones at the end are left out."""
+    rows = text(path).split("\n")
+    while rows and not rows[-1].strip():
+        rows.pop()
+    return rows
+
+
+def parsed(source: str, path: Path, *, line: int = 1) -> Any:
+    """What JSON that begins on that line of a file says."""
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise _broken(error, path, before=line - 1) from None
+    return _whole(value) if _ESCAPED_HALF.search(source) else value
+
+
+def elements(source: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """The values of a JSON array, each with the line it begins on."""
+    decoder = json.JSONDecoder()
+    counted, at, line = 0, source.index("[") + 1, 1
+    while True:
+        while source[at : at + 1].isspace() or source.startswith(",", at):
+            at += 1
+        line += source.count("\n", counted, at)
+        counted = at
+        if source.startswith("]", at):
+            return
+        try:
+            value, at = decoder.raw_decode(source, at)
+        except (ValueError, RecursionError) as error:
+            raise _broken(error, path) from None
+        yield line, _whole(value) if _ESCAPED_HALF.search(source, counted, at) else value
+
+
+def _broken(error: Exception, path: Path, *, before: int = 0) -> UserError:
+    line = before + (error.lineno if isinstance(error, json.JSONDecodeError) else 1)
+    reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+    return UserError(f"{path}:{line} is not JSON ({reason}): fix it, or fetch the file again")
+
+
+def _whole(value: Any) -> Any:
+    """The value with every half of a surrogate pair, which JSON may hold alone, made U+FFFD."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_whole(entry) for entry in value]
+    if isinstance(value, dict):
+        return {_whole(key): _whole(entry) for key, entry in value.items()}
+    return value
+
+
+class Record(NamedTuple):
     """One record, and the file and line it begins on."""
 
     place: str
@@ -32,7 +147,7 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: Sequence[Row]
+    rows: Sequence[Record]
 
 
 def table(path: Path, *, header: bool = True, skips: Counts | None = None) -> Table:
@@ -44,12 +159,20 @@ def table(path: Path, *, header: bool = True, skips: Counts | None = None) -> Ta
     if kind == ".parquet":
         return _parquet(path)
     if kind in JSON:
-        return _table(path, [Row(place, value) for place, value in _records(path)])
+        return _json(path)
     separated = _csv(path) if kind == ".csv" else _tsv(path)
     return _separated(path, separated, header=header, skips=skips)
 
 
-def _table(path: Path, rows: list[Row]) -> Table:
+def _json(path: Path) -> Table:
+    """The records of a file of JSON lines, or of one array."""
+    source = text(path)
+    if source.lstrip().startswith("["):
+        values = elements(source, path)
+    else:
+        lines = enumerate(source.split("\n"), 1)
+        values = ((n, parsed(line, path, line=n)) for n, line in lines if line.strip())
+    rows = [Record(f"{path}:{number}", value) for number, value in values]
     if not rows:
         raise empty(path)
     names: dict[str, None] = {}  # in the order met
@@ -100,12 +223,12 @@ def _separated(
     if not cells:
         raise empty(path)
     first = cells[0][1]
-    names = tuple(name.strip() for name in first) if header else _numbers(len(first))
+    names = tuple(cell.strip() if header else str(n) for n, cell in enumerate(first))
     rows = []
     for number, values in cells[header:]:
         place = f"{path}:{number}"
         if len(values) == len(names):
-            rows.append(Row(place, dict(zip(names, values, strict=True))))
+            rows.append(Record(place, dict(zip(names, values, strict=True))))
         elif skips is None:
             raise UserError(
                 f"{place} has {len(values)} columns where {len(names)} are expected: fix the line"
@@ -118,22 +241,6 @@ def _separated(
     return Table(str(path), names, rows)
 
 
-def _numbers(count: int) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(count))
-
-
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """The values of a file of JSON lines, or of one array."""
-    source = text(path)
-    if source.lstrip().startswith("["):
-        for number, value in elements(source, path):
-            yield f"{path}:{number}", value
-        return
-    for number, line in enumerate(source.split("\n"), 1):
-        if line and not line.isspace():
-            yield f"{path}:{number}", parsed(line, path, line=number)
-
-
 def _parquet(path: Path) -> Table:
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     try:
@@ -143,7 +250,7 @@ def _parquet(path: Path) -> Table:
         raise UserError(
             f"{path} is cut short or no Parquet file ({reason}): fetch or write it again"
         ) from None
-    rows = [Row(f"{path}:{number}", values) for number, values in enumerate(read.to_pylist(), 1)]
+    rows = [Record(f"{path}:{number}", values) for number, values in enumerate(read.to_pylist(), 1)]
     if not rows:
         raise empty(path)
     return Table(str(path), tuple(read.column_names), rows)

@@ -9,25 +9,28 @@ from pathlib import Path
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Tagged
-from clozelab.finetuning.files import columns
-from clozelab.finetuning.files.columns import Asked
-from clozelab.finetuning.files.lines import lines, located, suffix
-from clozelab.finetuning.files.tables import JSON, Row, Table, empty
+from clozelab.finetuning.files.columns import (
+    DEFAULTS,
+    Columns,
+    ReadOptions,
+    Source,
+    checked_label,
+)
+from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
-WORDS = ("tokens", "words", "token", "text", "characters")
-TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
-_ROLES = ("words", "tags", "id")
+_WORDS = ("tokens", "words", "token", "text", "characters")
+_TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
 # Only CoNLL's own marks: a line that begins with "#" is mostly a hashtag.
 _COMMENT = re.compile(r"-DOCSTART-|#(begin|end) document\b|# (id|text|sent_id|newdoc|newpar)\b")
 
 
-def tagged(source: Path | Table, asked: Asked = Asked()) -> list[Tagged]:  # noqa: B008  (frozen)
+def tagged(source: Source, options: ReadOptions = DEFAULTS) -> list[Tagged]:
     """The examples of a file."""
     if isinstance(source, Path):
         source = located(source)
         if suffix(source) not in (*JSON, ".parquet"):
-            return _columns(source, asked)
-    return _rows(columns.opened(source, asked, Counts(), roles=_ROLES), asked)
+            return _columns(source, options)
+    return _rows(Columns(source, options, Counts(), roles=("words", "tags", "id")))
 
 
 def cells(line: str) -> list[str]:
@@ -38,14 +41,14 @@ def cells(line: str) -> list[str]:
     return line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
 
 
-def _columns(path: Path, asked: Asked) -> list[Tagged]:
+def _columns(path: Path, options: ReadOptions) -> list[Tagged]:
     runs = _runs(path)
     if not runs:
         raise empty(path)
     first, opening = runs[0]
     width = len(cells(opening[0]))
-    word, tag = _number(asked, "words", 0, width=width), _number(asked, "tags", -1, width=width)
-    has_tags = asked.labelled or width > 1
+    word, tag = _number(options, "words", 0, width=width), _number(options, "tags", -1, width=width)
+    has_tags = options.labelled or width > 1
     if has_tags and width == 1:
         raise UserError(f"{path}:{first} has a word and no tag: write one, a tab between them")
     checked: dict[str, str] = {}  # each tag once, so that millions share a few
@@ -53,64 +56,60 @@ def _columns(path: Path, asked: Asked) -> list[Tagged]:
     for first, run in runs:
         words, tags = [], []
         for number, line in enumerate(run, first):
-            found = cells(line)
-            if len(found) != width:
+            row = cells(line)
+            if len(row) != width:
                 raise UserError(
-                    f"{path}:{number} has {len(found)} columns where {width} are expected:"
+                    f"{path}:{number} has {len(row)} columns where {width} are expected:"
                     " give each word a tag, and part sentences by blank lines"
                 )
-            spelled = found[tag].strip()
-            if spelled not in checked:
-                labels = asked.labels if has_tags else ()
-                checked[spelled] = columns.known(spelled, f"{path}:{number}", labels, what="tag")
-            words.append(found[word])
-            tags.append(checked[spelled])
+            label = row[tag].strip()
+            if label not in checked:
+                labels = options.labels if has_tags else ()
+                checked[label] = checked_label(label, f"{path}:{number}", labels, what="tag")
+            words.append(row[word])
+            tags.append(checked[label])
         examples.append(Tagged(str(len(examples)), tuple(words), tuple(tags) if has_tags else None))
     return examples
 
 
-def _number(asked: Asked, role: str, usual: int, *, width: int) -> int:
-    given = asked.columns.get(role, str(usual))
-    if not re.fullmatch(r"-?\d+", given) or not -width <= int(given) < width:
+def _number(options: ReadOptions, role: str, usual: int, *, width: int) -> int:
+    column = options.columns.get(role, str(usual))
+    if not re.fullmatch(r"-?\d+", column) or not -width <= int(column) < width:
         raise UserError(
-            f"--columns {role}={given} is none of the {width} columns of the file: they go by"
+            f"--columns {role}={column} is none of the {width} columns of the file: they go by"
             " number, from 0, or from -1 backwards"
         )
-    return int(given)
+    return int(column)
 
 
 def _runs(path: Path) -> list[tuple[int, list[str]]]:
     """The lines of each sentence, and the number of the first: what lies between blank lines."""
-    every = lines(path)
-    breaks = [at for at, line in enumerate(every) if not line.strip() or _COMMENT.match(line)]
-    ends = pairwise([-1, *breaks, len(every)])
-    return [(begin + 2, every[begin + 1 : end]) for begin, end in ends if begin + 1 < end]
+    rows = lines(path)
+    breaks = [at for at, line in enumerate(rows) if not line.strip() or _COMMENT.match(line)]
+    ends = pairwise([-1, *breaks, len(rows)])
+    return [(begin + 2, rows[begin + 1 : end]) for begin, end in ends if begin + 1 < end]
 
 
-def _rows(table: Table, asked: Asked) -> list[Tagged]:
-    word = columns.find(table, "words", WORDS, asked=asked)
-    seek = columns.find if asked.labelled else columns.sought
-    tag = seek(table, "tags", TAGS, asked=asked)
-    ids = columns.sought(table, "id", columns.ID, asked=asked)
+def _rows(columns: Columns) -> list[Tagged]:
+    word, tag = columns.find("words", _WORDS), columns.labels("tags", _TAGS)
+    options = columns.options
     examples = []
-    for number, row in enumerate(table.rows):
-        words = _list(row, word)
-        tags = None
-        if tag is not None and (asked.labelled or row.values.get(tag) is not None):
-            tags = tuple(
-                columns.known(spelled, row.place, asked.labels, what="tag")
-                for spelled in _list(row, tag)
-            )
+    for number, row in enumerate(columns.rows):
+        words, tags = _list(row, word), None
+        if tag is not None and (options.labelled or row.values.get(tag) is not None):
+            tags = _list(row, tag)
+            for label in tags:
+                checked_label(label, row.place, options.labels, what="tag")
             if len(tags) != len(words):
                 raise UserError(
                     f"{row.place} has {len(words)} words and {len(tags)} tags:"
                     " give each word one tag"
                 )
-        examples.append(Tagged(columns.name(row, ids, number=number), words, tags))
+        examples.append(Tagged(columns.id(row, number), words, tags))
     return examples
 
 
-def _list(row: Row, column: str) -> tuple[str, ...]:
+def _list(row: Record, column: str) -> tuple[str, ...]:
     value = row.values.get(column)
     if isinstance(value, str):  # words apart by spaces
         value = value.split()

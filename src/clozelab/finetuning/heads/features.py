@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from clozelab.contracts import Encoded, Input
-from clozelab.finetuning.heads.blocks import blocks
+from clozelab.finetuning.heads.head import blocks
 
 Chosen = Literal[
     "embeddings",

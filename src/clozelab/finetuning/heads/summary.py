@@ -1,34 +1,43 @@
-"""One vector a block, a dense layer and a classifier: the head of classify, regress and choose."""
+"""One vector a block, a dense layer and a classifier: the head of classify, regress and choose.
+
+And its like for tags, a linear layer on the vector of each word's first piece.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from clozelab.contracts import Encoded, Input, Sums
-from clozelab.finetuning.heads.blocks import block_of, means
-from clozelab.finetuning.heads.losses import ABSENT, classified, labelled, measured, wide
+from clozelab.contracts import Encoded, Input, Sums, Targets
+from clozelab.finetuning.heads.head import (
+    ABSENT,
+    Columns,
+    Head,
+    block_means,
+    block_of,
+    classified,
+    squared_errors,
+    upcast,
+)
 from clozelab.layers import Linear, drop, initialise
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.kinds.summaries import Summarised
+    from clozelab.finetuning.kinds.summaries import SummaryKind
 
 
-class SummaryHead(nn.Module):
+class SummaryHead(Head):
     """`outputs` logits a slot; with `choices`, so many slots are one choice between them.
 
     `numeric`: the output is a number, and its loss the squared error.
     """
 
-    rows: ClassVar[Literal["slots", "tokens", "group"]] = "slots"
-
     def __init__(
         self,
-        kind: Summarised,
+        kind: SummaryKind,
         width: int,
-        outputs: int,
+        outputs: int = 1,
         *,
         choices: int = 0,
         numeric: bool = False,
@@ -36,48 +45,40 @@ class SummaryHead(nn.Module):
         super().__init__()
         self.dense = None if kind.summary == "none" else Linear(width, width)
         self.classifier = Linear(width, outputs, bias=kind.bias)
-        self.activation, self.pool, self.drop_first = kind.summary, kind.pool, kind.drop_first
-        self.rate, self.numeric, self.choices = kind.dropout, numeric, choices
+        self.kind, self.numeric, self.choices = kind, numeric, choices
         initialise(self, width)
 
-    def forward(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Sums:
-        """The loss over the slots that have a label, how many do, and how many were right."""
-        return self.loss(self.logits(encoded, inputs, targets), targets)
-
-    def logits(
-        self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]
-    ) -> tuple[Tensor, ...]:
+    def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
         """[K, outputs], or [K / choices, choices]: a choice that is not there is never taken."""
         scores = self.predict(encoded, inputs, targets)
         if not self.choices:
             return (scores,)
-        there = self._grouped(targets["there"]) > 0
-        return (self._grouped(scores[:, 0]).where(there, ABSENT),)
+        exists = self._grouped(targets["there"]) > 0
+        return (self._grouped(scores[:, 0]).where(exists, ABSENT),)
 
-    def loss(self, logits: tuple[Tensor, ...], targets: dict[str, Tensor]) -> Sums:
+    def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
         """Cross-entropy, or of numbers the squared error."""
         if self.numeric:
-            return measured(logits[0][:, 0], targets["labels"])
+            return squared_errors(logits[0][:, 0], targets["labels"])
         return classified(logits[0], self._labels(targets))
 
-    def there(self, targets: dict[str, Tensor]) -> Tensor:
+    def labelled(self, targets: Columns) -> Tensor:
         """Which rows of the logits have a label."""
-        return labelled(self._labels(targets))
+        return self._labels(targets) != Targets.IGNORED
 
-    def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
+    def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[K, outputs] the score of each class, the number, or the score of a choice."""
-        x = self._pooled(encoded.states, inputs, targets["at"])
+        kind, at = self.kind, targets["at"]
+        if kind.pool == "mark":
+            x = encoded.states.index_select(0, at)
+        else:
+            x = block_means(encoded.states, inputs).index_select(0, block_of(inputs, at))
         if self.dense is not None:
-            x = self.dense(drop(x, self.rate if self.drop_first else 0.0, self.training))
-            x = torch.tanh(x) if self.activation == "tanh" else torch.relu(x)
-        return wide(self.classifier(drop(x, self.rate, self.training)))
+            x = self.dense(drop(x, kind.dropout if kind.drop_first else 0.0, self.training))
+            x = torch.tanh(x) if kind.summary == "tanh" else torch.relu(x)
+        return upcast(self.classifier(drop(x, kind.dropout, self.training)))
 
-    def _pooled(self, states: Tensor, inputs: Input, at: Tensor) -> Tensor:
-        if self.pool == "mark":
-            return states.index_select(0, at)
-        return means(states, inputs).index_select(0, block_of(inputs, at))
-
-    def _labels(self, targets: dict[str, Tensor]) -> Tensor:
+    def _labels(self, targets: Columns) -> Tensor:
         """The label of each row of the logits; a group's stands at its first slot."""
         labels = targets["labels"]
         return self._grouped(labels)[:, 0] if self.choices else labels
@@ -86,3 +87,18 @@ class SummaryHead(nn.Module):
         """[K / choices, choices]; idle slots at the end may not fill a group."""
         groups = len(slots) // self.choices
         return slots[: groups * self.choices].view(groups, self.choices)
+
+
+class TagHead(Head):
+    """A score for each tag at each slot (BERT §5.3, without a CRF)."""
+
+    def __init__(self, width: int, tags: int, *, dropout: float) -> None:
+        super().__init__()
+        self.classifier = Linear(width, tags)
+        self.dropout = dropout
+        initialise(self, width)
+
+    def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
+        """[K, tags] the score of each tag."""
+        states = encoded.states.index_select(0, targets["at"])
+        return upcast(self.classifier(drop(states, self.dropout, self.training)))

@@ -6,43 +6,26 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-
-from clozelab.contracts import Counts, Ints, Reader
+from clozelab.contracts import Counts, Reader
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Floats, Question, Span
-from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.examples import Floats, Question, Span, TokenizedExamples
+from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.questions import questions
 from clozelab.finetuning.kinds import decoding, windows
-from clozelab.finetuning.kinds.kind import (
-    TaskKind,
-    Texts,
-    check_dropout,
-    check_known,
-    check_metrics,
-)
-from clozelab.finetuning.metrics.chinese import HAN
-from clozelab.finetuning.tokenized import TokenizedExamples
-
-if TYPE_CHECKING:
-    from clozelab.finetuning.heads.beam import BeamHead
-    from clozelab.finetuning.heads.span import SpanHead
-
-METRICS = ("exact", "f1")
+from clozelab.finetuning.kinds.kind import Settings, TaskKind, Texts
+from clozelab.finetuning.metrics import answers, chinese
+from clozelab.ranges import BelowOne, PositiveInt
 
 
 @dataclass(frozen=True)
 class Answer(TaskKind):
     """Questions to which there is an answer, or where `impossible` there may be none (SQuAD 2.0).
 
-    A question keeps its first `question_limit` tokens, and never more than half a block; windows
-    begin every `stride` tokens of the passage, or oftener where blocks are short. An answer has at
-    most `longest` tokens (XLNet: 64), of the `best` starts and ends, or of the `beams` starts and
-    `beams` ends of each; it is withdrawn where the null score is over `threshold`. `dropout` falls
-    on the vectors, or with beams on what judges answerability alone.
+    A question never takes more than half a block; windows begin oftener than `stride` says where
+    blocks are short.
     """
 
     name: ClassVar[str] = "answer"
@@ -55,29 +38,22 @@ class Answer(TaskKind):
     answers_questions: ClassVar[bool] = True
     suffix: ClassVar[str] = "json"
     beside: ClassVar[tuple[str, ...]] = ("null_odds.json",)  # SQuAD 2.0's second file
+    known_metrics: ClassVar[tuple[str, ...]] = ("exact", "f1")
 
     impossible: bool = False
     head: Literal["span", "beam"] = "span"
-    question_limit: int = 64
-    stride: int = 128
-    longest: int = 30
-    best: int = 20
-    beams: int = 5
-    threshold: float = 0.0
+    question_limit: PositiveInt = 64  # tokens of a question, its first
+    stride: PositiveInt = 128  # tokens of the passage from one window to the next
+    longest: PositiveInt = 30  # tokens of an answer (XLNet: 64)
+    best: PositiveInt = 20  # starts and ends that are looked at
+    beams: PositiveInt = 5  # starts, and ends of each, that are looked at with the beam head
+    threshold: float = 0.0  # an answer is withdrawn where the null score is over it
     language: Literal["english", "chinese"] = "english"
-    metrics: tuple[str, ...] = METRICS
-    dropout: float = 0.1
+    metrics: tuple[str, ...] = ("exact", "f1")
+    dropout: BelowOne = 0.1  # on the vectors, or with beams on what judges answerability alone
 
     def __post_init__(self) -> None:
-        check_dropout(self.dropout)
-        check_metrics(self.metrics, METRICS)
-        for name in ("question_limit", "stride", "longest", "best", "beams"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        if self.head not in ("span", "beam"):
-            raise UserError(f'head = "{self.head}": must be "span" or "beam"')
-        if self.language not in ("english", "chinese"):
-            raise UserError(f'language = "{self.language}": must be "english" or "chinese"')
+        super().__post_init__()
         if self.impossible and self.language == "chinese":
             raise UserError(
                 "impossible = true: Chinese is scored as CMRC 2018 does it, where every question"
@@ -86,15 +62,15 @@ class Answer(TaskKind):
 
     @classmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Question]:
         """SQuAD's JSON, or a row a question."""
-        return questions(source, asked, counts=counts)
+        return questions(source, options, counts=counts)
 
     @classmethod
-    def example(cls, given: Any, name: str) -> Question:
+    def example(cls, value: Any, name: str) -> Question:
         """A question and its passage."""
-        question, passage = given
+        question, passage = value
         return Question(name, question, passage)
 
     def takes(self, *, imported: bool = False) -> Texts:
@@ -107,8 +83,8 @@ class Answer(TaskKind):
         impossible = any(example.answers == () for example in examples)
         text = "".join(example.passage for example in examples[:100])
         # Where words have no spaces between them, scores go by characters.
-        chinese = not impossible and len(re.findall(f"[{HAN}]", text)) * 3 > len(text)
-        return {"impossible": impossible, "language": "chinese" if chinese else "english"}
+        is_chinese = not impossible and len(re.findall(f"[{chinese.HAN}]", text)) * 3 > len(text)
+        return {"impossible": impossible, "language": "chinese" if is_chinese else "english"}
 
     def tokenize(
         self, examples: Sequence[Question], reader: Reader, *, training: bool = False
@@ -123,43 +99,28 @@ class Answer(TaskKind):
             bounds=self.head == "beam",
         )
 
-    def build(self, width: int) -> SpanHead | BeamHead:
+    def build(self, width: int) -> Any:
         """The head with fresh weights."""
-        if self.head == "span":
-            from clozelab.finetuning.heads.span import SpanHead
+        from clozelab.finetuning.heads.answer import BeamHead, SpanHead
 
+        if self.head == "span":
             return SpanHead(width, dropout=self.dropout)
-        from clozelab.finetuning.heads.beam import BeamHead
-
         return BeamHead(width, beams=self.beams, impossible=self.impossible, dropout=self.dropout)
-
-    def parameters(self, width: int) -> dict[str, int]:
-        """Parameters of the head, by part; without `impossible` nothing judges that."""
-        if self.head == "span":
-            return {"scores": 2 * width + 2}
-        dense = 2 * width * width + width
-        ends = {"end_dense": dense, "end_norm": 2 * width, "end_scores": width + 1}
-        judged = {"class_dense": dense, "class_score": width} if self.impossible else {}
-        return {"start": width + 1, **ends, **judged}
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: Sequence[Floats], examples: Sequence[Question]
     ) -> list[Span]:
         """The best answer to each question over its windows."""
-        read: list[list[tuple[decoding.Read, Ints, Ints]]] = [[] for _ in examples]
+        by_question: list[list[decoding.WindowScores]] = [[] for _ in examples]
         for window, owner in enumerate(tokenized.owners.tolist()):
-            where = slice(int(tokenized.starts[window]), int(tokenized.starts[window + 1]))
-            said = self._read(outputs[window], self._inside(tokenized, window, where))
-            begin, end = tokenized.kept["begin"][where], tokenized.kept["end"][where]
-            read[owner].append((said, np.asarray(begin, int), np.asarray(end, int)))
-        return [self._answer(*pair) for pair in zip(read, examples, strict=True)]
+            tokens = decoding.window_tokens(tokenized, window)
+            by_question[owner].append(self._scores(outputs[window], tokens))
+        return [self._answer(*pair) for pair in zip(by_question, examples, strict=True)]
 
     def score(self, predictions: Sequence[Span], examples: Sequence[Question]) -> dict[str, float]:
         """Exact match and F1; where `impossible` also apart for those with and without answer."""
-        from clozelab.finetuning.metrics import answers, chinese
-
-        known, gold = _known(predictions, examples)
-        texts = [prediction.text for prediction in known]
+        gold, spans = self._known(predictions, examples)
+        texts = [span.text for span in spans]
         if self.language == "chinese":
             return chinese.cmrc(gold, texts)
         return answers.squad2(gold, texts) if self.impossible else answers.squad1(gold, texts)
@@ -172,16 +133,14 @@ class Answer(TaskKind):
         """The same with the threshold that gives these predictions the best F1."""
         if not self.impossible:
             return self
-        from clozelab.finetuning.metrics.answers import best_threshold
-
-        known, gold = _known(predictions, examples)
-        texts = [span.best[0].text if span.best else "" for span in known]
-        best = best_threshold(gold, texts, [span.null or 0.0 for span in known])
+        gold, spans = self._known(predictions, examples)
+        texts = [span.best[0].text if span.best else "" for span in spans]
+        best = answers.best_threshold(gold, texts, [span.null or 0.0 for span in spans])
         return replace(self, threshold=best["best_f1_thresh"])
 
     def decided(self, predictions: list[Span]) -> list[Span]:
         """Predictions with this threshold in place of the one they were made with."""
-        return [span._replace(text=self._given(span)) for span in predictions]
+        return [span._replace(text=self._text(span)) for span in predictions]
 
     @classmethod
     def fields(cls, example: Question, prediction: Span) -> list[str]:
@@ -193,7 +152,7 @@ class Answer(TaskKind):
         cls, examples: Sequence[Question], predictions: Sequence[Span], **_: object
     ) -> dict[str, str]:
         """SQuAD's {id: text}; where questions may have no answer, also how likely that is."""
-        spans = {one.id: span for one, span in zip(examples, predictions, strict=True)}
+        spans = {example.id: span for example, span in zip(examples, predictions, strict=True)}
         texts = {name: span.text for name, span in spans.items()}
         nulls = {name: span.null for name, span in spans.items() if span.null is not None}
         files = {"": json.dumps(texts, ensure_ascii=False)}
@@ -209,47 +168,33 @@ class Answer(TaskKind):
         """Always."""
         return True
 
-    def _given(self, span: Span) -> str:
+    def _known(
+        self, predictions: Sequence[Span], examples: Sequence[Question]
+    ) -> tuple[list[list[str]], list[Span]]:
+        """The texts of the answers that are known, and the predictions for those questions."""
+        known = self.known(predictions, examples)
+        return [[answer.text for answer in gold] for gold, _ in known], [span for _, span in known]
+
+    def _text(self, span: Span) -> str:
         """The answer that is given: the best, unless the null score is over the threshold."""
         withdrawn = span.null is not None and span.null > self.threshold
         return span.best[0].text if span.best and not withdrawn else ""
 
-    def _inside(self, tokenized: TokenizedExamples, window: int, where: slice) -> decoding.Inside:
-        slot = int(tokenized.targets.starts[window])
-        return decoding.Inside(
-            tokenized.kept["passage"][where].astype(bool),
-            tokenized.kept["most"][where].astype(bool),
-            int(tokenized.targets.columns["at"][slot]),
-        )
-
-    def _read(self, output: Floats, inside: decoding.Inside) -> decoding.Read:
+    def _scores(self, output: Floats, tokens: decoding.WindowTokens) -> decoding.WindowScores:
         """What one window says."""
         if self.head == "span":
-            return decoding.read_scores(output, inside, best=self.best, longest=self.longest)
-        return decoding.read_beams(output[0], inside, beams=self.beams, longest=self.longest)
+            return decoding.read_scores(output, tokens, best=self.best, longest=self.longest)
+        return decoding.read_beams(output[0], tokens, beams=self.beams, longest=self.longest)
 
-    def _answer(self, read: list[tuple[decoding.Read, Ints, Ints]], example: Question) -> Span:
+    def _answer(self, windows: list[decoding.WindowScores], example: Question) -> Span:
         """The answer from all windows; the null score is that of the one surest of an answer.
 
         BERT compares it with the best answer's score; XLNet's answerability stands for itself.
         """
-        best, score = decoding.candidates(read, example.passage, best=self.best)
+        best, score = decoding.candidates(windows, example.passage, best=self.best)
         null = None
         if self.impossible:
-            null = min(said.null for said, _, _ in read)
+            null = min(window.null for window in windows)
             null = null - score if self.head == "span" else null
         span = Span("", score, null, best)
-        return span._replace(text=self._given(span))
-
-
-def _known(
-    predictions: Sequence[Span], examples: Sequence[Question]
-) -> tuple[list[Span], list[list[str]]]:
-    """The predictions for questions whose answers are known, and the texts of those."""
-    known = [
-        (prediction, [answer.text for answer in example.answers])
-        for prediction, example in zip(predictions, examples, strict=True)
-        if example.answers is not None
-    ]
-    check_known(known)
-    return [prediction for prediction, _ in known], [texts for _, texts in known]
+        return span._replace(text=self._text(span))

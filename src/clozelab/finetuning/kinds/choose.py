@@ -3,75 +3,61 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from clozelab.contracts import Counts, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Choice, Floats, Picked, likelihoods
-from clozelab.finetuning.files.choices import choices
-from clozelab.finetuning.files.columns import Asked, Source
-from clozelab.finetuning.files.named import Setting
-from clozelab.finetuning.kinds.kind import (
-    TaskKind,
-    Texts,
-    check_known,
-    check_metrics,
+from clozelab.finetuning.examples import (
+    Choice,
+    Floats,
+    Picked,
+    TokenizedExamples,
+    likelihoods,
+    stacked,
 )
-from clozelab.finetuning.kinds.summaries import CUT, Activation, Pool, check_head, head_parameters
-from clozelab.finetuning.tokenized import TokenizedExamples, stacked
+from clozelab.finetuning.files.choices import choices
+from clozelab.finetuning.files.columns import ReadOptions, Source
+from clozelab.finetuning.files.named import Setting
+from clozelab.finetuning.kinds.kind import Settings, Texts
+from clozelab.finetuning.kinds.summaries import CUT, SummaryKind
+from clozelab.finetuning.metrics.classes import accuracy
 from clozelab.packed import offsets
-
-if TYPE_CHECKING:
-    from clozelab.finetuning.heads.summary import SummaryHead
-
-METRICS = ("accuracy",)
+from clozelab.ranges import at_least
 
 
 @dataclass(frozen=True)
-class Choose(TaskKind):
-    """At most `choices` continuations an example, each scored beside the first text by itself.
+class Choose(SummaryKind):
+    """Continuations of a text, each scored beside it by itself.
 
     A continuation keeps its last `limit` tokens, for that is where RACE's answers are; the first
-    text keeps what then fits of its beginning. The rest is as in `Classify`.
+    text keeps what then fits of its beginning.
     """
 
     name: ClassVar[str] = "choose"
     from_examples: ClassVar[tuple[str, ...]] = ("choices",)
     outputs: ClassVar[tuple[str, ...]] = ("choices",)
     reads_folders: ClassVar[bool] = True  # RACE's
+    known_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    choices: int = 4  # SWAG's and RACE's
-    metrics: tuple[str, ...] = METRICS
-    limit: int = 128
-    summary: Activation = "tanh"
-    pool: Pool = "mark"
-    drop_first: bool = False
-    bias: bool = True
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_head(self)
-        check_metrics(self.metrics, METRICS)
-        if self.choices < 2:
-            raise UserError(f"choices = {self.choices}: must be at least 2")
-        if self.limit < 1:
-            raise UserError(f"limit = {self.limit}: must be at least 1, for instance 128")
+    choices: Annotated[int, at_least(2)] = 4  # at most in an example: SWAG's and RACE's
+    metrics: tuple[str, ...] = ("accuracy",)
+    limit: Annotated[int, at_least(1, "must be at least 1, for instance 128")] = 128
 
     @classmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Choice]:
         """Rows of a table, or RACE's articles."""
-        return choices(source, asked, counts=counts)
+        return choices(source, options, counts=counts)
 
     @classmethod
-    def example(cls, given: Any, name: str) -> Choice:
+    def example(cls, value: Any, name: str) -> Choice:
         """A text and its continuations."""
-        first, seconds = given
+        first, seconds = value
         return Choice(name, first, tuple(seconds))
 
     @classmethod
@@ -101,11 +87,9 @@ class Choose(TaskKind):
         The last block has the slots of the continuations that are missing, so that a group always
         has `choices`; its first slot has the label.
         """
-        for example in examples:
-            self._check(example)
+        groups = offsets([self._checked(example) for example in examples])
         first = reader.pieces([example.first for example in examples])
         second = reader.pieces([text for example in examples for text in example.seconds])
-        groups = offsets([len(example.seconds) for example in examples])
         room = reader.length - reader.marks(2)
         rows: list[Row] = []
         counts = Counts()
@@ -119,24 +103,21 @@ class Choose(TaskKind):
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)
         labels = np.full((len(examples), self.choices), Targets.IGNORED)
-        labels[:, 0] = [_label(example) for example in examples]
-        there = np.arange(self.choices) < np.diff(groups)[:, None]
+        for number, example in enumerate(examples):
+            labels[number, 0] = Targets.IGNORED if example.label is None else example.label
+        exists = np.arange(self.choices) < np.diff(groups)[:, None]
         columns = {
             "at": np.repeat(np.array([row.mark for row in rows], dtype=np.int64), sizes),
-            "there": there.reshape(-1).astype(np.int64),
+            "there": exists.reshape(-1).astype(np.int64),
             "labels": labels.reshape(-1),
         }
         return stacked(rows, Targets(offsets(sizes), columns), groups=groups, counts=counts)
 
-    def build(self, width: int) -> SummaryHead:
+    def build(self, width: int) -> Any:
         """The head with fresh weights."""
         from clozelab.finetuning.heads.summary import SummaryHead
 
-        return SummaryHead(self, width, 1, choices=self.choices)
-
-    def parameters(self, width: int) -> dict[str, int]:
-        """Parameters of the head, by part."""
-        return head_parameters(self, width, 1)
+        return SummaryHead(self, width, choices=self.choices)
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Choice]
@@ -145,22 +126,12 @@ class Choose(TaskKind):
         predictions = []
         for rows, example in zip(outputs, examples, strict=True):
             probabilities = likelihoods(rows[: len(example.seconds), 0])
-            best = int(probabilities.argmax())
-            predictions.append(Picked(best, tuple(probabilities.tolist())))
+            predictions.append(Picked(int(probabilities.argmax()), tuple(probabilities.tolist())))
         return predictions
 
-    def score(self, predictions: Sequence[Picked], examples: Sequence[Choice]) -> dict[str, float]:
-        """The metrics over the examples whose continuation is known."""
-        from clozelab.finetuning.metrics import classes
-
-        known = [
-            (str(example.label), str(prediction.label))
-            for prediction, example in zip(predictions, examples, strict=True)
-            if example.label is not None
-        ]
-        check_known(known)
-        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
-        return {"accuracy": classes.accuracy(gold, predicted)}
+    def measure(self, metric: str, gold: list[int], predicted: list[int]) -> float:
+        """Accuracy."""
+        return accuracy(gold, predicted)
 
     @classmethod
     def fields(cls, example: Choice, prediction: Picked) -> list[str]:
@@ -184,7 +155,8 @@ class Choose(TaskKind):
         rest = room - (second.stop - begin)
         return slice(first.start, min(first.stop, first.start + rest)), slice(begin, second.stop)
 
-    def _check(self, example: Choice) -> None:
+    def _checked(self, example: Choice) -> int:
+        """How many continuations an example has, if that and its label are possible."""
         count = len(example.seconds)
         if not 1 <= count <= self.choices:
             raise UserError(
@@ -196,7 +168,4 @@ class Choose(TaskKind):
                 f"example {example.id}: choice {example.label} is said to be right, but there are"
                 f" {count}, counted from 0; fix it"
             )
-
-
-def _label(example: Choice) -> int:
-    return Targets.IGNORED if example.label is None else example.label
+        return count

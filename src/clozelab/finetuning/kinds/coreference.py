@@ -8,55 +8,36 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from clozelab.contracts import Counts, Ints, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Clusters, Document, Floats, Mention, Pronoun
-from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.examples import (
+    Clusters,
+    Document,
+    Floats,
+    Mention,
+    Pronoun,
+    TokenizedExamples,
+    stacked,
+)
+from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.documents import documents
-from clozelab.finetuning.files.named import Setting
-from clozelab.finetuning.kinds.kind import (
-    TaskKind,
-    Texts,
-    check_dropout,
-    check_known,
-    check_metrics,
-)
-from clozelab.finetuning.kinds.segments import (
-    AGAIN,
-    COLUMNS,
-    WORD,
-    Words,
-    block,
-    mentions,
-    shifted,
-    spelled,
-    stretches,
-)
-from clozelab.finetuning.metrics.pronouns import PronounAnswer, gap
-from clozelab.finetuning.tokenized import TokenizedExamples, stacked
+from clozelab.finetuning.kinds import segments
+from clozelab.finetuning.kinds.kind import Settings, TaskKind, Texts
+from clozelab.finetuning.kinds.segments import COLUMNS, DocumentWords
+from clozelab.finetuning.metrics.clusters import PronounAnswer, gap, scored
 from clozelab.packed import offsets
-
-if TYPE_CHECKING:
-    from clozelab.finetuning.heads.clusters import ClustersHead
+from clozelab.ranges import BelowOne, PositiveInt, above
 
 METRICS = ("conll", "muc_f1", "b_cubed_f1", "ceaf_f1", "mentions_f1")
-DISTANCES = 10  # how many buckets of distances between spans there are
 
 
 @dataclass(frozen=True)
 class Coreference(TaskKind):
-    """Clusters of mentions, found by giving each likely span its likeliest antecedent or none.
-
-    A document is read in segments of at most `segment` tokens, marks included (fewer where the
-    encoder reads fewer); with `overlap`, a second pass is shifted by half a segment. Spans have up
-    to `widest` words of one sentence; the best `ratio` · words of them are kept, and for each the
-    best `antecedents` before it are scored in `rounds` rounds, spans being refined by their
-    antecedents between two of them.
-    """
+    """Clusters of mentions: each likely span is given its likeliest antecedent, or none."""
 
     # Differs from SpanBERT §4.2: there are no features of speakers and genres, which only OntoNotes
     # has, and the hidden layers have 1000 units instead of 3000.
@@ -68,40 +49,31 @@ class Coreference(TaskKind):
     windows: ClassVar[bool] = True
     one_graph: ClassVar[bool] = False
     suffix: ClassVar[str] = "jsonl"
+    known_metrics: ClassVar[tuple[str, ...]] = METRICS
 
-    segment: int = 384
-    overlap: bool = False
-    widest: int = 30
-    ratio: float = 0.4
-    antecedents: int = 50
-    rounds: int = 2
-    hidden: int = 1000
-    feature: int = 20
-    dropout: float = 0.3
-    train_segments: int = 3
+    segment: PositiveInt = 384  # tokens, marks included; fewer where the encoder reads fewer
+    overlap: bool = False  # a second pass over the document, shifted by half a segment
+    widest: PositiveInt = 30  # words of a span, all of one sentence
+    ratio: Annotated[float, above(0, "must be above 0, for instance 0.4")] = 0.4  # spans a word
+    antecedents: PositiveInt = 50  # of a span, the best before it
+    rounds: PositiveInt = 2  # of scoring; in between, spans are refined by their antecedents
+    hidden: PositiveInt = 1000
+    feature: PositiveInt = 20
+    dropout: BelowOne = 0.3
+    train_segments: PositiveInt = 3
     metrics: tuple[str, ...] = ("conll",)
-
-    def __post_init__(self) -> None:
-        names = ("segment", "widest", "antecedents", "rounds", "hidden", "feature")
-        for name in (*names, "train_segments"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        if self.ratio <= 0:
-            raise UserError(f"ratio = {self.ratio}: must be above 0, for instance 0.4")
-        check_dropout(self.dropout)
-        check_metrics(self.metrics, METRICS)
 
     @classmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Document]:
         """CoNLL-2012's columns, or JSON lines."""
-        return documents(source, asked)
+        return documents(source, options)
 
     @classmethod
-    def example(cls, given: Any, name: str) -> Document:
+    def example(cls, value: Any, name: str) -> Document:
         """A document in sentences of words."""
-        return Document(name, tuple(tuple(sentence) for sentence in given))
+        return Document(name, tuple(tuple(sentence) for sentence in value))
 
     def takes(self, *, imported: bool = False) -> Texts:
         """Its sentences."""
@@ -137,9 +109,9 @@ class Coreference(TaskKind):
         tables: list[Ints] = []
         sizes, owners, counts = [], [], Counts()
         for owner, document in enumerate(examples):
-            words = spelled(document, reader, most=room)
+            words = segments.spelled(document, reader, most=room)
             self._count(document, words, counts)
-            cut = stretches(words, 0, len(words.numbers), room=room)
+            cut = segments.stretches(words, 0, len(words.numbers), room=room)
             most = self.train_segments if training else len(cut)
             for part in (cut[at : at + most] for at in range(0, len(cut), most)):
                 group = self._group(document, words, part, reader=reader, room=room)
@@ -147,8 +119,8 @@ class Coreference(TaskKind):
                 tables += [table for _, table in group]
                 sizes.append(len(group))
                 owners.append(owner)
-        every = np.concatenate([*tables, np.zeros((0, len(COLUMNS)), dtype=np.int64)])
-        columns = dict(zip(COLUMNS, every.T, strict=True))
+        table = np.concatenate([*tables, np.zeros((0, len(COLUMNS)), dtype=np.int64)])
+        columns = dict(zip(COLUMNS, table.T, strict=True))
         targets = Targets(offsets([len(table) for table in tables]), columns)
         return stacked(
             rows, targets, groups=offsets(sizes), owners=np.array(owners, np.int64), counts=counts
@@ -157,7 +129,7 @@ class Coreference(TaskKind):
     def _group(
         self,
         document: Document,
-        words: Words,
+        words: DocumentWords,
         part: Sequence[tuple[int, int]],
         *,
         reader: Reader,
@@ -165,49 +137,31 @@ class Coreference(TaskKind):
     ) -> list[tuple[Row, Ints]]:
         """The blocks of some stretches and their rows; mentions go with the first."""
         begin, end = part[0][0], part[-1][1]
-        again = shifted(words, begin, end, room=room) if self.overlap else []
-        passes = [(stretch, WORD) for stretch in part] + [(stretch, AGAIN) for stretch in again]
-        group = [block(words, stretch, reader, kind=kind) for stretch, kind in passes]
+        again = segments.shifted(words, begin, end, room=room) if self.overlap else []
+        passes = [(stretch, segments.WORD) for stretch in part]
+        passes += [(stretch, segments.AGAIN) for stretch in again]
+        group = [segments.block(words, stretch, reader, kind=kind) for stretch, kind in passes]
         row, table = group[0]
         if document.clusters is not None:
             table[:1, COLUMNS.index("labels")] = 1
-        group[0] = row, np.concatenate([table, mentions(document, words, begin, end)])
+        group[0] = row, np.concatenate([table, segments.mentions(document, words, begin, end)])
         return group
 
-    def _count(self, document: Document, words: Words, counts: Counts) -> None:
+    def _count(self, document: Document, words: DocumentWords, counts: Counts) -> None:
         """Count the mentions that no span can be."""
         sentence = dict(zip(words.numbers.tolist(), words.sentences.tolist(), strict=True))
         for mention in (mention for cluster in document.clusters or () for mention in cluster):
             ends = sentence.get(mention.first), sentence.get(mention.last)
-            wide = mention.last - mention.first >= self.widest
-            if wide or None in ends or ends[0] != ends[1]:
+            too_wide = mention.last - mention.first >= self.widest
+            if too_wide or None in ends or ends[0] != ends[1]:
                 what = f"mentions of over {self.widest} words, across sentences or without tokens"
                 counts.add(what, document.id)
 
-    def build(self, width: int) -> ClustersHead:
+    def build(self, width: int) -> Any:
         """The head with fresh weights over vectors of that width."""
-        from clozelab.finetuning.heads.clusters import ClustersHead
+        from clozelab.finetuning.heads.coreference import ClustersHead
 
         return ClustersHead(self, width)
-
-    def parameters(self, width: int) -> dict[str, int]:
-        """Parameters by part."""
-        span = 3 * width + self.feature
-        pair = 3 * span + 2 * self.feature
-        counts = {
-            "mix": 2 * width * width + width if self.overlap else 0,
-            "attention": width,
-            "widths": self.widest * self.feature,
-            "width_prior": self.widest,
-            "mention": span * self.hidden + 2 * self.hidden + 1,
-            "coarse": span * span + span,
-            "distance_prior": DISTANCES,
-            "distances": DISTANCES * self.feature,
-            "segments": self.train_segments * self.feature,
-            "antecedent": pair * self.hidden + 2 * self.hidden + 1,
-            "gate": 2 * span * span + span if self.rounds > 1 else 0,
-        }
-        return {part: count for part, count in counts.items() if count}
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: Sequence[Floats], examples: Sequence[Document]
@@ -221,7 +175,7 @@ class Coreference(TaskKind):
     @classmethod
     def score_names(cls, metrics: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """All that `score` computes; `metrics` say which select."""
-        return METRICS
+        return cls.known_metrics
 
     def score(
         self, predictions: Sequence[Clusters], examples: Sequence[Document]
@@ -232,23 +186,14 @@ class Coreference(TaskKind):
         a span that takes it for one is no mention to this model, nor is it to OntoNotes. Where a
         document asks for a pronoun (GAP), the scores go by the pronouns alone.
         """
-        from clozelab.finetuning.metrics.clusters import scored
-
+        known = self.known(predictions, examples)
         if any(document.pronoun for document in examples):
-            answers = [
-                answered(predicted, document.pronoun)
-                for predicted, document in zip(predictions, examples, strict=True)
-                if document.pronoun is not None and document.clusters is not None
-            ]
-            check_known(answers)
-            return gap(answers)
-        known = [
-            (_several(document.clusters), _several(predicted.clusters))
-            for predicted, document in zip(predictions, examples, strict=True)
-            if document.clusters is not None
-        ]
-        check_known(known)
-        return scored([gold for gold, _ in known], [predicted for _, predicted in known])
+            pairs = zip(predictions, examples, strict=True)
+            return gap(
+                [answered(p, d.pronoun) for p, d in pairs if d.pronoun and d.clusters is not None]
+            )
+        gold = [_several(clusters) for clusters, _ in known]
+        return scored(gold, [_several(predicted.clusters) for _, predicted in known])
 
     def selects(self, scores: Mapping[str, float]) -> float:
         """The mean of the official metrics, or of GAP its F1."""
@@ -269,10 +214,10 @@ class Coreference(TaskKind):
     ) -> dict[str, str]:
         """JSON lines, as they are read."""
         records = [
-            {"id": one.id, "sentences": one.sentences, "clusters": said.clusters}
-            for one, said in zip(examples, predictions, strict=True)
+            {"id": example.id, "sentences": example.sentences, "clusters": prediction.clusters}
+            for example, prediction in zip(examples, predictions, strict=True)
         ]
-        return {"": "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in records)}
+        return {"": "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)}
 
     @classmethod
     def texts(cls, example: Document) -> list[str]:
@@ -292,16 +237,16 @@ def linked(rows: Floats) -> list[tuple[Mention, ...]]:
     return _several(clusters)
 
 
-def answered(predicted: Clusters, asked: Pronoun) -> PronounAnswer:
+def answered(predicted: Clusters, pronoun: Pronoun) -> PronounAnswer:
     """Which of its two names a pronoun means (GAP), by the clusters of its document.
 
     It means one where a cluster has the pronoun itself and a mention that ends where the name ends:
     the name, its surname, or the name with a title, but not "Ellen's brother" for Ellen.
     """
-    clusters = [cluster for cluster in predicted.clusters if asked.mention in cluster]
+    clusters = [cluster for cluster in predicted.clusters if pronoun.mention in cluster]
     ends = {mention.last for cluster in clusters for mention in cluster}
-    gold = bool(asked.is_a), bool(asked.is_b)
-    return PronounAnswer(asked.word, gold, (asked.a.last in ends, asked.b.last in ends))
+    gold = bool(pronoun.is_a), bool(pronoun.is_b)
+    return PronounAnswer(pronoun.word, gold, (pronoun.a.last in ends, pronoun.b.last in ends))
 
 
 def _several(clusters: Sequence[Sequence[Mention]]) -> list[tuple[Mention, ...]]:

@@ -13,9 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozelab.contracts import Bools, Ints
-from clozelab.finetuning.examples import Candidate, Floats, likelihoods
+from clozelab.finetuning.examples import Candidate, Floats, TokenizedExamples, likelihoods
 
-Wide = NDArray[np.float64]
+Doubles = NDArray[np.float64]
+
+
+class WindowTokens(NamedTuple):
+    """Some facts about a window's tokens."""
+
+    passage: Bools  # belongs to the passage
+    most: Bools  # and has more context here than in any other window
+    begin: Ints  # the character of the passage at which it begins
+    end: Ints
+    mark: int  # the token that stands for no answer
 
 
 class Stretches(NamedTuple):
@@ -23,114 +33,109 @@ class Stretches(NamedTuple):
 
     first: Ints
     last: Ints
-    score: Wide
+    score: Doubles
 
 
-class Read(NamedTuple):
+class WindowScores(NamedTuple):
     """What one window says."""
 
+    tokens: WindowTokens
     legal: Stretches  # those that may be the answer
     single: Stretches  # each token with most context here, for want of anything else
     null: float  # larger: rather no answer
 
 
-class Inside(NamedTuple):
-    """Some facts about a window's tokens."""
+def window_tokens(tokenized: TokenizedExamples, window: int) -> WindowTokens:
+    """The facts that `windows.tokenize` wrote down."""
+    part = slice(int(tokenized.starts[window]), int(tokenized.starts[window + 1]))
+    facts = {name: values[part] for name, values in tokenized.token_facts.items()}
+    slot = int(tokenized.targets.starts[window])
+    return WindowTokens(**facts, mark=int(tokenized.targets.columns["at"][slot]))  # type: ignore[arg-type]
 
-    passage: Bools  # belongs to the passage
-    most: Bools  # and has more context here than in any other window
-    mark: int  # the token that stands for no answer
 
-
-def read_scores(scores: Floats, inside: Inside, *, best: int, longest: int) -> Read:
+def read_scores(scores: Floats, tokens: WindowTokens, *, best: int, longest: int) -> WindowScores:
     """From [n, 2] scores of each token as the first and as the last of the answer.
 
     Differs from BERT's code: it takes the `best` of all tokens and then drops those that may not
     be; here the best of those that may.
     """
     start, end = np.asarray(scores, dtype=np.float64).T
-    first, last = _top(start, inside.most, best), _top(end, inside.passage, best)
+    first, last = _top(start, tokens.most, best), _top(end, tokens.passage, best)
     total = start[first][:, None] + end[last]
-    alone = np.flatnonzero(inside.most)
-    return Read(
-        _legal(first[:, None], last, total, longest),
-        Stretches(alone, alone, start[alone] + end[alone]),
-        float(start[inside.mark] + end[inside.mark]),
+    null = float(start[tokens.mark] + end[tokens.mark])
+    return WindowScores(
+        tokens, _legal(first[:, None], last, total, longest), _single(tokens, start + end), null
     )
 
 
-def read_beams(row: Floats, inside: Inside, *, beams: int, longest: int) -> Read:
-    """From a row of the beam head (heads/beam.py says what is where)."""
+def read_beams(row: Floats, tokens: WindowTokens, *, beams: int, longest: int) -> WindowScores:
+    """From a row of the beam head (heads/answer.py says what is where)."""
     numbers = np.asarray(row, dtype=np.float64)
     parts = np.split(numbers[:-1], np.cumsum([beams, beams, beams * beams]))
     start, end = parts[0], parts[2].reshape(beams, beams)
     first, last = parts[1].astype(np.int64), parts[3].astype(np.int64).reshape(beams, beams)
     # A block of fewer tokens than beams has beams that are none: they count as outside.
-    size = len(inside.passage)
-    most, passage = np.pad(inside.most, (0, 1)), np.pad(inside.passage, (0, 1))
+    size = len(tokens.passage)
+    most, passage = np.pad(tokens.most, (0, 1)), np.pad(tokens.passage, (0, 1))
     first, last = np.minimum(first, size), np.minimum(last, size)
     total = np.where(most[first][:, None] & passage[last], start[:, None] + end, -np.inf)
-    chance = np.full(size + 1, start.min())
-    chance[first] = start
-    alone = np.flatnonzero(inside.most)
-    return Read(
-        _legal(first[:, None], last, total, longest),
-        Stretches(alone, alone, chance[alone]),
-        float(numbers[-1]),
-    )
+    starts = np.full(size + 1, start.min())
+    starts[first] = start
+    legal = _legal(first[:, None], last, total, longest)
+    return WindowScores(tokens, legal, _single(tokens, starts), float(numbers[-1]))
 
 
 def candidates(
-    windows: Sequence[tuple[Read, Ints, Ints]], passage: str, *, best: int
+    windows: Sequence[WindowScores], passage: str, *, best: int
 ) -> tuple[tuple[Candidate, ...], float]:
     """The `best` different answers over a question's windows, and the score of the first.
 
-    A window comes with the characters at which its tokens begin and end. Where no stretch is legal
-    the best token is the answer, and where there is none either there are no candidates.
+    Where no stretch is legal the best token is the answer, and where there is none either there are
+    no candidates.
     """
-    found = _ranked([(read.legal, begin, end) for read, begin, end in windows])
-    texts = _different(found, passage, best)
+    texts = _different(_ranked([(w.tokens, w.legal) for w in windows]), passage, best)
     if not texts:
-        found = _ranked([(read.single, begin, end) for read, begin, end in windows])
-        texts = _different(found, passage, 1)
+        texts = _different(_ranked([(w.tokens, w.single) for w in windows]), passage, 1)
     if not texts:
         return (), 0.0
-    chances = likelihoods(np.array([score for _, _, score in texts]))
-    made = (
-        Candidate(text, float(chance), start)
-        for (text, start, _), chance in zip(texts, chances, strict=True)
-    )
-    return tuple(made), texts[0][2]
+    probabilities = likelihoods(np.array([score for _, _, score in texts])).tolist()
+    pairs = zip(texts, probabilities, strict=True)
+    return tuple(Candidate(text, p, start) for (text, start, _), p in pairs), texts[0][2]
 
 
-def _top(scores: Wide, allowed: Bools, count: int) -> Ints:
+def _top(scores: Doubles, allowed: Bools, count: int) -> Ints:
     """The allowed tokens of the highest scores; of equal ones, the first."""
     tokens = np.flatnonzero(allowed)
     return tokens[np.argsort(-scores[tokens], kind="stable")[:count]]
 
 
-def _legal(first: Ints, last: Ints, total: Wide, longest: int) -> Stretches:
+def _single(tokens: WindowTokens, scores: Doubles) -> Stretches:
+    alone = np.flatnonzero(tokens.most)
+    return Stretches(alone, alone, scores[alone])
+
+
+def _legal(first: Ints, last: Ints, total: Doubles, longest: int) -> Stretches:
     """The pairs that end where they begin or after, and are not too long."""
     first, last = np.broadcast_arrays(first, last)
     legal = (last >= first) & (last - first < longest) & np.isfinite(total)
     return Stretches(first[legal], last[legal], total[legal])
 
 
-def _ranked(windows: Sequence[tuple[Stretches, Ints, Ints]]) -> Iterator[tuple[int, int, float]]:
+def _ranked(windows: Sequence[tuple[WindowTokens, Stretches]]) -> Iterator[tuple[int, int, float]]:
     """Characters and score of every stretch, best first; of equal ones the first, the shortest."""
-    begin = np.concatenate([begins[some.first] for some, begins, _ in windows])
-    end = np.concatenate([ends[some.last] for some, _, ends in windows])
-    score = np.concatenate([some.score for some, _, _ in windows])
+    begin = np.concatenate([tokens.begin[some.first] for tokens, some in windows])
+    end = np.concatenate([tokens.end[some.last] for tokens, some in windows])
+    score = np.concatenate([some.score for _, some in windows])
     order = np.lexsort((end, begin, -score))
     return ((int(begin[i]), int(end[i]), float(score[i])) for i in order)
 
 
 def _different(
-    found: Iterator[tuple[int, int, float]], passage: str, count: int
+    stretches: Iterator[tuple[int, int, float]], passage: str, count: int
 ) -> list[tuple[str, int, float]]:
     """The first `count` texts, blanks around them and repetitions left out."""
     texts: dict[str, tuple[str, int, float]] = {}
-    for begin, end, score in found:
+    for begin, end, score in stretches:
         whole = passage[begin:end]
         text = whole.strip()
         if text and text not in texts:

@@ -1,26 +1,26 @@
 """What a kind of task is: all that fine-tuning, predicting and studies ask of one.
 
 A kind is a frozen dataclass that inherits from `TaskKind`. Its fields are what task.toml holds:
-numbers, words and tuples of them. It must have `read`, `example`, `tokenize`, `build`,
-`parameters`, `decode` and `score`; the rest has a default that suits most kinds. `KINDS` names it.
+numbers, words and tuples of them. It must have `read`, `example`, `tokenize`, `build`, `decode`,
+and `measure` or `score`; the rest has a default that suits most kinds. `KINDS` names it.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from clozelab.contracts import Counts, Reader
 from clozelab.errors import UserError
-from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.examples import Floats, TokenizedExamples
+from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
+from clozelab.ranges import Checked
 
-if TYPE_CHECKING:
-    from clozelab.finetuning.examples import Floats
-    from clozelab.finetuning.tokenized import TokenizedExamples
+Settings = Mapping[str, Setting]
 
 
 class Texts(NamedTuple):
@@ -31,13 +31,13 @@ class Texts(NamedTuple):
     words: str
 
 
-class TaskKind(Protocol):
+class TaskKind(Checked, ABC):
     """A kind of task. An example is a NamedTuple with an `id`; so is a prediction, without one."""
 
     # What it is called.
     name: ClassVar[str]
     # Other words for it where the files are the user's own, and the settings each means.
-    words: ClassVar[Mapping[str, Mapping[str, Setting]]] = {}
+    words: ClassVar[Mapping[str, Settings]] = {}
 
     # Which of its fields come from where.
     label_field: ClassVar[str | None] = None  # the names of its labels
@@ -55,21 +55,31 @@ class TaskKind(Protocol):
     suffix: ClassVar[str] = "tsv"  # of the file of predictions that benchmarks take
     beside: ClassVar[tuple[str, ...]] = ()  # other files that go with it
 
-    # Which metrics are computed; a field of every kind.
+    # Which metrics are computed, a field of every kind, and which it knows (none: any may be).
     metrics: tuple[str, ...]
+    known_metrics: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.known_metrics and (not self.metrics or {*self.metrics} - {*self.known_metrics}):
+            known = ", ".join(self.known_metrics)
+            raise UserError(f"metrics = {list(self.metrics)}: give some of {known}")
+        names = self.label_names
+        if self.label_field and (len({*names}) != len(names) or len(names) < 2):
+            raise UserError(f"{self.label_field} = {list(names)}: give at least two, each once")
 
     # From files and texts to examples.
 
     @classmethod
     @abstractmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Any]:
         """The examples of a file; `counts` takes what was skipped or fixed."""
 
     @classmethod
     @abstractmethod
-    def example(cls, given: Any, name: str) -> Any:
+    def example(cls, value: Any, name: str) -> Any:
         """An input from Python as an example whose label is not known."""
 
     @classmethod
@@ -95,7 +105,7 @@ class TaskKind(Protocol):
     # From examples to settings.
 
     @classmethod
-    def file_settings(cls, source: Source, asked: Asked) -> dict[str, Setting]:
+    def file_settings(cls, source: Source, options: ReadOptions) -> dict[str, Setting]:
         """What the columns of a file say before it is read."""
         return {}
 
@@ -110,7 +120,7 @@ class TaskKind(Protocol):
         return {} if cls.label_field is None else {cls.label_field: labels}
 
     @classmethod
-    def notes(cls, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    def notes(cls, settings: Settings) -> tuple[str, ...]:
         """What a user should know of the settings that were derived."""
         return ()
 
@@ -123,7 +133,7 @@ class TaskKind(Protocol):
         """The kind for some examples, where no weight depends on the difference."""
         return self
 
-    def word(self, file: Path, asked: Asked, *, imported: bool = False) -> str:
+    def word(self, file: Path, options: ReadOptions, *, imported: bool = False) -> str:
         """What a task of such a file is called: `name`, or one of `words`."""
         return self.name
 
@@ -143,10 +153,6 @@ class TaskKind(Protocol):
         """The head with fresh weights over vectors of that width; torch is imported only here."""
 
     @abstractmethod
-    def parameters(self, width: int) -> dict[str, int]:
-        """Trainable parameters of the head, by part."""
-
-    @abstractmethod
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Any]
     ) -> list[Any]:
@@ -160,9 +166,26 @@ class TaskKind(Protocol):
         usual: tuple[str, ...] = getattr(cls, "metrics", ())
         return usual if metrics is None else metrics
 
-    @abstractmethod
     def score(self, predictions: Sequence[Any], examples: Sequence[Any]) -> dict[str, float]:
         """The official scores, of 100, over the examples whose label is known."""
+        known = self.known(predictions, examples)
+        gold, predicted = [label for label, _ in known], [prediction[0] for _, prediction in known]
+        return {name: self.measure(name, gold, predicted) for name in self.metrics}
+
+    def known(self, predictions: Sequence[Any], examples: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """The labels that are known, the first of `gold`, each with what was predicted."""
+        pairs = zip(examples, predictions, strict=True)
+        labels = ((getattr(example, self.gold[0]), prediction) for example, prediction in pairs)
+        known = [(label, prediction) for label, prediction in labels if label is not None]
+        if not known:
+            raise UserError(
+                "no example has a label, so there is nothing to score: give labelled ones"
+            )
+        return known
+
+    def measure(self, metric: str, gold: list[Any], predicted: list[Any]) -> float:
+        """One of the metrics, of labels and the first fields of the predictions of them."""
+        raise NotImplementedError(f"{self.name} has neither measure() nor score()")
 
     def selects(self, scores: Mapping[str, float]) -> float:
         """The number that chooses the best model, larger being better: the mean of the metrics."""
@@ -234,27 +257,3 @@ def in_order(labels: Iterable[str]) -> tuple[str, ...]:
     if all(label.removeprefix("-").isdecimal() for label in distinct):
         return tuple(sorted(distinct, key=int))
     return tuple(sorted(distinct, key=lambda label: (label != "O", label)))
-
-
-def check_dropout(rate: float) -> None:
-    """Refuse a dropout that is no share."""
-    if not 0 <= rate < 1:
-        raise UserError(f"dropout = {rate}: must be at least 0 and below 1")
-
-
-def check_metrics(metrics: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Refuse metrics that say nothing of such a task."""
-    if not metrics or not set(metrics) <= set(known):
-        raise UserError(f"metrics = {list(metrics)}: give some of {', '.join(known)}")
-
-
-def check_names(names: tuple[str, ...], what: str) -> None:
-    """Refuse labels that do not tell classes apart."""
-    if len(set(names)) != len(names) or len(names) < 2:
-        raise UserError(f"{what} = {list(names)}: give at least two, each once")
-
-
-def check_known(known: Sequence[object]) -> None:
-    """Refuse to score where no label is known."""
-    if not known:
-        raise UserError("no example has a label, so there is nothing to score: give labelled ones")

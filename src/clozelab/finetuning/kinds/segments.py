@@ -17,7 +17,7 @@ WORD, AGAIN, MENTION = 1, 2, 3  # kinds of rows: a word, a word in the second pa
 COLUMNS = ("kind", "at", "right", "word", "last", "sentence", "cluster", "labels")
 
 
-class Words(NamedTuple):
+class DocumentWords(NamedTuple):
     """The words of a document that have tokens."""
 
     columns: Mapping[str, Array]  # a row a token
@@ -26,39 +26,39 @@ class Words(NamedTuple):
     sentences: Ints  # [n] which sentence it is in
 
 
-def spelled(document: Document, reader: Reader, *, most: int) -> Words:
+def spelled(document: Document, reader: Reader, *, most: int) -> DocumentWords:
     """A document's words in tokens; of a word longer than `most` tokens its first ones."""
     pieces = reader.words(document.sentences)
     sentence = np.repeat(np.arange(len(document.sentences)), np.diff(pieces.starts))
     number = offsets([len(words) for words in document.sentences])[sentence] + pieces.words
     numbers, begins, sizes = np.unique(number, return_index=True, return_counts=True)
-    kept = np.arange(len(number)) - np.repeat(begins, sizes) < most
-    return Words(
-        columns={name: values[kept] for name, values in pieces.columns.items()},
+    fits = np.arange(len(number)) - np.repeat(begins, sizes) < most
+    return DocumentWords(
+        columns={name: values[fits] for name, values in pieces.columns.items()},
         starts=offsets(np.minimum(sizes, most)),
         numbers=numbers,
         sentences=sentence[begins],
     )
 
 
-def stretches(words: Words, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
+def stretches(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
     """Words `begin` to `end` cut into stretches of at most `room` tokens.
 
     Each ends at the last sentence end there is room for; a sentence longer than that is cut.
     """
     ends = np.flatnonzero(np.diff(words.sentences[:end], append=-1)) + 1
-    found = []
+    cuts = []
     while begin < end:
         reach = int(np.searchsorted(words.starts, words.starts[begin] + room, side="right")) - 1
         reach = min(max(reach, begin + 1), end)
         whole = ends[(ends > begin) & (ends <= reach)]
         stop = int(whole[-1]) if len(whole) else reach
-        found.append((begin, stop))
+        cuts.append((begin, stop))
         begin = stop
-    return found or [(begin, begin)]
+    return cuts or [(begin, begin)]
 
 
-def shifted(words: Words, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
+def shifted(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tuple[int, int]]:
     """The second pass: as `stretches`, from the middle of the first one on.
 
     What fits one stretch has none, nor has the half that comes before: nothing would change there.
@@ -69,7 +69,9 @@ def shifted(words: Words, begin: int, end: int, *, room: int) -> list[tuple[int,
     return stretches(words, middle, end, room=room) if middle < end else []
 
 
-def block(words: Words, stretch: tuple[int, int], reader: Reader, *, kind: int) -> tuple[Row, Ints]:
+def block(
+    words: DocumentWords, stretch: tuple[int, int], reader: Reader, *, kind: int
+) -> tuple[Row, Ints]:
     """A stretch as a block, and a row of `COLUMNS` for each of its words."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
@@ -85,15 +87,15 @@ def block(words: Words, stretch: tuple[int, int], reader: Reader, *, kind: int) 
     return row, table
 
 
-def mentions(document: Document, words: Words, begin: int, end: int) -> Ints:
+def mentions(document: Document, words: DocumentWords, begin: int, end: int) -> Ints:
     """A row of `COLUMNS` for each mention among the words `begin` to `end`; clusters from 1."""
     if document.clusters is None or begin == end:
         return np.zeros((0, len(COLUMNS)), dtype=np.int64)
     low, high = words.numbers[begin], words.numbers[end - 1]
-    found = [
+    rows = [
         (MENTION, 0, 0, mention.first, mention.last, 0, number, Targets.IGNORED)
         for number, cluster in enumerate(document.clusters, start=1)
         for mention in cluster
         if low <= mention.first and mention.last <= high
     ]
-    return np.array(found, dtype=np.int64).reshape(-1, len(COLUMNS))
+    return np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))

@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from clozelab.contracts import Array, Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Floats, Tagged, Tags, likelihoods
-from clozelab.finetuning.files.columns import Asked, Source
+from clozelab.finetuning.examples import (
+    Floats,
+    Tagged,
+    Tags,
+    TokenizedExamples,
+    likelihoods,
+    stacked,
+)
+from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
-from clozelab.finetuning.kinds.kind import (
-    TaskKind,
-    check_dropout,
-    check_known,
-    check_metrics,
-    check_names,
-    in_order,
-)
+from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order
 from clozelab.finetuning.metrics import classes, entities
-from clozelab.finetuning.metrics.schemes import Scheme, illegal, is_entity
-from clozelab.finetuning.tokenized import TokenizedExamples, stacked
+from clozelab.finetuning.metrics.entities import Scheme, illegal, is_entity
 from clozelab.packed import offsets
+from clozelab.ranges import BelowOne
 
-if TYPE_CHECKING:
-    from clozelab.finetuning.heads.tags import TagHead
-
-METRICS = ("f1", "precision", "recall", "accuracy")
 OUTSIDE = "O"
 
 
@@ -60,32 +56,24 @@ class Tag(TaskKind):
     outputs: ClassVar[tuple[str, ...]] = ("tags",)
     gold: ClassVar[tuple[str, ...]] = ("tags",)
     suffix: ClassVar[str] = "conll"
+    known_metrics: ClassVar[tuple[str, ...]] = ("f1", "precision", "recall", "accuracy")
 
     tags: tuple[str, ...]
     metrics: tuple[str, ...] = ("f1",)
     scheme: Scheme | None = None
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_dropout(self.dropout)
-        check_metrics(self.metrics, METRICS)
-        check_names(self.tags, "tags")
-        if self.scheme not in (None, *get_args(Scheme)):
-            raise UserError(
-                f'scheme = "{self.scheme}": must be {", ".join(get_args(Scheme))}, or left out'
-            )
+    dropout: BelowOne = 0.1
 
     @classmethod
     def read(
-        cls, source: Source, asked: Asked, *, settings: Mapping[str, Setting], counts: Counts
+        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
     ) -> list[Tagged]:
         """CoNLL's columns, or rows with lists."""
-        return tagged(source, asked)
+        return tagged(source, options)
 
     @classmethod
-    def example(cls, given: Any, name: str) -> Tagged:
+    def example(cls, value: Any, name: str) -> Tagged:
         """A sentence, or its words."""
-        return Tagged(name, tuple(given.split() if isinstance(given, str) else given))
+        return Tagged(name, tuple(value.split() if isinstance(value, str) else value))
 
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:
@@ -104,7 +92,7 @@ class Tag(TaskKind):
         return {"tags": labels, **({"metrics": ("accuracy",)} if plain else {})}
 
     @classmethod
-    def notes(cls, settings: Mapping[str, Setting]) -> tuple[str, ...]:
+    def notes(cls, settings: Settings) -> tuple[str, ...]:
         """That accuracy is."""
         tags = settings["tags"]
         if "metrics" not in settings or not isinstance(tags, tuple):
@@ -134,9 +122,9 @@ class Tag(TaskKind):
             parts = _parts(pieces, number, room)
             counts.add("sentences split to fit", example.id, int(len(parts) > 1))
             for part in parts:
-                kept = slice(part.start, min(part.stop, part.start + room))
-                counts.add("words cut to fit", example.id, int(kept != part))
-                blocks.append(_block(pieces, kept, reader, labels=labels, owner=number))
+                fit = slice(part.start, min(part.stop, part.start + room))
+                counts.add("words cut to fit", example.id, int(fit != part))
+                blocks.append(_block(pieces, fit, reader, labels=labels, owner=number))
         columns = {
             "at": _joined([block.at for block in blocks]),
             "labels": _joined([block.labels for block in blocks]),
@@ -145,49 +133,42 @@ class Tag(TaskKind):
             [block.row for block in blocks],
             Targets(offsets([len(block.at) for block in blocks]), columns),
             owners=np.array([block.owner for block in blocks], dtype=np.int64),
-            kept={"words": _joined([block.words for block in blocks])},
+            token_facts={"words": _joined([block.words for block in blocks])},
             counts=counts,
         )
 
-    def build(self, width: int) -> TagHead:
+    def build(self, width: int) -> Any:
         """The head with fresh weights."""
-        from clozelab.finetuning.heads.tags import TagHead
+        from clozelab.finetuning.heads.summary import TagHead
 
         return TagHead(width, len(self.tags), dropout=self.dropout)
-
-    def parameters(self, width: int) -> dict[str, int]:
-        """Parameters of the head, by part."""
-        return {"classifier": (width + 1) * len(self.tags)}
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Tagged]
     ) -> list[Tags]:
         """A tag for each word; one that has no token is outside of everything."""
         tags = [[OUTSIDE] * len(example.words) for example in examples]
-        sure = [[0.0] * len(example.words) for example in examples]
+        probabilities = [[0.0] * len(example.words) for example in examples]
         slots = tokenized.targets.starts
         for block, (rows, owner) in enumerate(zip(outputs, tokenized.owners.tolist(), strict=True)):
-            mine = slice(int(slots[block]), int(slots[block + 1]))
-            if mine.start == mine.stop:
+            part = slice(int(slots[block]), int(slots[block + 1]))
+            if part.start == part.stop:
                 continue
-            at = tokenized.starts[block] + tokenized.targets.columns["at"][mine]
-            probabilities = likelihoods(rows)
-            best, likely = probabilities.argmax(axis=1).tolist(), probabilities.max(axis=1)
-            words = tokenized.kept["words"][at].tolist()
-            for word, tag, probability in zip(words, best, likely.tolist(), strict=True):
-                tags[owner][word], sure[owner][word] = self.tags[tag], probability
-        return [Tags(tuple(a), tuple(b)) for a, b in zip(tags, sure, strict=True)]
+            at = tokenized.starts[block] + tokenized.targets.columns["at"][part]
+            likely = likelihoods(rows)
+            words = tokenized.token_facts["words"][at].tolist()
+            for word, row in zip(words, likely, strict=True):
+                tags[owner][word] = self.tags[int(row.argmax())]
+                probabilities[owner][word] = float(row.max())
+        return [Tags(tuple(a), tuple(b)) for a, b in zip(tags, probabilities, strict=True)]
 
-    def score(self, predictions: Sequence[Tags], examples: Sequence[Tagged]) -> dict[str, float]:
-        """The metrics over the sentences whose tags are known."""
-        known = [
-            (example.tags, prediction.tags)
-            for prediction, example in zip(predictions, examples, strict=True)
-            if example.tags is not None
-        ]
-        check_known(known)
-        gold, predicted = [pair[0] for pair in known], [pair[1] for pair in known]
-        return {name: self._measure(name, gold, predicted) for name in self.metrics}
+    def measure(self, metric: str, gold: list[Any], predicted: list[Any]) -> float:
+        """Accuracy over words, or a score of entities."""
+        if metric == "accuracy":
+            return classes.accuracy(
+                [tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]
+            )
+        return entities.scores(gold, predicted, scheme=self.scheme)[metric]
 
     @classmethod
     def fields(cls, example: Tagged, prediction: Tags) -> list[str]:
@@ -211,8 +192,8 @@ class Tag(TaskKind):
     ) -> dict[str, str]:
         """CoNLL's columns."""
         sentences = [
-            "".join(f"{word}\t{tag}\n" for word, tag in zip(one.words, said.tags, strict=True))
-            for one, said in zip(examples, predictions, strict=True)
+            "".join(f"{word}\t{tag}\n" for word, tag in zip(example.words, tags, strict=True))
+            for example, (tags, _) in zip(examples, predictions, strict=True)
         ]
         return {"": "".join(f"{sentence}\n" for sentence in sentences)}
 
@@ -220,15 +201,6 @@ class Tag(TaskKind):
     def texts(cls, example: Tagged) -> list[str]:
         """The sentence."""
         return [" ".join(example.words)]
-
-    def _measure(
-        self, name: str, gold: list[tuple[str, ...]], predicted: list[tuple[str, ...]]
-    ) -> float:
-        if name == "accuracy":
-            return classes.accuracy(
-                [tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags]
-            )
-        return entities.scores(gold, predicted, scheme=self.scheme)[name]
 
     @property
     def _entities(self) -> bool:
@@ -271,11 +243,11 @@ def _parts(pieces: Pieces, number: int, room: int) -> list[slice]:
     return [*parts, slice(first, whole.stop)]
 
 
-def _block(pieces: Pieces, kept: slice, reader: Reader, *, labels: Ints, owner: int) -> _Block:
+def _block(pieces: Pieces, part: slice, reader: Reader, *, labels: Ints, owner: int) -> _Block:
     """Some tokens of a sentence as a block."""
-    row = reader.lay(pieces.part(kept))
-    begins = np.flatnonzero(pieces.begins[kept])
-    numbers = pieces.words[kept]
+    row = reader.lay(pieces.part(part))
+    begins = np.flatnonzero(pieces.begins[part])
+    numbers = pieces.words[part]
     words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
     words[row.first] = numbers
     return _Block(row, row.first.start + begins, labels[numbers[begins]], words, owner)

@@ -10,8 +10,7 @@ import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Question
-from clozelab.finetuning.tokenized import TokenizedExamples, stacked
+from clozelab.finetuning.examples import Question, TokenizedExamples, stacked
 from clozelab.packed import offsets, ranges
 
 Cuts = tuple[tuple[int, int], ...]  # where windows over a passage begin and end
@@ -70,7 +69,7 @@ def tokenize(
         rows,
         _targets(windows, rows, texts, bounds=bounds),
         owners=np.array([window.owner for window in windows], dtype=np.int64),
-        kept=_kept(windows, rows, texts, passages),
+        token_facts=_token_facts(windows, rows, texts, passages),
         counts=counts,
     )
 
@@ -78,11 +77,11 @@ def tokenize(
 @lru_cache(maxsize=1 << 16)
 def windows_over(tokens: int, room: int, stride: int) -> Cuts:
     """Where windows of at most `room` begin and end: at 0, stride, … until the end is covered."""
-    found = [(0, min(room, tokens))]
-    while found[-1][1] < tokens:
-        begin = found[-1][0] + min(stride, room)
-        found.append((begin, min(begin + room, tokens)))
-    return tuple(found)
+    cuts = [(0, min(room, tokens))]
+    while cuts[-1][1] < tokens:
+        begin = cuts[-1][0] + min(stride, room)
+        cuts.append((begin, min(begin + room, tokens)))
+    return tuple(cuts)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -146,13 +145,13 @@ def _gold(
         counts.add("answers that no token of the passage shows", example.id)
         return [(Targets.IGNORED, nowhere)] * len(cuts)
     first, last = answer
-    found = [
+    gold = [
         (1, (first - begin, last - begin)) if begin <= first and last < end else (0, nowhere)
         for begin, end in cuts
     ]
-    if not any(label for label, _ in found):
+    if not any(label for label, _ in gold):
         counts.add("answers that no window holds whole", example.id)
-    return found
+    return gold
 
 
 def _row(window: Window, questions: Pieces, passages: Pieces, reader: Reader) -> Row:
@@ -192,10 +191,10 @@ def _targets(
     )
 
 
-def _kept(
+def _token_facts(
     windows: Sequence[Window], rows: Sequence[Row], texts: Sequence[slice], passages: Pieces
 ) -> dict[str, Array]:
-    """For every token: is it the passage's, which characters is it, has it most context here."""
+    """For every token: is it the passage's, has it most context here, which characters is it."""
     starts = offsets([len(row.columns["ids"]) for row in rows])
     begin = np.array([text.start for text in texts], dtype=np.int64)
     sizes = np.array([text.stop - text.start for text in texts], dtype=np.int64)
@@ -203,8 +202,7 @@ def _kept(
     where = ranges(starts[:-1] + begin, sizes)
     spans = np.zeros((starts[-1], 2), dtype=np.int64)
     spans[where] = passages.spans[ranges(source, sizes)]
-    passage = np.zeros(starts[-1], dtype=bool)
+    passage, most = np.zeros((2, starts[-1]), dtype=bool)
     passage[where] = True
-    most = np.zeros(starts[-1], dtype=bool)
     most[where] = np.concatenate([np.zeros(0, bool), *[window.most for window in windows]])
-    return {"begin": spans[:, 0], "end": spans[:, 1], "passage": passage, "most": most}
+    return {"passage": passage, "most": most, "begin": spans[:, 0], "end": spans[:, 1]}

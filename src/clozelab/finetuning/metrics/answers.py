@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from clozelab.finetuning.metrics.tally import percent
+from clozelab.finetuning.metrics.classes import percent
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII alone
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")

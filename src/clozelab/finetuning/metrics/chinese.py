@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from clozelab.finetuning.metrics.answers import best
-from clozelab.finetuning.metrics.tally import percent
+from clozelab.finetuning.metrics.classes import percent
 
 # The marks that CMRC's script takes out, and no others: commas, full stops, quotation marks and
 # brackets of ASCII stay, as do … ‘ 【 】.

@@ -3,7 +3,8 @@
 They follow version 8 of the CoNLL reference scorer: nothing is added or dropped, so a cluster of
 one mention counts in B³ and CEAF wherever it is given (MUC counts links, of which it has none).
 Whoever predicts for data without such clusters leaves them out. As there, a mention given twice
-stays in the first of its clusters.
+stays in the first of its clusters. And the scores of GAP (arXiv:1810.05201): F1 of names found for
+pronouns, by gender, and bias.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from statistics import mean
+from typing import NamedTuple
 
 import numpy as np
 
-from clozelab.finetuning.metrics.tally import Tally
+from clozelab.errors import UserError
+from clozelab.finetuning.metrics.classes import Tally
 
 Clusters = Sequence[Sequence[Hashable]]  # of one document; a mention is any value that has a hash
 Metric = Callable[[Clusters, Clusters], Tally]
@@ -31,30 +34,28 @@ def scored(gold: Sequence[Clusters], predicted: Sequence[Clusters]) -> dict[str,
     }
     scores = {"conll": mean(tallies[name].f1 for name in ("muc", "b_cubed", "ceaf"))}
     for name, tally in tallies.items():
-        scores |= {
-            f"{name}_f1": tally.f1,
-            f"{name}_recall": tally.recall,
-            f"{name}_precision": tally.precision,
-        }
+        scores |= {f"{name}_{part}": getattr(tally, part) for part in ("f1", "recall", "precision")}
     return scores
 
 
 def distinct(clusters: Clusters) -> list[list[Hashable]]:
     """The clusters with every mention once, in the first that has it; empty ones left out."""
-    seen: set[Hashable] = set()
-    kept = []
-    for cluster in clusters:
-        mentions = [mention for mention in dict.fromkeys(cluster) if mention not in seen]
-        seen.update(mentions)
-        kept.append(mentions)
-    return [mentions for mentions in kept if mentions]
+    first: dict[Hashable, int] = {}
+    for number, cluster in enumerate(clusters):
+        for mention in cluster:
+            first.setdefault(mention, number)
+    return [
+        mentions
+        for number, cluster in enumerate(clusters)
+        if (mentions := [m for m in dict.fromkeys(cluster) if first[m] == number])
+    ]
 
 
 def mentions(gold: Clusters, predicted: Clusters) -> Tally:
     """Mentions found, whatever their clusters."""
-    there, found = set(_owners(gold)), set(_owners(predicted))
-    right = len(there & found)
-    return Tally(right, len(there), right, len(found))
+    golds, guesses = set(_owners(gold)), set(_owners(predicted))
+    right = len(golds & guesses)
+    return Tally(right, len(golds), right, len(guesses))
 
 
 def muc(gold: Clusters, predicted: Clusters) -> Tally:
@@ -62,16 +63,12 @@ def muc(gold: Clusters, predicted: Clusters) -> Tally:
 
     A mention that the other side has not is a part by itself: MUC-6, ACL M95-1005.
     """
-    recalled, links = _links(gold, predicted)
-    precise, guessed = _links(predicted, gold)
-    return Tally(recalled, links, precise, guessed)
+    return Tally(*_links(gold, predicted), *_links(predicted, gold))
 
 
 def b_cubed(gold: Clusters, predicted: Clusters) -> Tally:
     """Of each mention's cluster, the part that its cluster on the other side shares."""
-    recalled, there = _shares(gold, predicted)
-    precise, found = _shares(predicted, gold)
-    return Tally(recalled, there, precise, found)
+    return Tally(*_shares(gold, predicted), *_shares(predicted, gold))
 
 
 def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
@@ -120,3 +117,53 @@ def _shares(clusters: Clusters, others: Clusters) -> tuple[float, int]:
         for cluster, shares in zip(clusters, shared, strict=True)
     )
     return kept, sum(map(len, clusters))
+
+
+_GENDERS = {
+    **dict.fromkeys(("he", "him", "his"), "masculine"),
+    **dict.fromkeys(("she", "her", "hers"), "feminine"),
+}
+
+
+class PronounAnswer(NamedTuple):
+    """A pronoun, and whether it stands for name A and for name B."""
+
+    pronoun: str
+    gold: tuple[bool, bool]
+    predicted: tuple[bool, bool] | None  # None: no prediction, which counts as two names missed
+
+
+def gap(answers: Sequence[PronounAnswer]) -> dict[str, float]:
+    """`f1`, `masculine_f1` and `feminine_f1` with recalls and precisions, and `bias`.
+
+    The bias is the ratio of the F1s, feminine to masculine: no percentage, 1 where both are equal,
+    and 0 where either is 0, so that every run has it.
+    """
+    tallies = {"": Tally(), "masculine_": Tally(), "feminine_": Tally()}
+    for answer in answers:
+        tally = _tally(answer)
+        tallies[""] += tally
+        tallies[f"{_gender(answer.pronoun)}_"] += tally
+    scores = {
+        f"{gender}{name}": getattr(tally, name)
+        for gender, tally in tallies.items()
+        for name in ("f1", "recall", "precision")
+    }
+    feminine, masculine = scores["feminine_f1"], scores["masculine_f1"]
+    return {**scores, "bias": feminine / masculine if masculine else 0.0}
+
+
+def _tally(answer: PronounAnswer) -> Tally:
+    gold, predicted = answer.gold, answer.predicted
+    if predicted is None:
+        return Tally(gold=len(gold))
+    right = sum(a and b for a, b in zip(gold, predicted, strict=True))
+    return Tally(right, sum(gold), right, sum(predicted))
+
+
+def _gender(pronoun: str) -> str:
+    if pronoun.lower() not in _GENDERS:
+        raise UserError(
+            f"pronoun {pronoun!r} is not one that GAP asks about: give one of {', '.join(_GENDERS)}"
+        )
+    return _GENDERS[pronoun.lower()]

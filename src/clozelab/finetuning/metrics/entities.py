@@ -1,19 +1,134 @@
-"""Entities in tagged words, and their precision, recall and F1 by the conventions of seqeval.
+"""Entities in tagged words, by the schemes that write them, and their precision, recall and F1.
 
-An entity counts as found where type and both ends are right (CoNLL-2003, arXiv:cs/0306050). Tags
-are read as the `conlleval` script does (`scheme=None`), which takes IOB1, IOB2, IOE and BIOES and
-makes entities of illegal tags too, or strictly by one scheme (seqeval's mode="strict").
+By the conventions of seqeval: an entity counts as found where type and both ends are right
+(CoNLL-2003, arXiv:cs/0306050). Tags are read as the `conlleval` script does (`scheme=None`), which
+takes IOB1, IOB2, IOE and BIOES and makes entities of illegal tags too, or strictly by one scheme
+(seqeval's mode="strict"). IOB1 writes B only where an entity touches another of its type before it
+(arXiv:cs/9907006); IOB2 at the first word of every entity; BIOES (IOBES) also marks the last word
+(E) and an only one (S).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from clozelab.errors import UserError
-from clozelab.finetuning.metrics.schemes import OUTSIDE, Scheme, Tag, parse, rules
-from clozelab.finetuning.metrics.tally import Tally
+from clozelab.finetuning.metrics.classes import Tally
+
+Scheme = Literal["iob1", "iob2", "bioes"]
+
+
+class ParsedTag(NamedTuple):
+    """A tag taken apart: "B-PER" is role B of type PER."""
+
+    role: str
+    type: str
+
+
+OUTSIDE = ParsedTag("O", "_")
+Rule = Callable[[ParsedTag, ParsedTag], bool]  # of a tag and the one before it
+
+
+class Illegal(NamedTuple):
+    """The first tag that cannot be where it is."""
+
+    place: int
+    problem: str
+
+
+class _Pairs(NamedTuple):
+    """Pairs of roles, one after the other: whatever the types, of one type, or of two."""
+
+    any: frozenset[str] = frozenset()
+    same: frozenset[str] = frozenset()
+    other: frozenset[str] = frozenset()
+
+    def hold(self, before: ParsedTag, tag: ParsedTag) -> bool:
+        pair = before.role + tag.role
+        return pair in self.any or pair in (self.same if before.type == tag.type else self.other)
+
+
+def _pairs(any: str = "", same: str = "", other: str = "") -> _Pairs:
+    return _Pairs(*(frozenset(words.split()) for words in (any, same, other)))
+
+
+# What begins, goes on with and ends an entity when read strictly, as seqeval does. Its IOB1 has
+# corners: an I after a B that began nothing begins an entity, and one that ends before a B of
+# another type right after its own B is lost.
+_READ: dict[Scheme, tuple[_Pairs, _Pairs, _Pairs]] = {
+    "iob1": (
+        _pairs("OI BI", same="IB BB", other="II"),
+        _pairs(same="BI II"),
+        _pairs("IO IB BO", same="BB", other="II BI"),
+    ),
+    "iob2": (
+        _pairs("OB IB BB"),
+        _pairs(same="BI II"),
+        _pairs("IO BO IB BB", other="II BI"),
+    ),
+    "bioes": (
+        _pairs("OB IB BB EB SB OS IS BS ES SS"),
+        _pairs(same="BI BE II IE"),
+        _pairs("SO SB SI SE SS EO EB EI EE ES"),
+    ),
+}
+# Which tags may follow which in text without an error.
+_LEGAL: dict[Scheme, _Pairs] = {
+    "iob1": _pairs("OO IO BO OI", same="II BI IB BB", other="II BI"),
+    "iob2": _pairs("OO IO BO OB IB BB", same="BI II"),
+    "bioes": _pairs("OO EO SO OB EB SB OS ES SS", same="BI BE II IE"),
+}
+_ROLES: dict[Scheme, str] = {"iob1": "IOB", "iob2": "IOB", "bioes": "BIOES"}
+
+
+def parse(tag: str) -> ParsedTag:
+    """A tag's role and type; one without a type, such as "B", has the type "_"."""
+    if not is_entity(tag):
+        raise UserError(
+            f"tag {tag!r} is neither O nor B-, I-, E- or S- with a type: write it in IOB or BIOES,"
+            " or score by accuracy alone"
+        )
+    role, _, kind = tag.partition("-")
+    return ParsedTag(role, kind or "_")
+
+
+def is_entity(tag: str) -> bool:
+    """Whether a tag is of those that name entities, and not a part of speech or the like."""
+    return tag == "O" or tag.partition("-")[0] in ("B", "I", "E", "S")
+
+
+def rules(scheme: Scheme, tags: Sequence[ParsedTag]) -> tuple[Rule, Rule, Rule]:
+    """What begins, goes on with and ends an entity; refuses roles that the scheme has not."""
+    for place, tag in enumerate(tags):
+        if tag.role not in _ROLES[scheme]:
+            raise UserError(
+                f"tag {place + 1}, {write(tag)!r}, is not of {scheme}, which has only"
+                f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
+            )
+    begins, goes_on, ends = _READ[scheme]
+    return begins.hold, goes_on.hold, ends.hold
+
+
+def write(tag: ParsedTag) -> str:
+    """The tag as files have it."""
+    return tag.role if tag.type == "_" else f"{tag.role}-{tag.type}"
+
+
+def illegal(tags: Sequence[str], scheme: Scheme) -> Illegal | None:
+    """Where the tags of a sentence first break a scheme, counted from 0, and how."""
+    before = OUTSIDE
+    for place, tag in enumerate(map(parse, tags)):
+        if tag.role not in _ROLES[scheme]:
+            return Illegal(place, f"{scheme} has no {tag.role}")
+        if not _LEGAL[scheme].hold(before, tag):
+            where = f"after {write(before)}" if place else "at the begin"
+            return Illegal(place, f"{write(tag)} cannot stand {where} in {scheme}")
+        before = tag
+    if scheme == "bioes" and before.role in "BI":
+        return Illegal(len(tags) - 1, f"{write(before)} cannot stand at the end in bioes")
+    return None
 
 
 class Entity(NamedTuple):
@@ -55,30 +170,30 @@ def by_type(
                 f"sentence {number + 1}: {len(golds)} gold tags and {len(guesses)} predicted:"
                 " give one for each word"
             )
-        there, found = set(spans(golds, scheme)), set(spans(guesses, scheme))
-        for entity in there | found:
-            right = entity in there and entity in found
-            tallies[entity.type] += Tally(right, entity in there, right, entity in found)
+        there, said = set(spans(golds, scheme)), set(spans(guesses, scheme))
+        for entity in there | said:
+            right = entity in there and entity in said
+            tallies[entity.type] += Tally(right, entity in there, right, entity in said)
     return dict(sorted(tallies.items()))
 
 
-def _lenient(tags: Sequence[Tag]) -> list[Entity]:
+def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
     """One that is neither outside nor goes on with the entity before it begins another."""
-    found: list[Entity] = []
+    entities: list[Entity] = []
     before = OUTSIDE
     for place, tag in enumerate(tags):
         if tag.role in "IE" and before.role in "BI" and tag.type == before.type:
-            found[-1] = found[-1]._replace(last=place)
+            entities[-1] = entities[-1]._replace(last=place)
         elif tag.role != "O":
-            found.append(Entity(tag.type, place, place))
+            entities.append(Entity(tag.type, place, place))
         before = tag
-    return found
+    return entities
 
 
-def _strict(tags: Sequence[Tag], scheme: Scheme) -> list[Entity]:
+def _strict(tags: Sequence[ParsedTag], scheme: Scheme) -> list[Entity]:
     """Only what begins, goes on and ends by the rules of the scheme."""
     begins, goes_on, ends = rules(scheme, tags)
-    found, place = [], 0
+    entities, place = [], 0
     walk = [OUTSIDE, *tags, OUTSIDE]
     while place < len(tags):
         first, place = place, place + 1
@@ -87,5 +202,5 @@ def _strict(tags: Sequence[Tag], scheme: Scheme) -> list[Entity]:
         while goes_on(walk[place], walk[place + 1]):
             place += 1
         if ends(walk[place], walk[place + 1]):
-            found.append(Entity(tags[first].type, first, place - 1))
-    return found
+            entities.append(Entity(tags[first].type, first, place - 1))
+    return entities

@@ -1,0 +1,117 @@
+"""What every head of a task is (vectors → logits → sums), and what heads share."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozelab.contracts import Encoded, Input, Sums, Targets
+
+Columns = dict[str, Tensor]  # the targets of a batch: a row a slot
+ABSENT = -1e9  # the logit of what does not exist: finite, so that divergences are
+
+
+class Head(nn.Module):
+    """The head of a task: it has `predict`, and its own `logits` and `loss` where they differ."""
+
+    # What `predict` has a row for: a slot of the targets, a token, or anything of a whole group.
+    rows: ClassVar[Literal["slots", "tokens", "group"]] = "slots"
+
+    def forward(self, encoded: Encoded, inputs: Input, targets: Columns) -> Sums:
+        """The sums over the rows that have a label."""
+        return self.loss(self.logits(encoded, inputs, targets), targets)
+
+    def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
+        """What the loss is of, and what a teacher is compared by: distributions as rows."""
+        return (self.predict(encoded, inputs, targets),)
+
+    def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
+        """The loss, how many rows have a label, and how many were right: here cross-entropy."""
+        return classified(logits[0], targets["labels"])
+
+    def labelled(self, targets: Columns) -> Tensor:
+        """Which rows of the logits have a label."""
+        return targets["labels"] != Targets.IGNORED
+
+    def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
+        """The rows that the kind of task makes predictions of."""
+        raise NotImplementedError
+
+
+def upcast(x: Tensor) -> Tensor:
+    """At least single precision."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def classified(logits: Tensor, labels: Tensor) -> Sums:
+    """Cross-entropy and hits over the labels that count."""
+    ignored = Targets.IGNORED
+    loss = functional.cross_entropy(upcast(logits), labels, ignore_index=ignored, reduction="sum")
+    right = logits.argmax(-1) == labels
+    return {"loss": loss, "count": (labels != ignored).sum(), "correct": right.sum()}
+
+
+def squared_errors(values: Tensor, labels: Tensor) -> Sums:
+    """Squared errors over the labels that count; of a number nothing is said to be right."""
+    x, labelled = upcast(values), labels != Targets.IGNORED
+    errors = (x - labels.to(x.dtype)).where(labelled, 0.0)
+    return {"loss": errors.square().sum(), "count": labelled.sum()}
+
+
+def softened(
+    student: tuple[Tensor, ...],
+    teacher: tuple[Tensor, ...],
+    labelled: Tensor,
+    *,
+    temperature: float,
+) -> Tensor:
+    """T² · KL(teacher ‖ student) at temperature T, summed over the labelled rows (DistilBERT §4.1).
+
+    Several tensors, like the start and the end of an answer, are averaged. One column is a number
+    and not a distribution: it is held to the teacher's by the squared error.
+    """
+
+    def distances(logits: Tensor, target: Tensor) -> Tensor:
+        if logits.shape[-1] == 1:
+            return (logits - target).square().squeeze(-1)
+        log_p = functional.log_softmax(logits / temperature, dim=-1)
+        log_q = functional.log_softmax(target / temperature, dim=-1)
+        divergence = functional.kl_div(log_p, log_q, reduction="none", log_target=True)
+        return temperature**2 * divergence.sum(-1)
+
+    sums = [
+        distances(upcast(own), upcast(other).detach()).where(labelled, 0.0).sum()
+        for own, other in zip(student, teacher, strict=True)
+    ]
+    return torch.stack(sums).mean()
+
+
+# No shape below hangs on the data, so dummies and empty blocks are rows like any other.
+
+
+def blocks(inputs: Input) -> Tensor:
+    """[N] the block that each token is in: how many have ended where it stands."""
+    # No searchsorted: the compiler has none for a part of a tensor.
+    ends = inputs.starts[1:].long()
+    ended = ends.new_zeros(len(inputs.ids) + 1).index_add(0, ends, torch.ones_like(ends))
+    return ended.cumsum(0)[:-1]
+
+
+def block_of(inputs: Input, tokens: Tensor) -> Tensor:
+    """The block of some tokens, by their place in the batch."""
+    return blocks(inputs).index_select(0, tokens)
+
+
+def block_means(states: Tensor, inputs: Input) -> Tensor:
+    """[B, W] the mean vector of each block; nothing for an empty one."""
+    x = upcast(states)
+    lengths = inputs.starts.diff()
+    if inputs.seen is not None:
+        x = x.where(inputs.seen.flatten()[:, None], 0.0)
+        lengths = inputs.seen.sum(1)
+    empty = x.new_zeros(len(inputs.starts) - 1, x.shape[1])
+    sums = empty.index_add(0, blocks(inputs), x)
+    return (sums / lengths.clamp(min=1)[:, None]).to(states.dtype)
