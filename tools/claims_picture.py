@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1] / "results"
 LOOKS = {  # colour, marker: they differ without colour
     "confirmed": ("#0072b2", "o"),
     "refuted": ("#d55e00", "X"),
+    "equal": ("#cc79a7", "D"),
     "undecided": ("#8a8a8a", "|"),
 }
 WIDEST = {"points": 12.0, "nats": 5.0}  # that the axis shows to either side
@@ -32,7 +33,7 @@ Row = tuple[str, float, Finding]  # what is claimed, what it allows to be lost, 
 def claims() -> list[tuple[str, Judgement]]:
     """Of every study kept, in the order of their names."""
     found = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
-    return [(one.folder.name, judge(claim, one)) for one in found for claim in one.study.claims]
+    return [(one.folder.name, judged) for one in found for judged in judge(one)]
 
 
 def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
@@ -47,7 +48,7 @@ def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
 
 def _name(study: str, one: Judgement, finding: Finding) -> str:
     on = f", on {finding.name}" if finding.name.startswith("pair ") else ""
-    return f"{study}: {one.claim.better} over {one.claim.than}{on}"
+    return f"{study}: {one.claim.better} over {one.claim.against}{on}"
 
 
 def draw(axis: Axes, unit: str, told: list[Row]) -> None:

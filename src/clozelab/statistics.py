@@ -1,19 +1,40 @@
 """Means and differences of means over seeds: intervals, tests and power by Student's t.
 
-Two variants that were run from the same seeds saw the same text in the same order, so they are
-compared by a paired test; others by Welch's test. One seed has no interval.
+`contrast` compares two variants of a study. Its error has two parts.
+
+What seeds do. The variances of all variants are pooled where they are alike, since three seeds of
+two variants alone say little of it; else the two are compared by Welch's method. Seeds are paired
+only where variants share a teacher, or where seeds are shown to act alike on all variants.
+
+What the evaluation set does. Another sample of items would have given another difference. So even
+runs that agree to the last digit are not certain.
+
+The levels of the tests that choose a method were chosen by simulation
+(tests/unit/studies/test_simulations.py): they keep false verdicts at 5 % where variances differ.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEVEL = 0.95  # of every confidence interval
 POWER = 0.80  # at the minimum detectable effect
+CORRELATED = 0.2  # the least share of the variance that seeds have in common, to pair them
+_SHOWN = 0.05  # of the test that seeds act alike on all variants
+_NOISIER, _QUIETER = 0.5, 0.02  # of the tests that the two compared are as noisy as the others
+_UNEQUAL = 0.3  # of the test that one of the two is noisier: then it alone has freedom
+_MANY = 1e6  # degrees of freedom of what is known
+
+Values = Mapping[int, float]  # by seed
 
 
 @dataclass(frozen=True)
@@ -25,6 +46,7 @@ class Estimate:
     freedom: float
     seeds: int  # pairs of seeds, or the runs of both sides together where they are not paired
     paired: bool = False
+    method: str = ""  # how the error was estimated
 
     @property
     def half(self) -> float:
@@ -44,41 +66,87 @@ class Estimate:
     @property
     def detectable(self) -> float:
         """The minimum detectable effect: a true difference that is detected with 80 % power."""
-        # One tail of 80 % is the two-sided interval of 60 %.
-        width = t_interval(LEVEL, self.freedom) + t_interval(2 * POWER - 1, self.freedom)
-        return width * self.error
+        return detectable(self.error, self.freedom)
 
     def p(self, null: float = 0.0) -> float:
         """The two-sided p-value, if the true value were `null`."""
-        distance = abs(self.value - null)
+        return min(1.0, 2 * min(self.p_above(null), self.p_below(null)))
+
+    def p_above(self, null: float = 0.0) -> float:
+        """The p-value of the test that the true value is above `null`."""
         if not self.error:
-            return 1.0 if not distance else 0.0
-        return t_survival(distance / self.error, self.freedom)
+            return float(self.value <= null)
+        return t_below(-(self.value - null) / self.error, self.freedom)
+
+    def p_below(self, null: float = 0.0) -> float:
+        """The p-value of the test that the true value is below `null`."""
+        return replace(self, value=-self.value).p_above(-null)
+
+    def p_within(self, delta: float) -> float:
+        """The p-value of two one-sided tests that the true value is between −delta and delta."""
+        return max(self.p_above(-delta), self.p_below(delta))
 
 
 def mean(values: Sequence[float]) -> Estimate | None:
     """The mean of two or more values; None for fewer, which have no standard error."""
     if len(values) < 2:
         return None
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(statistics.fmean(values), error, len(values) - 1, len(values))
+    variance, freedom = _variance([dict(enumerate(values))])
+    error = math.sqrt(variance / len(values))
+    return Estimate(statistics.fmean(values), error, freedom, len(values))
 
 
-def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
-    """The mean of ours minus that of theirs, by seed: paired where two seeds are common."""
+def contrast(
+    scores: Mapping[str, Values],
+    better: str,
+    than: str,
+    *,
+    related: bool = False,
+    items: float = 0.0,
+) -> Estimate | None:
+    """The mean of one variant minus that of another; None where a side has less than two seeds.
+
+    `scores` has all variants whose noise is to be pooled. `related` says that the seeds of the two
+    share something, as students share a teacher. `items` is the variance of the difference by the
+    choice of the evaluation set's items.
+    """
+    ours, theirs = scores.get(better, {}), scores.get(than, {})
     common = sorted(ours.keys() & theirs.keys())
-    paired = mean([ours[seed] - theirs[seed] for seed in common])
-    if paired is not None:
-        return replace(paired, paired=True)
-    left, right = mean([*ours.values()]), mean([*theirs.values()])
-    if left is None or right is None:
+    whole = [one for one in scores.values() if {*common} <= one.keys()]
+    if len(common) > 1 and (related or _seeds_correlate(whole, common)):
+        others = [one for name, one in scores.items() if name not in (better, than)]
+        others = [one for one in others if {*common} <= one.keys()]
+        return _with_items(_paired(ours, theirs, common, others), items)
+    found = _unpaired(ours, theirs, [one for one in scores.values() if len(one) > 1])
+    return None if found is None else _with_items(found, items)
+
+
+def level(scores: Mapping[str, Values], name: str, *, items: float = 0.0) -> Estimate | None:
+    """The mean of one variant, its noise pooled with that of the others where they are alike."""
+    found = mean([*scores.get(name, {}).values()])
+    if found is None:
         return None
-    a, b = left.error**2, right.error**2
-    freedom = min(left.freedom, right.freedom)
-    if a + b:
-        freedom = (a + b) ** 2 / (a**2 / left.freedom + b**2 / right.freedom)
-    value, seeds = left.value - right.value, left.seeds + right.seeds
-    return Estimate(value, math.sqrt(a + b), freedom, seeds)
+    own, count = _variance([scores[name]])
+    rest, freedom = _variance(one for other, one in scores.items() if other != name)
+    method = "alone"
+    if freedom and _alike(own, count, rest, freedom):
+        own, count = _variance(scores.values())
+        method = f"pooled over {_several(scores.values())} variants"
+    error = math.sqrt(own / found.seeds)
+    return _with_items(replace(found, error=error, freedom=count, method=method), items)
+
+
+def item_variance(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> float:
+    """The variance of a difference by the choice of items, each seed's scores item by item.
+
+    It is what resampling the items would give. Seeds are not resampled: three of them, drawn with
+    replacement, vary too little.
+    """
+    import numpy as np
+
+    sides = [np.mean([*map(np.asarray, side)], axis=0) for side in (ours, theirs)]
+    gaps: NDArray[np.float64] = sides[0] - sides[1]
+    return float(gaps.var(ddof=1) / len(gaps)) if len(gaps) > 1 else 0.0
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -103,12 +171,46 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """The p-values of several tests, so that few of those below a level are false (1995)."""
+    corrected, lowest = [0.0] * len(p_values), 1.0
+    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
+    for rank, index in reversed([*enumerate(order, start=1)]):
+        lowest = min(lowest, p_values[index] * len(p_values) / rank)
+        corrected[index] = lowest
+    return corrected
+
+
+def power(effect: float, error: float, freedom: float, *, alpha: float = 1 - LEVEL) -> float:
+    """The chance that a true effect is found, on its own side, by a two-sided test."""
+    from scipy.special import nctdtr
+
+    return float(1 - nctdtr(freedom, effect / error, t_interval(1 - alpha, freedom)))
+
+
+def power_within(
+    effect: float, delta: float, error: float, freedom: float, *, alpha: float = 1 - LEVEL
+) -> float:
+    """The chance that two one-sided tests place a true effect within delta, nearly."""
+    reach = t_interval(1 - 2 * alpha, freedom)
+    sides = [t_below((delta + sign * effect) / error - reach, freedom) for sign in (1, -1)]
+    return max(0.0, sum(sides) - 1)
+
+
+def detectable(error: float, freedom: float, *, alpha: float = 1 - LEVEL) -> float:
+    """The true difference that is found with 80 % power."""
+    from scipy.special import nctdtrinc
+
+    reach = t_interval(1 - alpha, freedom)
+    return error * float(nctdtrinc(freedom, 1 - POWER, reach))
+
+
 @cache
-def t_survival(t: float, freedom: float) -> float:
-    """The probability that Student's t is farther from zero than `t`, on either side."""
+def t_below(t: float, freedom: float) -> float:
+    """The probability that Student's t is below `t`."""
     from scipy.special import stdtr  # imported late: commands that compute nothing stay quick
 
-    return float(2 * stdtr(freedom, -abs(t)))
+    return float(stdtr(freedom, t))
 
 
 @cache
@@ -117,3 +219,116 @@ def t_interval(level: float, freedom: float) -> float:
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))
+
+
+def _unpaired(ours: Values, theirs: Values, every: Sequence[Values]) -> Estimate | None:
+    """By the noise of all variants where it is alike, else by that of the two (Welch)."""
+    left, right = mean([*ours.values()]), mean([*theirs.values()])
+    if left is None or right is None:
+        return None
+    value, seeds = left.value - right.value, left.seeds + right.seeds
+    noisy, quiet = sorted([ours, theirs], key=lambda one: -_variance([one])[0])
+    rest = [one for one in every if one is not noisy]
+    others = [one for one in every if one is not ours and one is not theirs]
+    both, between = _variance([ours, theirs]), _variance([noisy])
+    if (
+        _several(others)
+        and 2 * _noisier(*between, *_variance(rest)) > _NOISIER
+        and _quieter(*both, *_variance(others)) > _QUIETER
+    ):
+        pooled, freedom = _variance(every)
+        error = math.sqrt(pooled * (1 / left.seeds + 1 / right.seeds))
+        method = f"pooled over {_several(every)} variants"
+        return Estimate(value, error, freedom, seeds, method=method)
+    a, b = left.error**2, right.error**2
+    freedom = min(left.freedom, right.freedom)
+    if a + b and 2 * _noisier(*between, *_variance([quiet])) > _UNEQUAL:
+        freedom = (a + b) ** 2 / (a**2 / left.freedom + b**2 / right.freedom)
+    return Estimate(value, math.sqrt(a + b), freedom, seeds, method="Welch")
+
+
+def _paired(
+    ours: Values, theirs: Values, common: Sequence[int], others: Sequence[Values]
+) -> Estimate:
+    """Seed by seed; the others say how far seeds differ beside what they do to all."""
+    found = mean([ours[seed] - theirs[seed] for seed in common])
+    assert found is not None
+    own, method, freedom = found.error**2, "paired", found.freedom
+    if len(others) > 1:
+        _, residual = _two_way(others, common)
+        rest, count = 2 * residual / len(common), (len(others) - 1) * (len(common) - 1)
+        if _alike(own, freedom, rest, count):
+            own = (freedom * own + count * rest) / (freedom + count)
+            freedom, method = freedom + count, f"paired, pooled over {len(others) + 2} variants"
+    return replace(found, error=math.sqrt(own), freedom=freedom, paired=True, method=method)
+
+
+def _seeds_correlate(every: Sequence[Values], seeds: Sequence[int]) -> bool:
+    """Whether seeds are shown to act alike on three or more variants."""
+    if len(every) < 3 or len(seeds) < 3:
+        return False
+    between, residual = _two_way(every, seeds)
+    if not residual:
+        return between > 0
+    shared = (between - residual) / (between + (len(every) - 1) * residual)
+    freedom = len(seeds) - 1
+    chance = _noisier(between, freedom, residual, (len(every) - 1) * freedom)
+    return chance < _SHOWN and shared > CORRELATED
+
+
+def _two_way(every: Sequence[Values], seeds: Sequence[int]) -> tuple[float, float]:
+    """The mean squares between seeds and of what neither seed nor variant explains."""
+    rows = [[one[seed] for seed in seeds] for one in every]
+    of_variant = [statistics.fmean(row) for row in rows]
+    of_seed = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    whole = statistics.fmean(of_variant)
+    rest = sum(
+        (value - variant - seed + whole) ** 2
+        for row, variant in zip(rows, of_variant, strict=True)
+        for value, seed in zip(row, of_seed, strict=True)
+    )
+    freedom = len(seeds) - 1
+    between = len(rows) * sum((seed - whole) ** 2 for seed in of_seed) / freedom
+    return between, rest / (freedom * (len(rows) - 1))
+
+
+def _variance(every: Iterable[Values]) -> tuple[float, float]:
+    """The pooled variance within variants, and its degrees of freedom."""
+    squares = freedom = 0.0
+    for one in every:
+        if len(one) > 1:
+            centre = statistics.fmean(one.values())
+            squares += sum((value - centre) ** 2 for value in one.values())
+            freedom += len(one) - 1
+    return (squares / freedom if freedom else 0.0), freedom
+
+
+def _alike(own: float, freedom: float, rest: float, count: float) -> bool:
+    """Whether a variance is neither shown to be above nor far below that of the rest."""
+    chances = _noisier(own, freedom, rest, count), _quieter(own, freedom, rest, count)
+    return chances[0] > _NOISIER and chances[1] > _QUIETER
+
+
+def _noisier(own: float, freedom: float, rest: float, count: float) -> float:
+    """The p-value of the test that a variance is above that of the rest."""
+    from scipy.special import fdtrc
+
+    if not rest or not count:
+        return float(not own)
+    return float(fdtrc(freedom, count, own / rest))
+
+
+def _quieter(own: float, freedom: float, rest: float, count: float) -> float:
+    return 1 - _noisier(own, freedom, rest, count) if rest else 1.0
+
+
+def _several(every: Iterable[Values]) -> int:
+    return sum(len(one) > 1 for one in every)
+
+
+def _with_items(found: Estimate, items: float) -> Estimate:
+    """The estimate with the error of the evaluation set added to that of the seeds."""
+    seeds = found.error**2
+    total = seeds + items
+    freedom = min(_MANY, found.freedom * (total / seeds) ** 2) if seeds else _MANY
+    return replace(found, error=math.sqrt(total), freedom=freedom if items else found.freedom)

@@ -110,6 +110,9 @@ def study(
             if mine is not None or why is not None:
                 cells.append({**cell, "scores": mine or {}, "failed": why, **cost(seed)})
     plan: dict[str, Any] = {"size": "tiny", "data": ["corpus:1"], "budget": "30m"}
+    plan["items"] = {
+        name: 10**9 for name in ("sst2", "mnli", "held_out")
+    }  # noise is of seeds alone
     plan |= {"tokens_a_cell": 4_000_000, "steps": 40, "at_once": 1, "cells": planned}
     (folder / PLAN).write_text(json.dumps(plan), encoding="utf-8")
     if cells:

@@ -51,8 +51,7 @@ class Study:
         from clozelab.studies import records
         from clozelab.studies.verdicts import judge
 
-        record = records.read(self.path)
-        return [judge(claim, record) for claim in record.study.claims]
+        return judge(records.read(self.path))
 
     @property
     def page(self) -> Path:
@@ -128,7 +127,7 @@ def study(
     from clozelab.studies.run import follow
 
     place, on_machine = None if out is None else Path(out), machine_of(machine)
-    planned = _planned(request, on_machine, place, at_once, watch)
+    planned = _planned(request, on_machine, place, at_once, watch, timed=plan)
     watch.tell(planned)
     if plan or place is None:
         return planned
@@ -138,11 +137,17 @@ def study(
 
 
 def _planned(
-    request: Any, machine: Any, place: Path | None, at_once: int | None, watch: Watch
+    request: Any,
+    machine: Any,
+    place: Path | None,
+    at_once: int | None,
+    watch: Watch,
+    *,
+    timed: bool,
 ) -> StudyPlan:
     from clozelab.studies.plan import make_plan
 
-    planning = make_plan(request, machine, out=place, at_once=at_once)
+    planning = make_plan(request, machine, out=place, at_once=at_once, timed=timed)
     with watch.bars(transient=True) as bars:
         bars.add_task("planning", total=None, status="")
         plan: StudyPlan = watch.follow(planning, lambda said: watch.warn(said.text))

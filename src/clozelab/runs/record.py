@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from clozelab.config.recipe import Recipe
@@ -38,6 +39,18 @@ class RunRecord:
     def done(self) -> bool:
         """Whether it took all its steps."""
         return self.steps >= self.recipe.schedule.total
+
+    @property
+    def reached(self) -> float | None:
+        """The last loss of its language model, held out or in training, whichever is lower.
+
+        A run that has learned its text by heart is high on held-out text alone.
+        """
+        names = [name for name in (*self.last, *self.train) if name.endswith("_lm")]
+        ends = [self.last[name]["loss"] for name in names if name in self.last]
+        trained = [self.train[name][-3:] for name in names if self.train.get(name)]
+        ends += [fmean(loss for _, loss in points) for points in trained]
+        return min(ends, default=None)
 
 
 def read_run(run: Run, name: str) -> RunRecord:

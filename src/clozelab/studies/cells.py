@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from clozelab.errors import UserError
@@ -21,7 +22,7 @@ from clozelab.runs.directory import MEASURED, Run, read_json
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.studies.measures import measured
+from clozelab.studies.measures import Measuring, measured
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.timing import clear
 
@@ -78,12 +79,7 @@ def run_cell(job: CellJob) -> Iterator[CellEvent]:
         clear()
     if not _is_measured(job):
         values = measured(
-            job.request,
-            job.cell,
-            model_folder(job),
-            folder=job.folder,
-            blocks=job.saving.evaluate_blocks,
-            device=job.machine.device,
+            Measuring(job.request, job.cell, model_folder(job), job.folder, job.machine.device)
         )
         write_text(job.folder / MEASURED, json.dumps(values, indent=1) + "\n")
 
@@ -155,9 +151,23 @@ def _scores(job: CellJob) -> dict[str, float]:
     for task in job.request.tasks():
         result = Run(job.folder / TASKS / task).result()
         if result is not None:
-            own = result["cells"][0]["seeds"].get(str(job.cell.seed), {})
-            scores |= {f"{task}.{metric}": value for metric, value in own.items()}
+            tunings = [*result["cells"][0]["seeds"].values()]
+            scores |= tuning_scores(task, tunings, job.request.study.measures)
     return scores | dict(read_json(job.folder / MEASURED).get("scores", {}))
+
+
+def tuning_scores(
+    task: str, tunings: Sequence[Mapping[str, float]], measures: Sequence[str]
+) -> dict[str, float]:
+    """The mean of each score over the tunings of one encoder, and what measures ask beside it."""
+    scores: dict[str, float] = {}
+    for metric in dict.fromkeys(name for one in tunings for name in one):
+        values = [one[metric] for one in tunings if metric in one]
+        name = f"{task}.{metric}"
+        whole = {"": fmean(values), "best.": max(values), "worst.": min(values)}
+        whole["spread."] = stdev(values) if len(values) > 1 else 0.0
+        scores |= {f"{k}{name}": v for k, v in whole.items() if not k or f"{k}{name}" in measures}
+    return scores
 
 
 def _parameters(run: Run) -> int | None:
@@ -188,7 +198,7 @@ def _pretrain(job: CellJob) -> Iterator[Event]:
         yield from resume(task, folder, machine=machine, saving=saving)
         return
     recipe, budget = request.recipe(variant), f"{job.steps}steps"
-    teacher, seed = request.study.variant(variant).teacher, job.cell.seed
+    teacher, seed = request.study.variant(variant).teacher, request.seed(job.cell)
     if teacher is None:
         task = starting.fresh(recipe, data=data, seed=seed, budget=budget)
     else:
@@ -206,9 +216,9 @@ def _finetune(job: CellJob, task: str) -> Iterator[Event]:
             request.tasks()[task],
             protocol=request.protocol(variant),
             settings=request.settings(variant, task),
-            seed=job.cell.seed,
+            seed=request.seed(job.cell) * request.study.tunings,
         )
-        plan = finetune.planned(order)
+        plan = finetune.planned(order, seeds=request.study.tunings)
         for happened in finetune.follow(plan, folder, machine=job.machine, saving=SaveOptions()):
             yield happened.event
     if not job.keep_models and Run(folder).result() is not None:

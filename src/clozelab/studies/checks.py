@@ -10,7 +10,7 @@ from clozelab.config.tables import plain
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.nearest import listed, remedy
-from clozelab.studies.scores import check_score, named_task
+from clozelab.studies.scores import MEASURE_KINDS, TUNINGS, check_score, named_task, unit
 
 if TYPE_CHECKING:
     from clozelab.studies.spec import Claim, StudySpec, Variant
@@ -31,10 +31,7 @@ def check(study: StudySpec, place: str) -> None:
     for word in (*study.finetune, *(word for one in study.variants for word in one.finetune)):
         _check_tuning(word, scored, place)
     for measure in study.measures:
-        if not measure.startswith(("held_out.", "pair.", "own.")):
-            fix = "name held_out.OBJECTIVE or pair.OBJECTIVE"
-            raise UserError(f"{place}: base.measures: {measure} is no measure; {fix}")
-        check_score(measure, (), place=f"{place}: base.measures")
+        _check_measure(study, measure, scored, f"{place}: base.measures")
     for variant in study.variants:
         for score in variant.paper:
             check_score(score, study.tasks, place=f"{place}: variant {variant.name}: paper")
@@ -42,6 +39,18 @@ def check(study: StudySpec, place: str) -> None:
     for number, claim in enumerate(study.claims):
         _check_claim(study, claim, scored, f"{place}: claims.{number}")
     _check_recipes(study, place)
+
+
+def _check_measure(study: StudySpec, measure: str, tasks: Sequence[str], place: str) -> None:
+    kind, _, name = measure.partition(".")
+    if kind not in MEASURE_KINDS:
+        fix = remedy(kind, MEASURE_KINDS)
+        raise UserError(f"{place}: {measure} is no measure; name KIND.NAME, {fix}")
+    check_score(measure, study.tasks, place=place)
+    if kind == "under" and name not in (known := [one.name for one in study.variants]):
+        raise UserError(f"{place}: {measure}: no variant is called that; {remedy(name, known)}")
+    if kind in TUNINGS and (study.tunings < 2 or name.partition(".")[0] not in tasks):
+        raise UserError(f"{place}: {measure}: needs its task in base.tasks, and base.tunings = 2")
 
 
 def _check_tuning(word: str, tasks: Sequence[str], place: str) -> None:
@@ -69,7 +78,7 @@ def _check_teacher(study: StudySpec, variant: Variant, place: str) -> None:
 def _check_claim(study: StudySpec, claim: Claim, tasks: Sequence[str], place: str) -> None:
     known = [one.name for one in study.variants]
     for side in (claim.better, claim.than):
-        if side not in known:
+        if side and side not in known:
             raise UserError(f"{place}: variant {side} is unknown; {remedy(side, known)}")
     if claim.better == claim.than:
         raise UserError(f"{place}: compares {claim.better} with itself; name two variants")
@@ -83,6 +92,12 @@ def _check_claim(study: StudySpec, claim: Claim, tasks: Sequence[str], place: st
                 f"{place}: {score} is not measured; add it to base.tasks or base.measures"
                 + (f", or use {listed(able)}" if able else "")
             )
+    amounts = (claim.margin, claim.delta, claim.level, claim.effect)
+    if any(amounts) and len({unit(score) for score in claim.on}) > 1:
+        raise UserError(
+            f"{place}: a margin, a delta or an effect is in one unit, and on has several; write a"
+            " claim for each"
+        )
 
 
 def _check_recipes(study: StudySpec, place: str) -> None:

@@ -1,14 +1,21 @@
-"""What a cell is compared by beside its task scores: losses and pair accuracies on held-out text.
+"""What a cell is compared by beside its task scores: a registry of measures, by kind.
+
+`MEASURERS` has one function for each kind (studies/scores.py says what the kinds are). It is given
+a `Cell` to measure and the name after the dot, and returns a `Value`, or None where the model
+cannot be measured so. A new kind is one function and one line in each of the two tables.
 
 Masked tokens are harder to predict under some masks than under others. Where the variants of a
-study mask differently, the masked-LM loss of all is measured under the masks of the base, so that
-they can be compared. Other losses are measured as each recipe defines them.
+study mask differently, the masked-LM loss of all is measured under the masks of the base. That
+favours the base: `under.VARIANT` measures all under the masks of another variant.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean, quantiles
 from typing import Any
 
 from clozelab import registry
@@ -17,44 +24,167 @@ from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.evaluate import evaluate
+from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
+from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
+from clozelab.studies.scores import TUNINGS
+from clozelab.studies.verdicts import LEFT
 from clozelab.text.store.corpus import open_stores
+from clozelab.training.loop import Measured
 
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
+_SPIKE = 0.5  # nats above the mean of the losses before: twenty logged steps
+_WINDOW = 20
 
 
-def measured(
-    request: StudyRequest,
-    cell: Cell,
-    model: Path,
-    *,
-    folder: Path,
-    blocks: int,
-    device: str | None,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Value:
+    """What a measure came to, over how many items, and each item's score where they are few."""
+
+    score: float
+    size: float | None = None
+    items: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """A cell whose run is done."""
+
+    request: StudyRequest
+    cell: Cell
+    model: Path  # the run with its weights
+    folder: Path
+    device: str | None = None
+
+    @cached_property
+    def corpus(self) -> str:
+        """The corpus with the held-out text: the first that the cell reads."""
+        return str(open_stores(self.request.stores(self.cell.variant))[0][0].path)
+
+    @cached_property
+    def held_out(self) -> Measured:
+        """Every objective's sums under the variant's own masks."""
+        return self.evaluate()
+
+    def evaluate(self, *, pairs: str | None = None, masks: Recipe | None = None) -> Measured:
+        """Every objective's sums over the held-out blocks, or over twice as many pairs."""
+        blocks = self.request.study.blocks * (2 if pairs else 1)
+        options: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
+        return evaluate(str(self.model), self.corpus, **options, device=self.device)
+
+
+def measured(cell: Measuring) -> dict[str, Any]:
     """The measures of a cell, and whether its masked-LM loss is under the masks of the base."""
-    scores: dict[str, float] = {}
-    held_out = (Run(folder).result() or {}).get("held_out", {})
-    base_masks = False
-    for measure in request.study.measures:
-        value: float | None
-        kind, _, objective = measure.partition(".")
-        if kind == "own":
-            measure_of = registry.find("measure", objective)
-            value = measure_of and float(measure_of(load(str(model)), _corpus(request, cell)))
-        elif kind == "pair":
-            value = _pairs(request, cell, model, objective, blocks=blocks, device=device)
-        elif objective == "masked_lm" and objective in held_out and _masks_differ(request):
-            # A loss under other masks could not be compared; it is better to have none.
-            value = _under_base(request, cell, model, blocks=blocks, device=device)
-            base_masks = value is not None
-        else:
-            value = held_out[objective]["loss"] if objective in held_out else None
+    study, values = cell.request.study, dict[str, Value]()
+    for measure in study.measures:
+        kind, _, name = measure.partition(".")
+        if kind in TUNINGS:
+            continue  # cells.py has them of the tunings
+        if kind not in MEASURERS:
+            raise UserError(f"{study.name}: {measure} cannot be measured yet; leave it out")
+        value = MEASURERS[kind](cell, name)
         if value is not None:
-            scores[measure] = value
-    return {"scores": scores, "base_masks": base_masks, "measures": list(request.study.measures)}
+            values[measure] = value
+    return {
+        "scores": {name: value.score for name, value in values.items()},
+        "sizes": {name: value.size for name, value in values.items() if value.size},
+        "items": {name: packed_items(one.items) for name, one in values.items() if len(one.items)},
+        "base_masks": "held_out.masked_lm" in values and _masks_differ(cell.request),
+        "measures": list(study.measures),
+    }
+
+
+def _held_out(cell: Measuring, objective: str) -> Value | None:
+    own = (Run(cell.folder).result() or {}).get("held_out", {})
+    if objective not in own:
+        return None
+    if objective == "masked_lm" and _masks_differ(cell.request):
+        # A loss under other masks could not be compared; it is better to have none.
+        return _under_masks(cell, _base(cell.request))
+    sums = cell.held_out
+    return _loss(sums, objective) if objective in sums else Value(own[objective]["loss"])
+
+
+def _under(cell: Measuring, variant: str) -> Value | None:
+    return _under_masks(cell, cell.request.recipe(variant))
+
+
+def _under_masks(cell: Measuring, masks: Recipe) -> Value | None:
+    """The masked-LM loss under the masks of a recipe; None where they do not fit the model."""
+    load(str(cell.model))  # an error of the model itself must be reported
+    try:
+        return _loss(cell.evaluate(masks=masks), "masked_lm")
+    except (UserError, KeyError):
+        return None
+
+
+def _pair(cell: Measuring, objective: str) -> Value | None:
+    """The accuracy of the model's pair head, whichever it has, on the pairs of an objective."""
+    if not {*PAIRS} & {*pretrained(load(str(cell.model))).heads}:
+        return None
+    sums = cell.evaluate(pairs=_ASKED[objective])
+    (head,) = {*PAIRS} & {*sums}
+    return Value(100 * means(sums)[head]["accuracy"], sums[head]["count"])
+
+
+def _own(cell: Measuring, name: str) -> Value:
+    measure = registry.find("measure", name)
+    if measure is None:
+        raise UserError(f"own.{name}: is not registered; import its module first")
+    return Value(float(measure(load(str(cell.model)), cell.corpus)))
+
+
+def _run(cell: Measuring, name: str) -> Value | None:
+    """Whether a run came to its end, or left the unigram plateau: 100 or 0."""
+    if name == "finished":
+        return Value(100.0)  # one that diverged has failed, and counts 0 (studies/records.py)
+    losses = (Run(cell.folder).result() or {}).get("held_out", {})
+    level = plateau_level(cell.request, cell.cell.variant)
+    reached = min((one["loss"] for name, one in losses.items() if name.endswith("_lm")), default=0)
+    return None if level is None else Value(100.0 * (reached < LEFT * level))
+
+
+def _log(cell: Measuring, name: str) -> Value | None:
+    """From a run's log: how often its loss jumped, or how far its gradients' tail reaches."""
+    steps = [one for one in Run(cell.folder).events() if one["kind"] == "step"]
+    if name == "gradient_tail":
+        norms = [one["norm"] for one in steps if one.get("norm") is not None]
+        if len(norms) < 2:
+            return None
+        cuts = quantiles(norms, n=100)
+        return Value(cuts[98] / max(cuts[49], 1e-12))
+    losses = [
+        next(one[key]["loss"] for key in one if key.endswith("_lm"))
+        for one in steps
+        if any(key.endswith("_lm") for key in one)
+    ]
+    jumps = sum(
+        loss > fmean(losses[at : at + _WINDOW]) + _SPIKE for at, loss in enumerate(losses[_WINDOW:])
+    )
+    return Value(float(jumps))
+
+
+# By kind of measure. What clozelab.scoring measures without tuning joins here.
+MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
+    "held_out": _held_out,
+    "under": _under,
+    "pair": _pair,
+    "own": _own,
+    "run": _run,
+    "log": _log,
+}
+
+
+def plateau_level(request: StudyRequest, variant: str) -> float | None:
+    """The loss of a variant's language model that knows frequencies and copying alone."""
+    plateau = plateau_of(request.recipe(variant), open_stores(request.stores(variant)))
+    return None if plateau is None else plateau.level
+
+
+def _loss(sums: Measured, objective: str) -> Value:
+    return Value(means(sums)[objective]["loss"], sums[objective]["count"])
 
 
 def _base(request: StudyRequest) -> Recipe:
@@ -74,39 +204,3 @@ def _masks_differ(request: StudyRequest) -> bool:
         if any(part.language_model == "masked" for part in one.objectives)
     ]
     return any(other != masks[0] for other in masks)
-
-
-def _under_base(
-    request: StudyRequest, cell: Cell, model: Path, *, blocks: int, device: str | None
-) -> float | None:
-    """The masked-LM loss under the masks of the base; None where they do not fit the model."""
-    load(str(model))  # an error of the model itself must be reported
-    data, base = _corpus(request, cell), _base(request)
-    try:
-        sums = evaluate(str(model), data, masks=base, blocks=blocks, device=device)
-    except UserError:
-        return None
-    return means(sums)["masked_lm"]["loss"]
-
-
-def _pairs(
-    request: StudyRequest,
-    cell: Cell,
-    model: Path,
-    objective: str,
-    *,
-    blocks: int,
-    device: str | None,
-) -> float | None:
-    """The accuracy of the model's pair head, whichever it has, on the pairs of an objective."""
-    if not {*PAIRS} & {*pretrained(load(str(model))).heads}:
-        return None
-    data = _corpus(request, cell)
-    sums = evaluate(str(model), data, pairs=_ASKED[objective], blocks=blocks, device=device)
-    (head,) = {*PAIRS} & {*sums}
-    return 100 * means(sums)[head]["accuracy"]
-
-
-def _corpus(request: StudyRequest, cell: Cell) -> str:
-    """The corpus with the held-out text: the first that a cell reads."""
-    return str(open_stores(request.stores(cell.variant))[0][0].path)

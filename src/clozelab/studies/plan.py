@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.studies import spec, timing
 from clozelab.studies.folder import UNITS, fingerprints, saved_plan, task_files
+from clozelab.studies.measures import plateau_level
 from clozelab.studies.request import StudyRequest
 from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
@@ -47,6 +48,9 @@ class StudyPlan:
     tuning_seconds: Mapping[str, float]  # of a cell's fine-tunings, where they were estimated
     fingerprints: Mapping[str, str]  # of the folder's variants, tasks and corpora
     at_once: int = 1
+    # By variant, the loss of one who knows frequencies and copying alone; by task, its dev items.
+    plateau: Mapping[str, float] = field(default_factory=dict)
+    items: Mapping[str, int] = field(default_factory=dict)
 
     def steps(self, variant: str) -> int:
         """The steps of a variant's cells."""
@@ -88,6 +92,8 @@ class StudyPlan:
             "paces": {name: asdict(pace) for name, pace in self.paces.items()},
             "tuning_seconds": dict(self.tuning_seconds),
             "cannot": dict(self.broken),
+            "plateau": dict(self.plateau),
+            "items": dict(self.items),
             "made": dict(self.fingerprints),
             "cells": [
                 {
@@ -109,9 +115,17 @@ class StudyPlan:
 
 
 def make_plan(
-    request: StudyRequest, machine: Machine, *, out: Path | None = None, at_once: int | None = None
+    request: StudyRequest,
+    machine: Machine,
+    *,
+    out: Path | None = None,
+    at_once: int | None = None,
+    timed: bool = False,
 ) -> Generator[Said, None, StudyPlan]:
-    """The plan of a request, or the one that is saved in the folder."""
+    """The plan of a request, or the one that is saved in the folder.
+
+    With `timed`, steps are timed even where no budget of time needs it, to say how long it takes.
+    """
     at_once = _side_by_side(request, machine) if at_once is None else at_once
     if at_once < 1:
         raise UserError(f"--at-once {at_once}: at least 1")
@@ -126,8 +140,18 @@ def make_plan(
         yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
     saved = saved_plan(request, out)
     plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
+    levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
+    plan = replace(
+        plan,
+        plateau={name: level for name, level in levels.items() if level is not None},
+        items={name: len(data.found().read("dev")) for name, data in request.tasks().items()},
+    )
     if saved is None:
-        return (yield from _divided(_with_paces(plan), budget, machine))
+        plan = yield from _divided(_with_paces(plan), budget, machine)
+        if timed and any(pace.seconds_a_step is None for pace in plan.paces.values()):
+            plan = yield from _timed(plan, machine, list(plan.paces))
+            plan = replace(plan, tuning_seconds=_tuning_seconds(plan, machine))
+        return plan
     if task_files(plan.fingerprints) and not task_files(saved.fingerprints):
         yield Said(
             f"{out}: was started before digests of its tasks were saved; from now on their files"
@@ -223,7 +247,7 @@ def _timed(plan: StudyPlan, machine: Machine, names: list[str]) -> Generator[Sai
     """The plan with the seconds of a step, each shape timed once."""
     if not names:
         return plan
-    yield Said("timing a few steps of each variant, to divide the budget")
+    yield Said("timing a few steps of each variant")
     timed: dict[str, float] = {}
     paces, broken = dict(plan.paces), dict(plan.broken)
     for name in names:

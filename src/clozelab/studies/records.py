@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zlib import compress, decompress
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
@@ -24,6 +30,7 @@ from clozelab.studies.scores import is_loss, named_task
 from clozelab.studies.spec import StudySpec, Variant
 
 PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
+FINISHED = "run.finished"  # 0 of a cell that failed
 COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
 
 
@@ -37,6 +44,11 @@ class CellResult:
     cost: Mapping[str, float]  # by the names of COSTS
     failed: str | None = None
     shared: bool = False  # its pretraining is that of another variant
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it failed since its loss or a gradient was not finite."""
+        return self.failed is not None and ("diverged" in self.failed or "finite" in self.failed)
 
     @property
     def minutes(self) -> float:
@@ -55,6 +67,7 @@ class StudyRecord:
     cells: tuple[CellResult, ...]  # those that are done or have failed
     runs: Mapping[tuple[str, int], RunRecord]  # those that were started, by variant and seed
     base_masks: bool = False  # the masked-LM loss was measured under the masks of the base
+    measured: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def variants(self) -> list[Variant]:
@@ -92,6 +105,28 @@ class StudyRecord:
         """The values of a measure for a variant, by seed."""
         cells = [cell for cell in self.cells if cell.variant == variant]
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
+
+    def items(self, variant: str, measure: str) -> list[Any]:
+        """The scores of a variant item by item, seed by seed, where they are recorded."""
+        words = [
+            one.get("items", {}).get(measure)
+            for (name, _), one in self.measured.items()
+            if name == variant
+        ]
+        return [] if None in words else [unpacked_items(word) for word in words]
+
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """The items that a task or a measure is over."""
+        sizes: dict[str, float] = dict(self.plan.get("items", {}))
+        for one in self.measured.values():
+            sizes |= one.get("sizes", {})
+        return sizes
+
+    def plateau(self, variant: str) -> float | None:
+        """The loss of one who knows frequencies and copying alone, where the plan has it."""
+        level = self.plan.get("plateau", {}).get(variant)
+        return None if level is None else float(level)
 
     def measures(self) -> list[str]:
         """Everything that is compared: the scores task by task, then the losses."""
@@ -131,9 +166,11 @@ def read(folder: Path) -> StudyRecord:
         for variant in order
         for seed in sorted(seed for name, seed in cells if name == variant)
     }
-    base_masks = any(_measured(run).get("base_masks") for run in cells.values())
+    measured = {place: _measured(run) for place, run in cells.items()}
+    base_masks = any(one.get("base_masks") for one in measured.values())
     results = (Run(folder).result() or {}).get("cells", [])
-    return StudyRecord(folder, study, _plan(folder / PLAN), _results(results), runs, base_masks)
+    done = _results(results, study.measures)
+    return StudyRecord(folder, study, _plan(folder / PLAN), done, runs, base_masks, measured)
 
 
 def pack(folder: Path) -> None:
@@ -173,6 +210,16 @@ class _PackedRun(Run):
         if name not in self.texts:
             raise FileNotFoundError(self.path / name)
         return self.texts[name].encode()
+
+
+def packed_items(items: Sequence[float]) -> str:
+    """Scores by item as a word, at half precision."""
+    return b64encode(compress(np.asarray(items, np.float16).tobytes())).decode()
+
+
+def unpacked_items(word: str) -> NDArray[np.float64]:
+    """The scores of `packed_items`."""
+    return np.frombuffer(decompress(b64decode(word)), np.float16).astype(np.float64)
 
 
 def _text(file: Path) -> str:
@@ -227,13 +274,16 @@ def _measured(run: Run) -> dict[str, Any]:
         return {}
 
 
-def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
+def _results(cells: list[dict[str, Any]], measures: Sequence[str]) -> tuple[CellResult, ...]:
     return tuple(
         CellResult(
             variant=cell["variant"],
             seed=int(cell["seed"]),
             # A score that is not finite, as of a run that diverged, counts as not measured.
-            scores={k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
+            scores={
+                **({FINISHED: 0.0} if cell.get("failed") and FINISHED in measures else {}),
+                **{k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
+            },
             cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
             failed=cell.get("failed"),
             shared=cell.get("pretrained_by", cell["variant"]) != cell["variant"],

@@ -16,6 +16,8 @@ from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import StudySpec
 
+_AGAIN = 1_000  # from the seeds of a variant to those of one that repeats it
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -90,6 +92,10 @@ class StudyRequest:
             if (other := variant.teacher or self.shares_pretraining_with(variant.name)) is not None
         }
 
+    def seed(self, cell: Cell) -> int:
+        """The seed of a cell's run: a variant that repeats another has other seeds."""
+        return cell.seed + (_AGAIN if self.study.variant(cell.variant).again else 0)
+
     def shares_pretraining_with(self, variant: str) -> str | None:
         """The first variant with the same pretraining, if it is another."""
         own = self._pretraining[variant]
@@ -120,7 +126,10 @@ class StudyRequest:
     def _pretraining(self) -> dict[str, tuple[object, ...]]:
         """What decides the pretraining of each variant."""
         return {
-            one.name: (repr(self.recipe(one.name).tables()), one.data, one.share, one.teacher)
+            one.name: (
+                *(repr(self.recipe(one.name).tables()), one.data, one.share, one.teacher),
+                *([one.again] if one.again else []),
+            )
             for one in self.study.variants
         }
 

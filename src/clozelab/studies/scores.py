@@ -1,13 +1,13 @@
 """The names of what a study compares: sst2.accuracy, held_out.masked_lm, pair.sentence_order.
 
-A score of a task has the names of the task and of one of its metrics. A held-out loss has the name
-of its objective, and so has the accuracy on pairs. A measure from outside is called own.NAME. Only
-of losses is lower better.
+A score of a task has the names of the task and of one of its metrics. Every other measure is
+KIND.NAME, and `MEASURE_KINDS` has what there is to know of a kind; studies/measures.py takes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,46 @@ from clozelab import objectives, registry
 from clozelab.errors import UserError
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import KINDS, own_words
-from clozelab.nearest import remedy
+from clozelab.nearest import listed, remedy
+
+
+@dataclass(frozen=True)
+class MeasureKind:
+    """What KIND.NAME means in a study."""
+
+    says: str  # what it is called at the head of a column; {} is the name
+    names: Callable[[], Iterable[str]] | None = None  # that may follow; None: any
+    unit: str = "points"
+    lower: bool = False  # whether lower values are better
+    gated: bool = True  # whether a run on the plateau cannot be compared by it
+
+
+def _named(*names: str) -> Callable[[], Iterable[str]]:
+    return lambda: names
+
+
+# What a run's own log says, at its end or on the way.
+RUN = ("finished", "left_plateau", "spikes", "gradient_tail")
+MEASURE_KINDS = {
+    "held_out": MeasureKind("held-out {} loss", lambda: objectives.PARTS, unit="nats", lower=True),
+    "under": MeasureKind("masked-LM loss under the masks of {}", unit="nats", lower=True),
+    "joint": MeasureKind("loss of {} hidden together", _named("two"), unit="nats", lower=True),
+    "pair": MeasureKind("pair {}", lambda: objectives.PAIRS),
+    "pairs": MeasureKind("minimal pairs, {}"),
+    "probe": MeasureKind("frozen probe, {}"),
+    "facts": MeasureKind("cloze facts, {}"),
+    "similarity": MeasureKind("similarity, {}"),
+    "run": MeasureKind("share of runs: {}", _named(*RUN[:2]), gated=False),
+    "log": MeasureKind("{} of a run", _named(*RUN[2:]), unit="times", lower=True, gated=False),
+    "spread": MeasureKind("deviation over tunings of {}", lower=True),
+    "worst": MeasureKind("worst tuning of {}"),
+    "best": MeasureKind("best tuning of {}"),
+    "own": MeasureKind("own {}"),
+}
+TUNINGS = ("spread", "worst", "best")  # of several tunings of one encoder, by TASK.METRIC
+
+_TASK = MeasureKind("{}")
+_SIZE = 1_000  # items of an evaluation set whose size is not known
 
 # Measures from outside: `measure(model, corpus)` of a loaded model and the folder of the corpus.
 MEASURES: dict[str, Callable[[Any, str], float]] = {}
@@ -31,10 +70,10 @@ def named_task(task: str, *, place: str) -> str:
                 f"{place}: task {task}: write KIND=FOLDER, with a kind of {', '.join(own_words())}"
             )
         name = Path(folder).name
-        if "." in name or name in ("held_out", "pair", "own"):
+        if "." in name or name in MEASURE_KINDS:
             raise UserError(
                 f"{place}: task {task}: {name} cannot be the name of a task; give the folder a"
-                " name without a dot that is not held_out, pair or own"
+                f" name without a dot that is not {listed(MEASURE_KINDS)}"
             )
         return name
     known = [name for name, one in NAMED.items() if "train" in one.splits]
@@ -46,39 +85,70 @@ def named_task(task: str, *, place: str) -> str:
 
 def check_score(score: str, tasks: Iterable[str], *, place: str) -> None:
     """Refuse a score that does not exist; `tasks` has the user's own."""
-    first, sign, metric = score.partition(".")
-    if not sign:
+    first, sign, name = score.partition(".")
+    if not sign or not name:
         raise UserError(
             f"{place}: {score} is no score; write TASK.METRIC, held_out.OBJECTIVE or pair.OBJECTIVE"
         )
-    if first == "held_out":
-        allowed: Iterable[str] = objectives.PARTS
-    elif first == "pair":
-        allowed = objectives.PAIRS
-    elif first == "own":
-        registry.find("measure", metric)
+    if first in TUNINGS:
+        check_score(name, tasks, place=place)
+        return
+    allowed: Iterable[str] | None
+    if first == "own":
+        registry.find("measure", name)
         allowed = MEASURES
+    elif first in MEASURE_KINDS:
+        names = MEASURE_KINDS[first].names
+        allowed = names and names()
     else:
         own = {named_task(one, place=place): one for one in tasks if "=" in one}
         allowed = metrics_of(own.get(first) or named_task(first, place=place))
-    if metric not in allowed:
-        raise UserError(f"{place}: {score} is unknown: after {first}. {remedy(metric, allowed)}")
+    if allowed is not None and name not in allowed:
+        raise UserError(f"{place}: {score} is unknown: after {first}. {remedy(name, allowed)}")
+
+
+def kind_of(measure: str) -> MeasureKind:
+    """What there is to know of a measure; a task's scores are points, higher is better."""
+    return MEASURE_KINDS.get(measure.partition(".")[0], _TASK)
 
 
 def is_loss(measure: str) -> bool:
     """Whether lower values of a measure are better."""
-    return measure.startswith("held_out.")
+    return kind_of(measure).lower
 
 
 def unit(measure: str) -> str:
     """The unit of a measure."""
-    return "nats" if is_loss(measure) else "points"
+    return kind_of(measure).unit
 
 
 def label(measure: str) -> str:
     """A measure in words, as at the head of a column."""
-    words = measure.replace("_", " ").replace(".", " ")
-    return f"{words.replace('held out', 'held-out')} loss" if is_loss(measure) else words
+    kind, _, name = measure.partition(".")
+    if kind not in MEASURE_KINDS:
+        name = measure
+    name = name.replace("_", " ").replace(".", " ")
+    return kind_of(measure).says.format(name)
+
+
+def sampling_variance(measure: str, value: float, sizes: Mapping[str, float]) -> float:
+    """The variance of a score by the choice of the items that it is over.
+
+    `sizes` are the items by task or kind of measure. A share of right answers has that of a
+    binomial; so, at most, has any mean of numbers between 0 and 1, and nearly a correlation. The
+    losses of two models on one token differ by about a nat (standard deviation), wherefore half of
+    that square is each one's.
+    """
+    first, _, rest = measure.partition(".")
+    task = rest.partition(".")[0] if first in TUNINGS else first
+    size = sizes.get(measure) or sizes.get(task) or _SIZE
+    if first == "spread" or unit(measure) == "times":
+        return 0.0
+    if unit(measure) == "nats":
+        return 0.5 / size
+    share = min(max(value, 0.0), 100.0)
+    share = (share * size / 100 + 1) / (size + 2)  # never none, never all
+    return 1e4 * share * (1 - share) / size
 
 
 def metrics_of(task: str) -> list[str]:

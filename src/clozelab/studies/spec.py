@@ -28,6 +28,7 @@ from clozelab.studies.scores import named_task
 _WORDS = ("name", "title", "question")
 _TABLES = ("paper", "base", "variants", "claims")
 names = STUDIES.names
+_LATER = {"later": True}  # written only where it is not the default
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Variant:
     size: str | None = None  # replaces the requested size
     layers: float | None = None  # a multiple of the layers of the requested size
     width: float | None = None  # likewise; heads and the feed-forward layer are scaled with it
+    again: str = field(default="", metadata=_LATER)  # what it repeats with other seeds: A/A
     share: float = 1.0  # of the tokens (steps, time) of the other variants
     teacher: str | None = None  # the variant that it is distilled from
     data: str | None = None  # the name of its own corpus, given by --data NAME=CORPUS
@@ -73,19 +75,43 @@ class Variant:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper: one variant is better than another."""
+    """A claim of the paper: one variant is better than another, or equal to it.
+
+    All that decides it is written down before it is run: what is measured, by how much one may be
+    worse, which differences count as none, and how many seeds there will be.
+    """
 
     better: str
-    than: str
     on: tuple[str, ...]  # scores; each is shown, and their mean decides
     says: str  # the claim in words
+    than: str = field(default="", metadata=_LATER)  # the other variant; none: `level`
+    kind: Literal["better", "equal"] = field(default="better", metadata=_LATER)
     margin: float = 0.0  # by how much it may be worse
+    delta: float | None = None  # differences below it count as none
+    level: float | None = None  # a number in place of another variant, such as chance
+    ratio: float = field(default=1.0, metadata=_LATER)  # of the other that it is compared with
+    effect: float | None = None  # the paper's advantage, where the variants' numbers lack it
+    seeds: int | None = None  # None: the study's
+    exploratory: bool = field(default=False, metadata=_LATER)  # stated after results were seen
 
     def __post_init__(self) -> None:
         if self.margin < 0:
             raise UserError(
                 f"margin = {self.margin:g} must not be negative; give by how much it may be worse"
             )
+        for name in ("delta", "ratio", "seeds"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"{name} = {value:g} must be above 0")
+        if bool(self.than) == (self.level is not None):
+            raise UserError("than: name the other variant, or give a level in its place")
+        if self.kind == "equal" and (self.delta is None or self.margin):
+            raise UserError("delta: a claim that two are equal needs it, and no margin")
+
+    @property
+    def against(self) -> str:
+        """What it is compared with, in words."""
+        return self.than or f"{self.level:g}"
 
 
 @dataclass(frozen=True)
@@ -99,10 +125,14 @@ class Base:
     seeds: int = 3
     equal: Literal["tokens", "steps", "time"] = "tokens"
     finetune: tuple[str, ...] = ()
+    tunings: int = 1  # of each encoder on each task; their mean is its score
+    blocks: int = 8192  # held-out blocks, and twice as many pairs, or all that there are
+    noise: dict[str, float] = field(default_factory=dict)  # deviation over seeds, for the power
 
     def __post_init__(self) -> None:
-        if self.seeds < 1:
-            raise UserError(f"seeds = {self.seeds} must be at least 1")
+        for name in ("seeds", "tunings", "blocks"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)} must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,17 +180,17 @@ class StudySpec(Base):
             chosen = tuple(variant for variant in self.variants if variant.name in names)
         names = [variant.name for variant in chosen]
         for variant in chosen:
-            if variant.teacher is not None and variant.teacher not in names:
-                raise UserError(
-                    f"{self.name}: variant {variant.name} is distilled from {variant.teacher};"
-                    " name that as well"
-                )
+            for other, how in ((variant.teacher, "is distilled from"), (variant.again, "repeats")):
+                if other and other not in names:
+                    raise UserError(
+                        f"{self.name}: variant {variant.name} {how} {other}; name that as well"
+                    )
         tasks = self.tasks if tasks is None else tuple(tasks)
         scored = {named_task(task, place=self.name) for task in tasks}
         claims = []
         for claim in self.claims:
             on = tuple(s for s in claim.on if s in self.measures or s.partition(".")[0] in scored)
-            if on and claim.better in names and claim.than in names:
+            if on and {claim.better, claim.than} <= {*names, ""}:
                 claims.append(replace(claim, on=on))
         study = replace(
             self,
@@ -227,6 +257,7 @@ def read(name_or_path: str | Path) -> StudySpec:
         **{name: getattr(base, name) for name in Base.__dataclass_fields__},
     )
     study = replace(study, variants=tuple(_resolved(one, place) for one in study.variants))
+    study = replace(study, variants=tuple(_repeated(one, study) for one in study.variants))
     check(study, place)
     return study
 
@@ -279,6 +310,19 @@ def _base(table: Any, place: str) -> Base:
 def _resolved(variant: Variant, place: str) -> Variant:
     name = variant.recipe
     return variant if name is None else replace(variant, recipe=_recipe(name, place))
+
+
+def _repeated(variant: Variant, study: StudySpec) -> Variant:
+    """A variant that repeats another, with all that the other sets; it has nothing of its own."""
+    if not variant.again:
+        return variant
+    first, bare = study.variant(variant.again), Variant(variant.name, variant.says)
+    whole = replace(first, name=variant.name, says=variant.says, again=first.name, paper={})
+    if first.again or variant not in (whole, replace(bare, again=first.name)):
+        raise UserError(
+            f"{study.name}: variant {variant.name} repeats {first.name}; leave all but says out"
+        )
+    return whole
 
 
 def _recipe(recipe: str, place: str) -> str:

@@ -1,24 +1,44 @@
 """Verdicts: what a paper claims, tested on the cells of a study.
 
-The 95 % interval of the claimed advantage decides. A claim is confirmed if the interval lies above
-minus the margin, refuted if it lies below, and undecided otherwise, as with a single seed.
+Each claim is tested for a difference, and for equality where it says which differences count as
+none. Both p-values are corrected over the claims of the study (Benjamini and Hochberg), and only
+the corrected ones decide:
+
+- confirmed: the advantage is above minus the margin (or, of a claim of equality, within delta);
+- refuted: it is below (or beyond delta);
+- equal: neither is shown, and two one-sided tests place the advantage within delta;
+- undecided: none of these, as with a single seed;
+- not tested: runs of a side diverged, or ended on the unigram plateau, where only frequencies are
+  known and there is nothing to compare; or both sides were one and the same run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from clozelab.nearest import listed
-from clozelab.statistics import Estimate, difference, holm
+from clozelab.statistics import (
+    LEVEL,
+    Estimate,
+    Values,
+    benjamini_hochberg,
+    contrast,
+    holm,
+    item_variance,
+    level,
+)
 from clozelab.studies.records import StudyRecord
-from clozelab.studies.scores import is_loss, label, unit
+from clozelab.studies.scores import is_loss, kind_of, label, sampling_variance, unit
 from clozelab.studies.spec import Claim
 
-Verdict = Literal["confirmed", "refuted", "undecided"]
+Verdict = Literal["confirmed", "refuted", "equal", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+LEFT = 0.9  # of the loss by frequencies and copying alone: a run below has left the plateau
+_FEW = 0.2  # of a side's runs: so many may diverge or stay on the plateau, and are left out
+_AGREE = 0.5  # an assumption: the correlation of two models' answers, where items are not recorded
 
 
 @dataclass(frozen=True)
@@ -28,7 +48,8 @@ class Finding:
     name: str
     unit: str
     advantage: Estimate | None  # None: there is nothing to compare, as `why` says
-    verdict: Verdict
+    p: float | None = None  # of a difference, corrected
+    verdict: Verdict = "undecided"
     why: str = ""
 
 
@@ -39,53 +60,236 @@ class Judgement:
     claim: Claim
     measures: tuple[Finding, ...]
     decisive: tuple[Finding, ...]
+    verdict: Verdict
+    p: float | None = None  # of a difference, corrected over the claims
+    p_equal: float | None = None  # of equality within delta, likewise
+
+
+def judge(record: StudyRecord) -> list[Judgement]:
+    """The verdicts on all claims; those stated after results were seen are corrected apart."""
+    claims = record.study.claims
+    judged: dict[int, Judgement] = {}
+    for late in (False, True):
+        chosen = [number for number, claim in enumerate(claims) if claim.exploratory == late]
+        family = judge_claims([claims[number] for number in chosen], record)
+        judged |= dict(zip(chosen, family, strict=True))
+    return [judged[number] for number in range(len(claims))]
+
+
+def repeats(record: StudyRecord) -> list[Judgement]:
+    """Each A/A pair on each measure: what differs here differs by chance."""
+    claims = [
+        Claim(variant.name, (measure,), "The same variant twice.", than=variant.again)
+        for variant in record.variants
+        if variant.again
+        for measure in record.measures()
+    ]
+    return judge_claims(claims, record)
+
+
+def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estimate | None:
+    """How much better one variant is than another on a measure, whatever became of their runs."""
+    claim = Claim(one, (measure,), "", than=other)
+    scores = {each.name: _mean_by_seed(record, each.name, [measure]) for each in record.variants}
+    items = _item_variance(claim, [measure], record)
+    return contrast(scores, one, other, related=_related(record, one, other), items=items)
+
+
+def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement]:
+    """The verdicts on some claims that are corrected together."""
+    found = [_findings(claim, record) for claim in claims]
+    joint = [
+        _joint([_chances(claim, one) for one in decisive])
+        for claim, (_, decisive) in zip(claims, found, strict=True)
+    ]
+    decided = _decided(claims, joint, benjamini_hochberg)
+    judgements = []
+    for claim, (measures, decisive), told in zip(claims, found, decided, strict=True):
+        if any(one.verdict == "not tested" for one in decisive):
+            told = told._replace(verdict="not tested")
+        if len(decisive) == 1:
+            decisive = (replace(decisive[0], p=told.p, verdict=told.verdict),)
+            measures = decisive if len(measures) == 1 else measures
+        judgements.append(Judgement(claim, measures, decisive, told.verdict, told.p, told.p_equal))
+    return judgements
+
+
+def _findings(claim: Claim, record: StudyRecord) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """On each measure, and on the mean of those of a unit."""
+    singles = [[name] for name in claim.on]
+    units = dict.fromkeys(unit(name) for name in claim.on)
+    means = [[name for name in claim.on if unit(name) == kind] for kind in units]
+    single = _told(claim, [_finding(claim, label(*one), one, record) for one in singles])
+    if means == singles:
+        return single, single
+    return single, _told(claim, [_finding(claim, _mean_label(m), m, record) for m in means])
+
+
+def _told(claim: Claim, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings with a p-value corrected for their number, and the verdict that it allows."""
+    chances = [_chances(claim, one) for one in findings]
+    decided = _decided([claim] * len(chances), chances, holm)
+    return tuple(
+        one if one.advantage is None else replace(one, p=told.p, verdict=told.verdict)
+        for one, told in zip(findings, decided, strict=True)
+    )
+
+
+class Chances(NamedTuple):
+    """The p-values that an advantage is above what a claim says, below it, or equal."""
+
+    above: float
+    below: float
+    equal: float | None
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict of the decisive findings, if they agree."""
-        verdicts = {finding.verdict for finding in self.decisive}
-        return verdicts.pop() if len(verdicts) == 1 else "undecided"
-
-    @property
-    def p_values(self) -> list[float | None]:
-        """The p-value of each measure, corrected for their number by Holm's method."""
-        null = -self.claim.margin
-        known = [one.advantage.p(null) for one in self.measures if one.advantage is not None]
-        corrected = iter(holm(known))
-        return [None if one.advantage is None else next(corrected) for one in self.measures]
+    def different(self) -> float:
+        """Two-sided."""
+        return min(1.0, 2 * min(self.above, self.below))
 
 
-def judge(claim: Claim, record: StudyRecord) -> Judgement:
-    """The verdict on one claim."""
-    measures = tuple(_finding(claim, label(name), [name], record) for name in claim.on)
-    decisive = []
-    for kind in dict.fromkeys(unit(name) for name in claim.on):
-        names = [name for name in claim.on if unit(name) == kind]
-        decisive.append(_finding(claim, _mean_label(names), names, record))
-    return Judgement(claim, measures, tuple(decisive))
+def _chances(claim: Claim, finding: Finding) -> Chances | None:
+    found, delta = finding.advantage, claim.delta
+    if found is None:
+        return None
+    equal = None if delta is None else found.p_within(delta)
+    high, low = (delta or 0.0, -(delta or 0.0)) if claim.kind == "equal" else [-claim.margin] * 2
+    return Chances(found.p_above(high), found.p_below(low), equal)
 
 
-def decide(advantage: Estimate | None, margin: float = 0.0) -> Verdict:
-    """The verdict by where the interval lies."""
-    if advantage is not None and advantage.low > -margin:
-        return "confirmed"
-    if advantage is not None and advantage.high < -margin:
-        return "refuted"
-    return "undecided"
+def _joint(chances: Sequence[Chances | None]) -> Chances | None:
+    """Those of a claim on several means, which holds only if it holds on each."""
+    known = [one for one in chances if one is not None]
+    if len(known) < len(chances):
+        return None
+    equal = [one.equal for one in known if one.equal is not None]
+    return Chances(
+        max(one.above for one in known), max(one.below for one in known), max(equal, default=None)
+    )
+
+
+class _Told(NamedTuple):
+    verdict: Verdict = "undecided"
+    p: float | None = None
+    p_equal: float | None = None
+
+
+def _decided(
+    claims: Sequence[Claim],
+    chances: Sequence[Chances | None],
+    method: Callable[[Sequence[float]], list[float]],
+) -> list[_Told]:
+    """What the p-values allow to be said, once they are corrected together."""
+    differs = iter(method([one.different for one in chances if one is not None]))
+    equals = iter(method([one.equal for one in chances if one and one.equal is not None]))
+    alpha, told = 1 - LEVEL, list[_Told]()
+    for claim, one in zip(claims, chances, strict=True):
+        if one is None:
+            told.append(_Told())
+            continue
+        p, p_equal = next(differs), None if one.equal is None else next(equals)
+        verdict: Verdict = "undecided"
+        if p <= alpha:
+            verdict = "confirmed" if one.above < one.below and claim.kind == "better" else "refuted"
+        elif p_equal is not None and p_equal <= alpha:
+            verdict = "confirmed" if claim.kind == "equal" else "equal"
+        told.append(_Told(verdict, p, p_equal))
+    return told
 
 
 def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyRecord) -> Finding:
-    better = _mean_by_seed(record, claim.better, measures)
-    than = _mean_by_seed(record, claim.than, measures)
-    advantage, kind = difference(better, than), unit(measures[0])
-    if advantage is None:
-        why = _why_not({claim.better: better, claim.than: than})
-    elif advantage.paired and advantage.value == advantage.error == 0:
-        # A margin would confirm this, but nothing was tested: short runs can be one and the same.
-        why, advantage = "every seed has the same result, as if they were one run", None
+    """The advantage on the mean of some measures, or why there is none."""
+    finding = Finding(name, unit(measures[0]), None)
+    sides = [side for side in (claim.better, claim.than) if side]
+    scores = {one.name: _mean_by_seed(record, one.name, measures) for one in record.variants}
+    if any(kind_of(measure).gated for measure in measures):
+        for side in sides:
+            if (why := stuck(record, side)) is not None:
+                return replace(finding, verdict="not tested", why=why)
+        scores = {one: _left_plateau(record, one, values) for one, values in scores.items()}
+    ours = scores.get(claim.better, {})
+    items = _item_variance(claim, measures, record)
+    if not claim.than:
+        assert claim.level is not None
+        found = level(scores, claim.better, items=items)
+        sign = -1 if is_loss(measures[0]) else 1
+        found = found and replace(found, value=found.value - sign * claim.level)
     else:
-        return Finding(name, kind, advantage, decide(advantage, claim.margin))
-    return Finding(name, kind, None, "undecided", why)
+        theirs = {seed: claim.ratio * one for seed, one in scores.get(claim.than, {}).items()}
+        if len(ours) > 1 and ours == theirs:
+            # A margin would confirm this, but nothing was tested: runs can be one and the same.
+            why = "every seed has the same result, as if they were one run"
+            return replace(finding, verdict="not tested", why=why)
+        found = contrast(
+            {**scores, claim.than: theirs},
+            claim.better,
+            claim.than,
+            related=_related(record, claim.better, claim.than),
+            items=items,
+        )
+    if found is None:
+        return replace(finding, why=_why_not({side: scores.get(side, {}) for side in sides}))
+    return replace(finding, advantage=found)
+
+
+def stuck(record: StudyRecord, variant: str) -> str | None:
+    """Why a variant cannot be compared, if many of its runs diverged or stayed on the plateau."""
+    failed = [cell for cell in record.failed if cell.variant == variant and cell.diverged]
+    runs = len([cell for cell in record.cells if cell.variant == variant])
+    behind = _on_plateau(record, variant)
+    if runs and len(failed) > _FEW * runs:
+        return f"{len(failed)} of {runs} runs of {variant} diverged"
+    if runs and len(behind) > _FEW * runs:
+        losses = [*behind.values()]
+        return (
+            f"{len(behind)} of {runs} runs of {variant} ended on the unigram plateau, at"
+            f" {fmean(losses):.2f} nats, where frequencies and copying alone give"
+            f" {record.plateau(variant):.2f}"
+        )
+    return None
+
+
+def _on_plateau(record: StudyRecord, variant: str) -> dict[int, float]:
+    """The losses, by seed, of the runs that did not leave the plateau."""
+    limit = record.plateau(variant)
+    if limit is None:
+        return {}
+    reached = {seed: run.reached for (name, seed), run in record.runs.items() if name == variant}
+    return {seed: x for seed, x in reached.items() if x is not None and x > LEFT * limit}
+
+
+def _left_plateau(record: StudyRecord, variant: str, values: Values) -> dict[int, float]:
+    """The values of the runs that count; none, where too many of a variant's do not."""
+    behind = _on_plateau(record, variant)
+    many = stuck(record, variant) is not None
+    return {} if many else {seed: x for seed, x in values.items() if seed not in behind}
+
+
+def _item_variance(claim: Claim, measures: Sequence[str], record: StudyRecord) -> float:
+    """The variance of an advantage on the mean of measures by the choice of their items."""
+    total = 0.0
+    for measure in measures:
+        ours = record.items(claim.better, measure)
+        theirs = record.items(claim.than, measure) if claim.than else []
+        if ours and (theirs or not claim.than):
+            nothing = [[0.0] * len(ours[0])]
+            total += item_variance(ours, theirs or nothing)
+            continue
+        kept = 1.0
+        if claim.than and unit(measure) == "points" and kind_of(measure).gated:
+            kept = 1 - _AGREE
+        for side in (claim.better, claim.than):
+            values = [*record.scores(side, measure).values()]
+            if values:
+                sizes = {**record.sizes, "run": len(values)}
+                total += kept * sampling_variance(measure, fmean(values), sizes)
+    return total / len(measures) ** 2
+
+
+def _related(record: StudyRecord, one: str, other: str) -> bool:
+    """Whether one variant is taught by the other, or both by the same."""
+    teachers = [record.study.variant(name).teacher for name in (one, other)]
+    return teachers[0] == other or teachers[1] == one or (teachers[0] or "") == teachers[1]
 
 
 def _mean_by_seed(record: StudyRecord, variant: str, measures: Sequence[str]) -> dict[int, float]:

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import math
-import random
 from pathlib import Path
 from statistics import NormalDist, fmean, stdev
 
+import numpy as np
 import pytest
 
-from clozelab.statistics import Estimate, difference, holm, mean, summary, t_interval, t_survival
+from clozelab.statistics import (
+    Estimate,
+    Values,
+    benjamini_hochberg,
+    contrast,
+    detectable,
+    holm,
+    level,
+    mean,
+    power,
+    power_within,
+    summary,
+    t_below,
+    t_interval,
+)
+
+
+def difference(ours: Values, theirs: Values, *others: Values) -> Estimate | None:
+    every = {"ours": ours, "theirs": theirs, **{str(n): one for n, one in enumerate(others)}}
+    return contrast(every, "ours", "theirs")
 
 
 @pytest.mark.parametrize("t", [0.0, 0.1, 1.0, 2.5, 12.7, 300.0])
 def test_the_tail_is_the_closed_form_where_there_is_one(t: float) -> None:
-    assert t_survival(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
-    assert t_survival(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
+    assert 2 * t_below(-t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), abs=1e-12)
+    assert 2 * t_below(-t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), abs=1e-12)
 
 
 @pytest.mark.parametrize(("freedom", "reach"), [
@@ -46,21 +65,39 @@ def test_a_summary_has_an_interval_only_of_several() -> None:
     assert (both["low"], both["high"]) == pytest.approx((85 - 63.53, 85 + 63.53), abs=0.01)
 
 
-def test_seeds_that_pair_are_compared_pair_by_pair() -> None:
-    ours, theirs = {0: 80.0, 1: 60.0, 2: 70.0}, {2: 69.0, 1: 59.2, 0: 78.8}
-    found = difference(ours, theirs)
-    assert found is not None and found.paired and found.seeds == 3
+def test_seeds_are_paired_where_a_teacher_is_shared() -> None:
+    scores = {"ours": {0: 80.0, 1: 60.0, 2: 70.0}, "theirs": {2: 69.0, 1: 59.2, 0: 78.8}}
+    found = contrast(scores, "ours", "theirs", related=True)
+    assert found is not None and found.paired and found.seeds == 3 and found.method == "paired"
     assert found.value == pytest.approx(1.0) and found.half == pytest.approx(0.497, abs=1e-3)
+    alone = contrast(scores, "ours", "theirs")
+    assert alone is not None and not alone.paired and alone.half > 10
 
 
-def test_only_seeds_of_both_pair() -> None:
-    found = difference({0: 5.0, 1: 6.0, 2: 99.0}, {0: 4.0, 1: 4.5, 7: 0.0})
-    assert found is not None and found.seeds == 2 and found.value == pytest.approx(1.25)
+def test_seeds_are_paired_where_they_are_shown_to_act_alike() -> None:
+    ours, theirs = {0: 80.0, 1: 60.0, 2: 70.0}, {0: 78.8, 1: 59.2, 2: 69.0}
+    found = difference(ours, theirs, {0: 75.0, 1: 55.4, 2: 66.0}, {0: 81.0, 1: 61.5, 2: 70.4})
+    assert found is not None and found.paired and found.method == "paired, pooled over 4 variants"
+    # Two variants alone show nothing of seeds, however much they agree.
+    assert (lone := difference(ours, theirs)) is not None and not lone.paired
 
 
-def test_other_seeds_are_compared_as_welch_did() -> None:
+def test_noise_that_is_alike_is_pooled_over_variants() -> None:
+    ours, theirs = {0: 5.0, 1: 6.0, 2: 5.4}, {0: 4.1, 1: 4.0, 2: 5.0}
+    others = {0: 7.0, 1: 8.2, 2: 7.7}, {0: 9.0, 1: 8.0, 2: 8.3}
+    found = difference(ours, theirs, *others)
+    assert found is not None and found.method == "pooled over 4 variants" and found.freedom == 8
+    variances = [stdev(one.values()) ** 2 for one in (ours, theirs, *others)]
+    assert found.error == pytest.approx(math.sqrt(fmean(variances) * 2 / 3))
+    noisy = difference({0: 5.0, 1: 60.0, 2: 30.0}, theirs, *others)
+    assert noisy is not None and noisy.method == "Welch" and noisy.freedom == 2
+    quiet = difference({0: 5.0, 1: 5.0001}, {0: 4.0, 1: 4.0001}, {0: 1.0, 1: 9.0, 2: 5.0})
+    assert quiet is not None and quiet.method == "Welch" and quiet.half < 0.01
+
+
+def test_two_variants_alone_are_compared_as_welch_did() -> None:
     ours = dict(enumerate([27.5, 21.0, 19.0, 23.6, 17.0, 17.9]))
-    theirs = {9 + n: x for n, x in enumerate([27.1, 22.0, 20.8, 23.4, 23.4, 23.5, 25.8, 22.0])}
+    theirs = {9 + n: x for n, x in enumerate([27.1, 20.0, 19.8, 23.4, 25.4, 17.5, 26.8, 22.0])}
     found = difference(ours, theirs)
     assert found is not None and not found.paired and found.seeds == 14
     a, b = stdev(ours.values()) ** 2 / 6, stdev(theirs.values()) ** 2 / 8
@@ -72,13 +109,24 @@ def test_other_seeds_are_compared_as_welch_did() -> None:
 def test_one_seed_tells_nothing_of_a_difference() -> None:
     assert difference({0: 9.0}, {0: 1.0}) is None
     assert difference({0: 9.0}, {1: 1.0, 2: 1.5}) is None
-    assert difference({}, {}) is None
+    assert difference({}, {}) is None and level({"a": {0: 1.0}}, "a") is None
 
 
-def test_equal_values_are_sure_of_themselves() -> None:
-    found = difference({0: 2.0, 1: 2.0}, {5: 1.0, 6: 1.0})
-    assert found is not None and found.low == found.high == 1.0
-    assert found.p() == 0.0 and found.p(1.0) == 1.0
+def test_equal_values_are_never_certain_where_items_count() -> None:
+    scores = {"a": {0: 49.3, 1: 49.3, 2: 49.3}, "b": {0: 47.3, 1: 47.3, 2: 47.3}}
+    found = contrast(scores, "a", "b", items=2 * 1.56**2)
+    assert found is not None and found.half == pytest.approx(1.96 * 1.56 * math.sqrt(2), rel=1e-3)
+    assert found.p() > 0.3
+    alone = level(scores, "a", items=1.56**2)
+    assert alone is not None and (alone.low, alone.high) == pytest.approx((46.2, 52.4), abs=0.05)
+
+
+def test_a_level_has_the_noise_of_all_where_it_is_alike() -> None:
+    scores = {"a": {0: 1.0, 1: 1.9}, "b": {0: 5.0, 1: 6.1}, "c": {0: 7.0, 1: 8.4}}
+    found = level(scores, "a")
+    assert found is not None and found.freedom == 3 and found.method == "pooled over 3 variants"
+    lone = level({"a": scores["a"]}, "a")
+    assert lone is not None and lone.freedom == 1 and lone.method == "alone"
 
 
 def test_a_chance_and_an_interval_agree() -> None:
@@ -93,34 +141,34 @@ def test_holm_raises_the_least_the_most_and_keeps_the_order() -> None:
     assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == [] and holm([0.02]) == [0.02]
 
 
-def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Paired and Welch's, three seeds each: 95 % of 1500 within four standard errors."""
-    draw, hits = random.Random(0).gauss, [0, 0]
-    for _ in range(1500):
-        noise = [draw(0, 2) for _ in range(3)]  # what a seed does to both variants
-        ours = {seed: 1 + noise[seed] + draw(0, 1) for seed in range(3)}
-        theirs = {seed: noise[seed] + draw(0, 1) for seed in range(3)}
-        apart = {3 + seed: draw(0, 1) for seed in range(3)}
-        for kind, other in enumerate((theirs, apart)):
-            own = ours if kind == 0 else {seed: 1 + draw(0, 1) for seed in range(3)}
-            found = difference(own, other)
-            assert found is not None and found.paired == (kind == 0)
-            hits[kind] += found.low < 1 < found.high
-    error = math.sqrt(0.95 * 0.05 / 1500)
-    assert abs(hits[0] / 1500 - 0.95) < 4 * error
-    # Welch's is known to err on the safe side with so few.
-    assert -4 * error < hits[1] / 1500 - 0.95 < 0.04
+def test_the_correction_of_benjamini_and_hochberg_is_scipys() -> None:
+    from scipy.stats import false_discovery_control
+
+    p_values = [0.01, 0.04, 0.03, 0.2, 0.9, 0.011]
+    assert benjamini_hochberg(p_values) == pytest.approx(list(false_discovery_control(p_values)))
+    assert benjamini_hochberg([]) == [] and benjamini_hochberg([0.02]) == [0.02]
+
+
+def test_two_one_sided_tests_place_a_value_within_bounds() -> None:
+    found = Estimate(0.1, 0.1, 20, 10)
+    assert found.p_within(0.5) == pytest.approx(t_below(-4.0, 20))
+    assert found.p_within(0.15) > 0.25 and Estimate(1.0, 0.1, 20, 10).p_within(0.5) > 0.99
+
+
+@pytest.mark.parametrize("freedom", [2, 4, 12.5, 60])
+def test_power_is_that_of_simulated_tests(freedom: float) -> None:
+    random = np.random.default_rng(0)
+    noise, spread = random.normal(size=20_000), random.chisquare(freedom, 20_000) / freedom
+    for effect in (0.0, 2.0, detectable(1.0, freedom)):
+        hits = float(np.mean((noise + effect) / np.sqrt(spread) > t_interval(0.95, freedom)))
+        assert power(effect, 1.0, freedom) == pytest.approx(hits, abs=0.012)
+    reach = t_interval(0.90, freedom) * np.sqrt(spread)
+    within = float(np.mean((np.abs(noise + 1.0) + reach) < 5.0))
+    assert power_within(1.0, 5.0, 1.0, freedom) == pytest.approx(within, abs=0.1)
 
 
 def test_the_minimum_detectable_effect_is_detected_four_times_in_five() -> None:
-    """With five seeds, nearly: the t of a true difference is not quite Student's."""
-    five = Estimate(0.0, 1 / math.sqrt(5), 4, 5)
-    draw, seen = random.Random(1).gauss, 0
-    for _ in range(1500):
-        found = mean([five.detectable + draw(0, 1) for _ in range(5)])
-        assert found is not None
-        seen += found.low > 0
-    assert 0.72 < seen / 1500 < 0.86
+    assert power(detectable(2.0, 4), 2.0, 4) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_the_documentation_has_the_right_numbers() -> None:
@@ -129,6 +177,5 @@ def test_the_documentation_has_the_right_numbers() -> None:
     rows = [line.split("|")[2:-1] for line in lines if line.startswith(("| seeds", "| detectable"))]
     assert len(rows) == 2 and len(rows[0]) == len(rows[1]) > 3
     for seeds, told in zip(*rows, strict=True):
-        many = int(seeds)
-        found = Estimate(0.0, 1 / math.sqrt(many), many - 1, many).detectable
+        found = detectable(math.sqrt(2 / int(seeds)), 1.5 * (int(seeds) - 1))
         assert float(told) == pytest.approx(found, abs=0.0501)

@@ -14,6 +14,7 @@ from clozelab.api.studies import Study
 from clozelab.cli.views import Values, or_dash, table
 from clozelab.studies import spec as specs
 from clozelab.studies.plan import StudyPlan
+from clozelab.studies.power import LOW, claim_powers
 from clozelab.studies.spec import StudySpec
 
 
@@ -46,6 +47,7 @@ def _described(spec: StudySpec) -> Iterator[RenderableType]:
         lines.add_row(variant.name, variant.says, ", ".join([*words, *variant.set]) or "nothing")
     yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
     yield Text(_cells(spec, len(spec.variants) * spec.seeds))
+    yield from _powers(spec, {})
     yield Text("give --data CORPUS, and --budget, to see how long each would train")
 
 
@@ -67,6 +69,49 @@ def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     times = [cell["predicted_seconds"] for cell in plan["cells"]]
     if None not in times:
         yield Text(f"about {_minutes(sum(times))} minutes of the device")
+    yield from _powers(spec, plan)
+
+
+def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
+    """What each claim's seeds can decide, with its cells and minutes; what is weak is in red."""
+    if not spec.claims:
+        return
+    columns = ("paper's effect", "power", "at half", "detectable", "cells", "minutes")
+    lines = table("claim", right=columns)
+    seconds = {cell["variant"]: cell["predicted_seconds"] for cell in plan.get("cells", [])}
+    powers = claim_powers(spec, sizes=plan.get("items"))
+    for one in powers:
+        sides = [side for side in (one.claim.better, one.claim.than) if side]
+        times = [seconds.get(side) for side in sides]
+        total = None if None in times else one.seeds * sum(filter(None, times))
+        lines.add_row(
+            f"{one.claim.better} against {one.claim.against}",
+            or_dash(one.effect, f"{{:+.3g}} {one.unit}"),
+            _power(one.at_effect),
+            _power(one.at_half),
+            or_dash(one.detectable, f"{{:.2g}} {one.unit}"),
+            str(one.seeds * len(sides)),
+            _minutes(total),
+        )
+    yield from (Text(), lines)
+    yield Text(
+        "power: the chance of the claim's verdict at the paper's effect, and at half of it;"
+        " detectable: the effect with a power of 80 %"
+    )
+    weak = sum(one.at_effect is not None and one.at_effect < LOW for one in powers)
+    if weak:
+        yield Text(
+            f"{weak} of {len(powers)} claims would probably stay undecided: give more --seeds, or"
+            " measures with less noise",
+            style="red",
+        )
+    if unknown := dict.fromkeys(name for one in powers for name in one.unknown):
+        yield Text(f"no noise is recorded of {', '.join(unknown)}; state it as base.noise")
+
+
+def _power(power: float | None) -> Text:
+    weak = power is not None and power < LOW
+    return Text(or_dash(None if power is None else 100 * power, "{:.0f} %"), "red" if weak else "")
 
 
 def scores(spec: StudySpec, cells: Sequence[Values]) -> Table:

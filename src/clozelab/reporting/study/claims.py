@@ -6,59 +6,81 @@ from collections.abc import Iterator, Sequence
 
 from clozelab.nearest import listed
 from clozelab.reporting import figures
-from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell
+from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell, number
 from clozelab.reporting.figures import DotRow
 from clozelab.statistics import Estimate
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement
 
-COLOURS = {"confirmed": 0, "refuted": 1, "undecided": 7}  # blue, orange, grey: safe for all eyes
-SIGNS = {"confirmed": "✓", "refuted": "✗", "undecided": "?"}
+COLOURS = {"confirmed": 0, "refuted": 1, "equal": 3, "undecided": 7}  # safe for all eyes
+SIGNS = {"confirmed": "✓", "refuted": "✗", "equal": "=", "undecided": "?", "not tested": "–"}
 
 
-def parts(judgements: Sequence[Judgement], *, scope: str) -> Iterator[Part]:
-    """Each claim with its verdict, its numbers and a figure of them."""
+def parts(
+    judgements: Sequence[Judgement], pairs: Sequence[Judgement], *, scope: str
+) -> Iterator[Part]:
+    """Each claim with its verdict, its numbers and a figure of them; then the A/A pairs."""
     if len(judgements) > 1:
-        rows = [[one.claim.says, _signed(one.verdict)] for one in judgements]
+        rows: list[list[TableCell]] = [
+            [one.claim.says, signed(one), _p(one.p), _p(one.p_equal)] for one in judgements
+        ]
         note = (
-            "Each claim is judged by itself: of twenty claims without any effect, about one is"
-            " decided by chance."
+            f"p of a difference and of equality, corrected for {len(judgements)} claims by the"
+            " method of Benjamini and Hochberg; these decide."
         )
-        yield PageTable(["claim", "verdict"], rows, note)
+        yield PageTable(["claim", "verdict", "p", "p, equal"], rows, note)
     for judgement in judgements:
         claim = judgement.claim
-        yield ("heading", f"{_signed(judgement.verdict)}: {claim.better} against {claim.than}")
-        yield f"“{claim.says}”"
+        yield ("heading", f"{signed(judgement)}: {claim.better} against {claim.against}")
+        after = " (Exploratory: stated after results were seen.)" if claim.exploratory else ""
+        yield f"“{claim.says}”{after}"
         yield sentence(judgement, scope=scope)
         yield _findings(judgement)
         yield from _forest(judgement)
+    if pairs:
+        yield ("heading", "The same variant twice (A/A)")
+        found = [(one.claim, one.measures[0]) for one in pairs]
+        rows = [[f"{claim.better} − {claim.against}", *_row(one)] for claim, one in found]
+        note = "These differ by chance alone: a verdict here would be a false one."
+        yield PageTable(["pair", *_COLUMNS], rows, note)
 
 
 def sentence(judgement: Judgement, *, scope: str) -> str:
     """A verdict in one sentence: the difference, its size and its interval."""
     # Where nothing is known, the reason is the same for all measures.
     clauses = dict.fromkeys(_clause(judgement.claim, one) for one in judgement.decisive)
-    return f"{judgement.verdict.capitalize()} {scope}: {'; '.join(clauses)}."
+    word = words(judgement).capitalize()
+    return f"{word} {scope}: {'; '.join(clauses)}."
+
+
+def words(judgement: Judgement) -> str:
+    """The verdict in words, with what counts as equal."""
+    if judgement.verdict != "equal":
+        return judgement.verdict
+    unit = judgement.decisive[0].unit
+    return f"equal within {difference_text(judgement.claim.delta or 0.0, unit)} {unit}"
 
 
 def _clause(claim: Claim, finding: Finding) -> str:
     advantage, unit = finding.advantage, finding.unit
     if advantage is None:
-        return f"{claim.better} against {claim.than} ({finding.why})"
-    above, below = ("better than", "worse than") if unit == "nats" else ("above", "below")
+        return f"{claim.better} against {claim.against} ({finding.why})"
+    above, below = ("better than", "worse than") if unit != "points" else ("above", "below")
     side = above if advantage.value >= 0 else below
     low, high = (difference_text(end, unit) for end in (advantage.low, advantage.high))
-    margin = f", with a margin of {difference_text(claim.margin, unit)}" if claim.margin else ""
+    more = f", with a margin of {difference_text(claim.margin, unit)}" if claim.margin else ""
+    if claim.delta is not None:
+        more += f", where less than {difference_text(claim.delta, unit)} counts as none"
+    other = f"{claim.ratio:g} × {claim.against}" if claim.ratio != 1 else claim.against
     return (
-        f"{claim.better} is {side} {claim.than} by {difference_text(abs(advantage.value), unit)}"
+        f"{claim.better} is {side} {other} by {difference_text(abs(advantage.value), unit)}"
         f" {unit} on {finding.name}"
-        f" (95 % interval {low} to {high}, {_seeds(advantage)}{margin})"
+        f" (95 % interval {low} to {high}, {_seeds(advantage)}{more})"
     )
 
 
 def _seeds(advantage: Estimate) -> str:
-    pairs = f"{advantage.seeds} pairs of seeds"
-    return pairs if advantage.paired else f"{advantage.seeds} runs, not paired"
+    return f"{advantage.seeds} {'pairs of seeds' if advantage.paired else 'runs'}"
 
 
 def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
@@ -69,41 +91,45 @@ def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
     return text.replace("-", "−") if sign or value < 0 else text[1:]
 
 
+_COLUMNS = ("on", "advantage", "95 % from", "to", "unit", "seeds", "error", "p", "verdict")
+
+
 def _findings(judgement: Judgement) -> PageTable:
     """A row for each measure, and for their mean."""
     means = [one for one in judgement.decisive if one not in judgement.measures]
-    p_values = [*judgement.p_values, *(None for _ in means)]
-    findings = [*judgement.measures, *means]
-    rows = [_row(finding, p) for finding, p in zip(findings, p_values, strict=True)]
+    rows = [_row(finding) for finding in (*judgement.measures, *means)]
     notes = []
     if any(finding.unit == "nats" for finding in judgement.measures):
         notes.append("For a loss, lower is an advantage.")
     if len(judgement.measures) > 1:
         verdict = "of their mean" if len(judgement.decisive) == 1 else "on which all means agree"
         notes.append(
-            f"p is corrected by Holm's method for {len(judgement.measures)} measures; the verdict"
-            f" is the one {verdict}."
+            f"p of a single measure is corrected for {len(judgement.measures)} of them (Holm); the"
+            f" verdict is the one {verdict}, by the p that is corrected over all claims."
         )
-    columns = ["on", "advantage", "95 % from", "to", "unit", "seeds", "p, Holm", "verdict"]
-    return PageTable(columns, rows, " ".join([*notes, _power(judgement.decisive)]).strip())
+    return PageTable([*_COLUMNS], rows, " ".join([*notes, _power(judgement.decisive)]).strip())
 
 
-def _row(finding: Finding, p: float | None) -> list[TableCell]:
+def _row(finding: Finding) -> list[TableCell]:
     name, unit, advantage = finding.name, finding.unit, finding.advantage
-    verdict = _signed(finding.verdict)
+    verdict = f"{SIGNS[finding.verdict]} {finding.verdict}"
     if advantage is None:
-        return [name, GAP, GAP, GAP, unit, GAP, GAP, verdict]
-    seeds = f"{advantage.seeds} pairs" if advantage.paired else f"{advantage.seeds}, by Welch"
+        return [name, GAP, GAP, GAP, unit, GAP, GAP, GAP, verdict]
     return [
         name,
         NumberCell(difference_text(advantage.value, unit, sign=True), advantage.value),
         NumberCell(difference_text(advantage.low, unit), advantage.low),
         NumberCell(difference_text(advantage.high, unit), advantage.high),
         unit,
-        seeds,
-        GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p),
+        f"{advantage.seeds} pairs" if advantage.paired else number(advantage.seeds, "d"),
+        advantage.method,
+        _p(finding.p),
         verdict,
     ]
+
+
+def _p(p: float | None) -> TableCell:
+    return GAP if p is None else NumberCell("<0.001" if p < 0.001 else f"{p:.3f}", p)
 
 
 def _power(findings: Sequence[Finding]) -> str:
@@ -116,7 +142,7 @@ def _power(findings: Sequence[Finding]) -> str:
     if not effects:
         return ""
     return (
-        "With this number of seeds and this variance, a true difference of about"
+        "With these seeds and this error, a true difference of about"
         f" {listed(effects, conjunction='and')} would be detected with 80 % power."
     )
 
@@ -133,11 +159,15 @@ def _forest(judgement: Judgement) -> Iterator[Part]:
         ]
         if rows:
             margin = f"; the margin is −{difference_text(claim.margin, unit)}"
-            across = f"advantage of {claim.better} over {claim.than}, in {unit}"
+            across = f"advantage of {claim.better} over {claim.against}, in {unit}"
             across += margin if claim.margin else ""
             marks = [0.0, *([-claim.margin] if claim.margin else [])]
+            if claim.delta is not None:
+                across += f"; within ± {difference_text(claim.delta, unit)} they count as equal"
+                marks += [-claim.delta, claim.delta]
             yield ("figure", figures.dots(rows, across=across, marks=marks))
 
 
-def _signed(verdict: str) -> str:
-    return f"{SIGNS[verdict]} {verdict}"
+def signed(judgement: Judgement) -> str:
+    """The verdict in words, after its sign."""
+    return f"{SIGNS[judgement.verdict]} {words(judgement)}"

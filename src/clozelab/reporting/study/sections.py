@@ -21,7 +21,7 @@ from clozelab.reporting.page import differences
 from clozelab.reporting.study import claims, curves, tables
 from clozelab.runs.directory import STUDY
 from clozelab.studies.records import StudyRecord
-from clozelab.studies.verdicts import VERDICTS, Judgement, judge
+from clozelab.studies.verdicts import VERDICTS, Judgement, judge, repeats
 
 _COSTS = {  # by column: the key of a cell's cost, and the unit
     "M parameters": ("parameters", 1e6),
@@ -37,7 +37,7 @@ _MACHINE = ("gpu", "device", "precision", "cpus", "torch", "python", "clozelab",
 
 def page(record: StudyRecord) -> Page:
     """The page of a study, done or under way."""
-    judgements = [judge(claim, record) for claim in record.study.claims]
+    judgements = judge(record)
     lead = f"{record.study.question} {_answer(judgements, record)}"
     return Page(record.study.title, _opening(record), [*_sections(record, judgements)], lead)
 
@@ -65,8 +65,10 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
     in_paper = any(name in one.paper for one in record.variants for name in record.measures())
     beside = f" beside that of {record.study.paper.name}" if in_paper else ""
     yield Section(f"Our table{beside}", [*tables.parts(record)])
-    if judgements:
-        yield Section("Claims and verdicts", [*claims.parts(judgements, scope=_scope(record))])
+    pairs = repeats(record)
+    if judgements or pairs:
+        told = claims.parts(judgements, pairs, scope=_scope(record))
+        yield Section("Claims and verdicts", [*told])
     figures = [*curves.parts(record)]
     if figures:
         yield Section("Loss", figures)

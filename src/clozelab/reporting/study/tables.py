@@ -8,10 +8,11 @@ from statistics import fmean
 from clozelab.nearest import listed
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell
 from clozelab.reporting.study.claims import difference_text
-from clozelab.statistics import difference, mean
+from clozelab.statistics import mean
 from clozelab.studies.records import StudyRecord
 from clozelab.studies.scores import is_loss, label, unit
 from clozelab.studies.spec import Variant
+from clozelab.studies.verdicts import advantage
 
 # Our cell and the paper's for a variant and a measure, given the largest number of seeds.
 Columns = Callable[[StudyRecord, Variant, str, int], tuple[TableCell, TableCell]]
@@ -26,8 +27,7 @@ def parts(record: StudyRecord) -> Iterator[Part]:
     measures = [measure for measure in measures if record.scores(first.name, measure)]
     if len(record.variants) > 1 and measures:
         yield ("heading", f"Differences from {first.name}")
-        method = "Paired by seed where two or more seeds are common, else by Welch's method."
-        yield _table(record, measures, _differences, method)
+        yield _table(record, measures, _differences, "± as in the claims below, not corrected.")
 
 
 def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> PageTable:
@@ -66,10 +66,9 @@ def _differences(
     first = record.variants[0]
     if variant is first:
         return GAP, GAP
-    ours, theirs = record.scores(variant.name, measure), record.scores(first.name, measure)
     a, b = variant.paper.get(measure), first.paper.get(measure)
     in_paper = None if a is None or b is None else a - b
-    return _difference(ours, theirs, measure), _paper(in_paper, measure, sign="+")
+    return _difference(record, variant.name, measure), _paper(in_paper, measure, sign="+")
 
 
 def _note(record: StudyRecord, missing: set[str]) -> str:
@@ -100,11 +99,15 @@ def _mean(values: Sequence[float], measure: str, seeds: int) -> TableCell:
     return NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
 
 
-def _difference(ours: dict[int, float], theirs: dict[int, float], measure: str) -> TableCell:
-    estimate, kind = difference(ours, theirs), unit(measure)
-    if estimate is not None:
-        text = difference_text(estimate.value, kind, sign=True)
-        return NumberCell(f"{text} ± {difference_text(estimate.half, kind)}", estimate.value)
+def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
+    """The mean of a variant less that of the first, as measured: of a loss, lower is better."""
+    first, kind = record.variants[0].name, unit(measure)
+    found, theirs = advantage(record, variant, first, measure), record.scores(first, measure)
+    sign = -1 if is_loss(measure) else 1
+    if found is not None:
+        text = difference_text(sign * found.value, kind, sign=True)
+        return NumberCell(f"{text} ± {difference_text(found.half, kind)}", sign * found.value)
+    ours = record.scores(variant, measure)
     common = ours.keys() & theirs.keys()
     if not common:
         return GAP

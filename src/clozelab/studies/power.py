@@ -1,0 +1,142 @@
+"""What a study can decide, before it is run: power, and the minimum detectable effect, by claim.
+
+The noise of a measure over seeds is taken from recorded results (noise.toml, which tools/noise.py
+makes of them), unless the study states its own. The power is that of a verdict after correction:
+of each claim as if none of the others were true, so that it is reached whatever becomes of them.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from statistics import fmean
+
+from clozelab.statistics import LEVEL, detectable, power, power_within
+from clozelab.studies.scores import is_loss, sampling_variance, unit
+from clozelab.studies.spec import Claim, StudySpec
+
+LOW = 0.5  # of the power: a plan warns below
+_SHARE = (
+    1.5  # degrees of freedom a seed, by simulation: noise is pooled in some studies, not in all
+)
+_AGREE = 0.5  # as in verdicts.py
+_USUAL = 60.0  # points: the score at which the evaluation set's error is taken
+
+
+@dataclass(frozen=True)
+class ClaimPower:
+    """What a claim's seeds are enough for."""
+
+    claim: Claim
+    unit: str
+    seeds: int
+    effect: float | None  # the paper's advantage
+    at_effect: float | None  # the power there
+    at_half: float | None  # and at half of it
+    detectable: float | None  # with a power of 80 %; None: no noise is known
+    unknown: tuple[str, ...] = ()  # measures whose noise is not known
+
+
+@cache
+def known_noise() -> dict[str, float]:
+    """The standard deviation over seeds of each measure that has been recorded."""
+    text = (resources.files("clozelab") / "studies" / "noise.toml").read_text("utf-8")
+    return {name: float(value) for name, value in tomllib.loads(text)["noise"].items()}
+
+
+def claim_powers(
+    study: StudySpec,
+    *,
+    noise: Mapping[str, float] | None = None,
+    sizes: Mapping[str, float] | None = None,
+) -> list[ClaimPower]:
+    """The power of every claim; of several units, that of the one that is harder to show."""
+    noise = {**known_noise(), **study.noise} if noise is None else noise
+    return [_power(study, claim, noise, sizes or {}) for claim in study.claims]
+
+
+def claim_power(
+    study: StudySpec,
+    number: int,
+    *,
+    effect: float,
+    noise: Mapping[str, float],
+    sizes: Mapping[str, float],
+) -> float:
+    """The power of a claim at a true advantage."""
+    claim = study.claims[number]
+    error, freedom = _error(study, claim, claim.on, noise, sizes)
+    return _at(study, claim, effect, error, freedom)
+
+
+def _power(
+    study: StudySpec, claim: Claim, noise: Mapping[str, float], sizes: Mapping[str, float]
+) -> ClaimPower:
+    units = dict.fromkeys(unit(name) for name in claim.on)
+    found = []
+    for kind in units:
+        on = [name for name in claim.on if unit(name) == kind]
+        effect = paper_effect(study, claim, on)
+        unknown = tuple(name for name in on if name not in noise)
+        seeds = claim.seeds or study.seeds
+        if unknown or seeds < 2:
+            found.append(ClaimPower(claim, kind, seeds, effect, None, None, None, unknown))
+            continue
+        error, freedom = _error(study, claim, on, noise, sizes)
+        full, half = (
+            None if effect is None else _at(study, claim, effect * share, error, freedom)
+            for share in (1.0, 0.5)
+        )
+        least = detectable(error, freedom, alpha=_alpha(study, claim)) - claim.margin
+        found.append(ClaimPower(claim, kind, seeds, effect, full, half, least))
+    return min(found, key=lambda one: (one.detectable is not None, one.at_effect or 0.0))
+
+
+def paper_effect(study: StudySpec, claim: Claim, on: Sequence[str]) -> float | None:
+    """The paper's advantage: as the claim says, or by the numbers of its variants."""
+    if claim.effect is not None:
+        return claim.effect
+    better = study.variant(claim.better).paper
+    than = study.variant(claim.than).paper if claim.than else {}
+    gaps = [
+        (-1 if is_loss(name) else 1)
+        * (better[name] - (than[name] * claim.ratio if claim.than else claim.level or 0.0))
+        for name in on
+        if name in better and (name in than or not claim.than)
+    ]
+    return fmean(gaps) if gaps else None
+
+
+def _error(
+    study: StudySpec,
+    claim: Claim,
+    on: Sequence[str],
+    noise: Mapping[str, float],
+    sizes: Mapping[str, float],
+) -> tuple[float, float]:
+    """The standard error of the advantage on a mean of measures, and its degrees of freedom."""
+    seeds, sides = claim.seeds or study.seeds, 2 if claim.than else 1
+    kept = sides * (1 - _AGREE if sides == 2 and unit(on[0]) == "points" else 1.0)
+    seed = sides * sum(noise[name] ** 2 for name in on) / len(on) ** 2 / seeds
+    items = sum(kept * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
+    freedom = _SHARE * (seeds - 1)
+    if seed:
+        freedom *= ((seed + items) / seed) ** 2
+    return math.sqrt(seed + items), min(freedom, 1e6)
+
+
+def _alpha(study: StudySpec, claim: Claim) -> float:
+    """The level of a claim's test, if no other claim of its family holds."""
+    return (1 - LEVEL) / sum(one.exploratory == claim.exploratory for one in study.claims)
+
+
+def _at(study: StudySpec, claim: Claim, effect: float, error: float, freedom: float) -> float:
+    alpha = _alpha(study, claim)
+    if claim.kind == "equal":
+        assert claim.delta is not None
+        return power_within(effect, claim.delta, error, freedom, alpha=alpha)
+    return power(effect + claim.margin, error, freedom, alpha=alpha)
