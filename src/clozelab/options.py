@@ -50,6 +50,12 @@ class Option:
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
+    def flags(self) -> list[str]:
+        """The option, and what switches it off where it is on or unsaid."""
+        off = [f"--no-{self.flag[2:]}"] if self.kind is bool and self.default is not False else []
+        return [self.flag, *off]
+
+    @property
     def kind(self) -> Any:
         """Its type when there is a value, without what the type says beside."""
         bare = _without_none(self.type)

@@ -129,6 +129,11 @@ def require(modules: Any, place: str) -> None:
                 )
 
 
+def environment() -> dict[str, str]:
+    """What a process that does not inherit this one's environment needs to have the same parts."""
+    return {IMPORTS: os.environ[IMPORTS]} if os.environ.get(IMPORTS) else {}
+
+
 def modules(parts: Iterable[tuple[str, str]]) -> list[str]:
     """The modules that parts, as (slot, name), come from; clozelab's own need none."""
     homes = {_outside[slot][name][1] for slot, name in parts if name in _outside[slot]}

@@ -146,20 +146,3 @@ def test_the_public_functions_need_no_torch_to_be_looked_at() -> None:
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
-
-
-def test_a_shell_completes_commands_and_options() -> None:
-    words = [sys.executable, "-m", "clozelab", "completion", "bash"]
-    script = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    for typed, completed in {
-        "clozelab pretr": "pretrain",
-        "clozelab corpus bu": "build",
-        "clozelab corpus build --voc": "--vocabulary",
-        "clozelab pretrain bert --micro": "--micro-batch",
-    }.items():
-        at = len(typed.split()) - 1
-        asked = f"COMP_WORDS=({typed}); COMP_CWORD={at}; _clozelab; echo ${{COMPREPLY[@]}}"
-        done = subprocess.run(
-            ["bash", "-c", script.stdout + asked], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == [completed]

@@ -6,11 +6,14 @@ import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.learning import MACHINE
 from support.studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 
+from clozelab import registry
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run
 from clozelab.studies import cluster
@@ -24,6 +27,26 @@ def test_without_ray_it_is_said_how_to_have_it(monkeypatch: pytest.MonkeyPatch) 
         cluster.jobs("local", str, share=1, device="cpu"),
     ):
         pass
+
+
+def test_the_workers_of_a_cluster_get_the_modules_of_parts_from_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[dict[str, Any]] = []
+    ray = SimpleNamespace(
+        init=lambda **options: started.append(options),
+        cluster_resources=dict,
+        remote=lambda **needs: lambda work: work,
+        shutdown=lambda: None,
+    )
+    monkeypatch.setattr(cluster, "known", lambda address: ray)
+    monkeypatch.delenv(registry.IMPORTS, raising=False)
+    for expected in ({}, {registry.IMPORTS: "my.parts,other"}):
+        for name, value in expected.items():
+            monkeypatch.setenv(name, value)
+        with cluster.jobs("local", str, share=1, device="cpu"):
+            pass
+        assert started[-1]["runtime_env"] == {"env_vars": expected}
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")

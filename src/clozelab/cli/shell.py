@@ -1,24 +1,40 @@
-"""Completion: a script that tells a shell the commands and their options."""
+"""Completion: a script that tells a shell the commands, their options, and the words of each."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
 
-from clozelab.options import command, options
+from clozelab.options import command, options, summary
 
+if TYPE_CHECKING:
+    from clozelab.cli.commands import Command
+
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+autoload -U +X bashcompinit && bashcompinit
+"""
 _BASH = """\
 _clozelab() {{
-    local word=${{COMP_WORDS[COMP_CWORD]}} command=${{COMP_WORDS[1]}}
+    local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+    local command=${{COMP_WORDS[1]}} words
     [ "$command" = corpus ] && [ "$COMP_CWORD" -gt 2 ] && command="corpus ${{COMP_WORDS[2]}}"
-    local words
+    [ "$COMP_CWORD" -eq 1 ] && command=
     case "$command" in
 {cases}
-        *) words="{commands}" ;;
     esac
-    if [ "$COMP_CWORD" -eq 1 ]; then words="{commands}"; fi
+    case "$command $before" in
+{choices}
+    esac
     COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _clozelab clozelab
+"""
+_FISH = """\
+function __clozelab_command
+    set -l words (commandline -opc)
+    test "$words[2]" = corpus -a -n "$words[3]"; and echo "corpus $words[3]"; or echo "$words[2]"
+end
 """
 
 
@@ -34,28 +50,57 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
     """
     from clozelab.cli.commands import COMMANDS
 
-    words = {
-        name: [each.flag for each in options(one.call) if not each.positional and each.typed]
-        for name, one in COMMANDS.items()
-    }
-    words["corpus"] = [name.split()[1] for name in words if name.startswith("corpus ")]
-    print(_fish(words) if shell == "fish" else _bash(words, zsh=shell == "zsh"), end="")
+    script = _fish(COMMANDS) if shell == "fish" else _bash(COMMANDS)
+    print(_ZSH + script if shell == "zsh" else script, end="")
 
 
-def _bash(words: dict[str, list[str]], *, zsh: bool) -> str:
-    cases = [f'        "{name}") words="{" ".join(more)}" ;;' for name, more in words.items()]
-    commands = " ".join(name for name in words if " " not in name)
-    head = "autoload -U +X bashcompinit && bashcompinit\n" if zsh else ""
-    return head + _BASH.format(cases="\n".join(cases), commands=commands)
+def _bash(commands: Mapping[str, Command]) -> str:
+    words, values = _commands(commands), dict[str, Iterable[str]]()
+    for name, one in commands.items():
+        typed = [each for each in options(one.call) if each.typed]
+        words[name] = [flag for each in typed if not each.positional for flag in each.flags]
+        for each in typed:  # the words of an option follow it, those of an argument the command
+            if each.choices:
+                values[f"{name} {name if each.positional else each.flag}"] = each.choices
+    cases, choices = (
+        "\n".join(f'        "{case}") words="{" ".join(each)}" ;;' for case, each in table.items())
+        for table in (words, values)
+    )
+    return _BASH.format(cases=cases, choices=choices)
 
 
-def _fish(words: dict[str, list[str]]) -> str:
-    lines = []
-    for name, more in words.items():
-        last = name.split()[-1]
-        if " " not in name:
-            lines.append(f"complete -c clozelab -n __fish_use_subcommand -a {name}")
-        for word in more:
-            what = f"-l {word[2:]}" if word.startswith("--") else f"-a {word}"
-            lines.append(f'complete -c clozelab -n "__fish_seen_subcommand_from {last}" {what}')
-    return "\n".join(lines) + "\n"
+def _fish(commands: Mapping[str, Command]) -> str:
+    lines = [_FISH]
+
+    def add(name: str, what: str, meaning: str = "") -> None:
+        said = meaning.partition("\n")[0].replace("\\", "").replace("'", "\\'")
+        lines.append(
+            f"complete -c clozelab -n 'string match -q -- \"{name}\" (__clozelab_command)'"
+            f" {what} -d '{said}'\n"
+        )
+
+    for group, names in _commands(commands).items():
+        for name in names:
+            full = f"{group} {name}".strip()
+            add(group, f"-f -a {name}", summary(commands[full].call) if full in commands else "")
+    for name, one in commands.items():
+        for each in options(one.call):
+            values = f"-f -a '{' '.join(each.choices or ())}'"
+            if each.typed and not each.positional:
+                value = "" if each.kind is bool else f"-r {values}" if each.choices else "-r"
+                for flag in each.flags:
+                    add(name, f"-l {flag[2:]} {value}", each.help)
+            elif each.choices:
+                add(name, values)
+    return "".join(lines)
+
+
+def _commands(commands: Mapping[str, Command]) -> dict[str, list[str]]:
+    """The words that may come first, and those that come after the first of two."""
+    groups: dict[str, list[str]] = {"": []}
+    for name in commands:
+        group, _, last = name.rpartition(" ")
+        if group and group not in groups:
+            groups[""].append(group)
+        groups.setdefault(group, []).append(last)
+    return groups

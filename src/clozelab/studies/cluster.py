@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
+from clozelab import registry
 from clozelab.errors import UserError
 
 LOCAL = "local"
@@ -22,7 +23,12 @@ def jobs(
     """A function that runs jobs on the cluster; `share` of them share a GPU."""
     ray = known(address)
     try:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            include_dashboard=False,
+            runtime_env={"env_vars": registry.environment()},  # for parts from outside
+        )
     except (ConnectionError, RuntimeError, TimeoutError) as error:
         raise UserError(f"--on {address}: cannot be reached ({error}); check the address") from None
     try:
