@@ -31,7 +31,7 @@ HERE = World(0, 1, torch.device("cpu"))
 MACHINE = Machine(device="cpu", workers=0)
 QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
-_STORES = {
+STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
     **dict.fromkeys(("distilbert", "spanbert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
@@ -92,7 +92,7 @@ def shrunk(name: str, *overrides: str, steps: int = 4, sequences: int = 4) -> Re
 def task(name: str, *overrides: str, seed: int = 0, **shape: int) -> PretrainJob:
     """A run of a shrunk recipe on its store; DistilBERT's under a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
-    data = [store(_STORES[name])]
+    data = [store(STORES[name])]
     if name == "distilbert":
         return starting.taught(recipe, teacher(), data=data, seed=seed, sized=True)
     return starting.fresh(recipe, data=data, seed=seed)

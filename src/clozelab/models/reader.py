@@ -62,6 +62,7 @@ class TaskReader:
     recipe: Recipe
     tokenizer: Tokenizer
     length: int  # the most tokens a block may have
+    spelling: Spelling | None = None  # of a corpus, where words are to have their numbers in it
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -199,8 +200,10 @@ class TaskReader:
 
     @cached_property
     def _spelling(self) -> Spelling:
-        """What the ids spell; the numbers of words are for pretraining alone."""
-        return Spelling(*letters(self.tokenizer), np.zeros(0, np.uint64), np.zeros(0, np.int32))
+        """What the ids spell; without a corpus no word has a number."""
+        return self.spelling or Spelling(
+            *letters(self.tokenizer), np.zeros(0, np.uint64), np.zeros(0, np.int32)
+        )
 
     def _spell(self, ids: Ids, begins: Bools, *, starts: Ints, fixed: bool) -> dict[str, Array]:
         """Tokens as words by their characters."""

@@ -1,0 +1,379 @@
+"""How likely texts are to a model, token by token.
+
+What is computed depends on the language model whose head the model has:
+
+- masked: the pseudo-log-likelihood (arXiv:1910.14659). Each token is hidden in its own copy of the
+  text and predicted from all the others (`original`). `within_word_l2r` (arXiv:2305.10588) hides
+  the pieces to its right in the same word as well, so that the end of a word does not give away
+  its beginning.
+- causal: log p(token | tokens before it). The text follows the mark that separates documents.
+- permutation: the exact likelihood in the natural order of factorisation. The query stream predicts
+  each token from the tokens before it and from the marks behind the text.
+- two directions: the mean of the exact log-likelihoods from the left and from the right, of words.
+
+Rows of one length are computed together, so there is no padding, and only the positions that are
+predicted meet the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clozelab.contracts import Array, Bools, Encoded, Input, Ints, Pieces, Spelling
+from clozelab.errors import UserError
+from clozelab.models.load import Loaded, pretrained
+from clozelab.models.reader import TaskReader
+from clozelab.models.texts import limit
+from clozelab.objectives import PARTS, language_models
+from clozelab.runs.events import drained
+from clozelab.training.world import join
+
+Method = Literal["original", "within_word_l2r"]
+Precision = Literal["fp32", "tf32", "bf16"]
+Nats = NDArray[np.float64]
+
+_CPU_TOKENS, _GPU_TOKENS = 8192, 131_072  # computed at a time
+_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 29}  # values that exist at a time
+_OTHER, _TARGET = 1, 2  # of Input.kinds
+
+
+@dataclass(frozen=True)
+class Likelihoods:
+    """The log-likelihood of every token of some texts, packed; to ELMo tokens are words."""
+
+    nats: Nats  # [N] NaN for a first token that nothing stands before
+    pieces: Pieces
+    method: str  # what was computed
+
+    def __len__(self) -> int:
+        return len(self.pieces.starts) - 1
+
+    @cached_property
+    def sums(self) -> Nats:
+        """[T] the log-likelihood of each text, added up in the same order wherever it stands."""
+        return np.asarray(np.add.reduceat(np.nan_to_num(self.nats), self.pieces.starts[:-1]))
+
+
+class Rectangle(NamedTuple):
+    """Texts of the same length."""
+
+    columns: dict[str, Array]  # [S, n, …]
+    words: Ints  # [S, n]
+    first: Ints  # [S] where each begins among all tokens
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def length(self) -> int:
+        """The tokens of each."""
+        return int(self.words.shape[1])
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A model with its head and the marks that stand around a text."""
+
+    loaded: Loaded
+    kind: str  # of language model: masked, causal, permutation, two_directions
+    method: str
+    reader: TaskReader
+
+    @property
+    def head(self) -> Any:
+        """The head that predicts tokens, or words."""
+        model = pretrained(self.loaded)
+        (name, *_) = language_models(model.heads, self.kind) or ["bidirectional_lm"]
+        return model.heads[name]
+
+    @cached_property
+    def marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """The columns of what stands before a text, and of what stands behind it."""
+        nothing = self.reader.pieces([""]).part(slice(0, 0))
+        if self.kind != "causal":
+            row = self.reader.lay(nothing)
+            split = row.first.start
+            return (
+                {name: values[:split] for name, values in row.columns.items()},
+                {name: values[split:] for name, values in row.columns.items()},
+            )
+        roles = self.loaded.vocabulary.roles  # documents follow one another in training
+        start = [roles[role] for role in ("eod", "sep") if role in roles][:1]
+        empty: dict[str, Array] = {**nothing, "segments": np.zeros(0, np.int64)}
+        ids = np.array(start, dtype=np.int64)
+        return {"ids": ids, "segments": np.zeros(len(ids), np.int64)}, empty
+
+    @property
+    def before(self) -> int:
+        """How many marks stand before a text."""
+        return len(self.marks[0]["ids"])
+
+    def batch(self, columns: dict[str, Array]) -> Input:
+        """Rows [R, n, …] between their marks, as a batch without padding."""
+        rows, n = columns["ids"].shape
+        before, after = self.marks
+        columns = {"segments": np.zeros((rows, n), np.int64), **columns}
+        laid = {}
+        for name, values in columns.items():
+            around = (np.broadcast_to(m[name], (rows, *m[name].shape)) for m in (before, after))
+            left, right = around
+            laid[name] = self._tensor(np.concatenate([left, values, right], axis=1)).flatten(0, 1)
+        width = n + len(before["ids"]) + len(after["ids"])
+        positions = torch.arange(width, device=self.device)
+        return Input(
+            **laid,
+            places=positions.repeat(rows),
+            starts=torch.arange(0, (rows + 1) * width, width, device=self.device).int(),
+            longest=width,
+            dense=True,
+        )
+
+    def hidden(self, texts: Rectangle, copies: Ints) -> tuple[Encoded, Tensor, Ints]:
+        """Copies of texts, each with a token hidden: their states there, and what was hidden.
+
+        Copy i is of text i // n and hides its token i % n.
+        """
+        row, at = np.divmod(copies, texts.length)
+        hide = np.arange(texts.length) == at[:, None]
+        if self.method == "within_word_l2r":
+            word = texts.words[row]
+            hide = (word == word[np.arange(len(row)), at][:, None]) & (
+                np.arange(texts.length) >= at[:, None]
+            )
+        return self.masked(texts.columns["ids"][row], hide, at=at)
+
+    def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
+        """Rows [R, n] with tokens hidden: the states of one of them in each row, and its id."""
+        batch = self.batch({"ids": np.where(hide, self.loaded.vocabulary.role("mask"), ids)})
+        encoded = self.loaded.model.encode(batch)
+        cells = np.arange(len(ids)) * batch.longest + self.before + at
+        labels = ids[np.arange(len(ids)), at].astype(np.int64)
+        return encoded, encoded.states.index_select(0, self._tensor(cells)), labels
+
+    def nats(self, states: Tensor, labels: Array, table: Tensor | None) -> Nats:
+        """[K] log-likelihoods of labels, by a stretch of rows at a time."""
+        logits = self.head.logits if table is None else lambda x: self.head.logits(x, table)
+        size = max(1, _LOGITS[self.device.type] // self.vocabulary)
+        stretches = zip(
+            torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
+        )
+        found = [_log_softmax(logits(some), each) for some, each in stretches]
+        return torch.cat(found).double().cpu().numpy()
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """How many rows the head's softmax has."""
+        if self.kind == "two_directions":
+            return len(self.head.bias)
+        return self.loaded.recipe.tokenizer.vocabulary
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.loaded.model.parameters()).device
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(self.device)
+
+
+def scorer(
+    loaded: Loaded, method: Method | None = None, *, spelling: Spelling | None = None
+) -> Scorer:
+    """How a model is asked; refused where it has no head that predicts tokens.
+
+    `spelling` is that of the corpus whose words the softmax of ELMo counts.
+    """
+    model = pretrained(loaded)
+    names = language_models(model.heads, *_WAYS)
+    kind = str(PARTS[names[0]].language_model) if names else "two_directions"
+    if not names and "bidirectional_lm" not in model.heads:
+        raise UserError(
+            f"{loaded.place}: has no head that predicts tokens; pretrain it with one by --from"
+        )
+    if method is not None and kind != "masked":
+        raise UserError(
+            f"--method {method}: is for masked language models, and {loaded.place} is not one;"
+            " leave it out"
+        )
+    if kind == "two_directions" and spelling is None:
+        raise UserError(
+            f"{loaded.place}: predicts the words of the corpus it was trained on; name that by"
+            " --data CORPUS"
+        )
+    reader = TaskReader(loaded.recipe, loaded.tokenizer, loaded.recipe.blocks.length, spelling)
+    return Scorer(loaded, kind, (method or _DEFAULT) if kind == "masked" else kind, reader)
+
+
+def likelihoods(
+    loaded: Loaded,
+    texts: Sequence[str],
+    *,
+    method: Method | None = None,
+    spelling: Spelling | None = None,
+    places: Callable[[int], str] = lambda number: f"text {number + 1}",
+    device: str | None = None,
+    precision: Precision | None = None,
+) -> Likelihoods:
+    """The log-likelihood of every token of some texts; `places` names them in messages."""
+    asked = scorer(loaded, method, spelling=spelling)
+    pieces = read(asked, texts, places=places)
+    return drained(follow(asked, pieces, device=device, precision=precision))
+
+
+def read(asked: Scorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
+    """Texts as tokens; refused where one has none, only unknown ones, or too many."""
+    pieces = asked.reader.pieces(texts)
+    lengths, most = np.diff(pieces.starts), limit(asked.loaded)
+    for number in np.flatnonzero(lengths == 0)[:1]:
+        raise UserError(f"{places(number)}: has no token in it; give a text")
+    if most is not None:
+        for number in np.flatnonzero(lengths > most)[:1]:
+            raise UserError(
+                f"{places(number)}: has {lengths[number]:,} tokens, and {asked.loaded.place} reads"
+                f" {most:,} at a time; shorten it, or split it"
+            )
+    if asked.kind != "two_directions":
+        special = np.isin(pieces.columns["ids"], asked.loaded.vocabulary.special)
+        known = np.add.reduceat(~special, pieces.starts[:-1])
+        for number in np.flatnonzero(known == 0)[:1]:
+            raise UserError(
+                f"{places(number)}: has only characters that the tokenizer does not know; leave it"
+                " out"
+            )
+    if asked.kind == "causal" and not asked.before:
+        for number in np.flatnonzero(lengths == 1)[:1]:
+            raise UserError(
+                f"{places(number)}: is one token, and {asked.loaded.place} predicts tokens from"
+                " those before them; give a longer text"
+            )
+    return pieces
+
+
+@torch.inference_mode()
+def follow(
+    asked: Scorer,
+    pieces: Pieces,
+    *,
+    device: str | None = None,
+    precision: Precision | None = None,
+) -> Generator[tuple[int, int], None, Likelihoods]:
+    """As `likelihoods`, yielding how many tokens are computed out of how many."""
+    nats = np.full(int(pieces.starts[-1]), np.nan)
+    lengths = np.diff(pieces.starts)
+    marks = sum(len(part["ids"]) for part in asked.marks)
+    copies = lengths if asked.kind == "masked" else np.ones_like(lengths)
+    total, done = int((copies * (lengths + marks)).sum()), 0
+    way = _WAYS[asked.kind]
+    with join(device) as world, computing(asked, world.device, precision):
+        size = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
+        size //= 8 if asked.kind == "two_directions" else 1  # characters take more room
+        for length in np.unique(lengths)[::-1]:  # the longest first: what memory lacks shows early
+            texts = _rectangle(pieces, np.flatnonzero(lengths == length))
+            rows = np.arange(len(texts) * (length if asked.kind == "masked" else 1))
+            for some in np.split(rows, range(0, len(rows), max(1, size // (length + marks))))[1:]:
+                at, found = way(asked, texts, some)
+                nats[at] = found
+                done += len(some) * int(length + marks)
+                yield done, total
+    return Likelihoods(nats, pieces, asked.method)
+
+
+@contextmanager
+def computing(asked: Scorer, device: torch.device, precision: Precision | None) -> Iterator[None]:
+    """The model on the device, in a precision: that of tf32 where it is a GPU's own affair."""
+    model = pretrained(asked.loaded).to(device)
+    encoder: Any = model.encoder
+    precision = precision or ("tf32" if device.type == "cuda" else "fp32")
+    before = encoder.precision, torch.get_float32_matmul_precision()
+    encoder.precision = torch.bfloat16 if precision == "bf16" else None
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        encoder.precision, earlier = before
+        torch.set_float32_matmul_precision(earlier)
+
+
+def _hidden(asked: Scorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
+    """Each token in a copy of its text in which it is hidden."""
+    encoded, states, labels = asked.hidden(texts, copies)
+    row, at = np.divmod(copies, texts.length)
+    return texts.first[row] + at, asked.nats(states, labels, encoded.table)
+
+
+def _from_left(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Each token from those before it: the last one is predicted, never read."""
+    ids = texts.columns["ids"][rows]
+    encoded = asked.loaded.model.encode(asked.batch({"ids": ids[:, :-1]}))
+    labels = ids if asked.before else ids[:, 1:]
+    places = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
+    return places.reshape(-1), asked.nats(encoded.states, labels.reshape(-1), encoded.table)
+
+
+def _by_queries(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Each token by a query that sees the tokens before it and the marks behind the text."""
+    ids, n = texts.columns["ids"][rows], texts.length
+    batch = asked.batch({"ids": ids})
+    width = batch.longest
+    own = batch.places < n
+    # The encoder lets the second half of a block follow the first; taken back there, the marks
+    # come first in the order, and the tokens follow one another.
+    later = (batch.places >= (width + 1) // 2) * (width + 1)
+    encoded = asked.loaded.model.encode(
+        batch._replace(
+            order=torch.where(own, batch.places, -1) - later,
+            kinds=torch.where(own, _TARGET, _OTHER),
+            queries=batch.starts[:-1, None].long() + torch.arange(n, device=asked.device),
+        )
+    )
+    assert encoded.queries is not None
+    places = texts.first[rows, None] + np.arange(n)
+    return places.reshape(-1), asked.nats(encoded.queries, ids.reshape(-1), encoded.table)
+
+
+def _from_both_ends(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+    """Each word from those before it and from those behind it: the mean of the two."""
+    columns = {name: values[rows] for name, values in texts.columns.items()}
+    batch = asked.batch(columns)
+    states = asked.loaded.model.encode(batch).states.view(len(rows), batch.longest, -1)
+    left, right = states.chunk(2, dim=-1)
+    labels = columns["ids"].astype(np.int64).reshape(-1)
+    labels = np.where(labels < asked.vocabulary, labels, 0)  # others are unknown words
+    first = asked.before  # a mark at either end
+    ways = (left[:, first - 1 :][:, : texts.length], right[:, first + 1 :][:, : texts.length])
+    found = [asked.nats(some.flatten(0, 1), labels, None) for some in ways]
+    places = texts.first[rows, None] + np.arange(texts.length)
+    return places.reshape(-1), (found[0] + found[1]) / 2
+
+
+# What each kind of language model is asked; of several heads the first of these.
+_WAYS: dict[str, Callable[[Scorer, Rectangle, Ints], tuple[Ints, Nats]]] = {
+    "masked": _hidden,
+    "permutation": _by_queries,
+    "causal": _from_left,
+    "two_directions": _from_both_ends,
+}
+_DEFAULT: Method = "within_word_l2r"
+
+
+def _rectangle(pieces: Pieces, numbers: Ints) -> Rectangle:
+    """Texts of the same length, one below another."""
+    first = pieces.starts[numbers]
+    cells = first[:, None] + np.arange(pieces.starts[numbers[0] + 1] - first[0])
+    columns = {name: values[cells] for name, values in pieces.columns.items()}
+    return Rectangle(columns, pieces.words[cells], first)
+
+
+def _log_softmax(logits: Tensor, labels: Tensor) -> Tensor:
+    """[K] that of the labels."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)

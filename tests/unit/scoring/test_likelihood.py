@@ -1,0 +1,154 @@
+"""Likelihoods of texts, each compared with a plain loop over the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.scoring import TEXTS, corpus, model
+
+from clozelab.contracts import Ints
+from clozelab.models.load import Loaded
+from clozelab.models.texts import around, packed
+from clozelab.scoring import likelihood
+from clozelab.scoring.likelihood import Likelihoods, likelihoods
+
+torch.set_num_threads(1)
+HERE = torch.device("cpu")
+
+
+def of_text(found: Likelihoods, number: int) -> list[float]:
+    return found.nats[found.pieces.text(number)].tolist()
+
+
+def ids_of(found: Likelihoods, number: int) -> Ints:
+    return np.asarray(found.pieces.columns["ids"][found.pieces.text(number)])
+
+
+@torch.no_grad()
+def hidden_one_by_one(loaded: Loaded, ids: Ints, hides: Callable[[int], Sequence[int]]) -> Any:
+    """The pseudo-log-likelihood by its definition: a pass for every token."""
+    nats, head = [], loaded.model.heads["masked_lm"]
+    for at, number in enumerate(ids.tolist()):
+        seen = ids.copy()
+        for hidden in hides(at):
+            seen[hidden] = loaded.vocabulary.role("mask")
+        text = around(loaded, seen)
+        encoded = loaded.model.encode(packed([text], HERE))
+        logits = head.logits(encoded.states[text.own.start + at][None], encoded.table)[0]
+        nats.append(float(torch.log_softmax(logits, 0)[number]))
+    return nats
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+def test_each_token_is_hidden_alone(name: str) -> None:
+    loaded = model(name)
+    found = likelihoods(loaded, TEXTS, method="original", device="cpu")
+    for number in range(len(TEXTS)):
+        looped = hidden_one_by_one(loaded, ids_of(found, number), lambda at: [at])
+        assert of_text(found, number) == pytest.approx(looped, abs=1e-9)
+        assert found.sums[number] == pytest.approx(sum(looped), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_the_rest_of_a_word_is_hidden_with_its_pieces(name: str) -> None:
+    loaded = model(name)
+    found = likelihoods(loaded, TEXTS, device="cpu")
+    assert found.method == "within_word_l2r"
+    split = 0
+    for number in range(len(TEXTS)):
+        words = found.pieces.words[found.pieces.text(number)].tolist()
+        split += len(words) - len(set(words))
+
+        def rest(at: int, words: list[int] = words) -> list[int]:
+            return [j for j in range(at, len(words)) if words[j] == words[at]]
+
+        looped = hidden_one_by_one(loaded, ids_of(found, number), rest)
+        assert of_text(found, number) == pytest.approx(looped, abs=1e-9)
+    assert split > 5  # or the two methods would be one
+    alone = likelihoods(loaded, TEXTS, method="original", device="cpu")
+    assert not np.allclose(alone.sums, found.sums)
+
+
+@torch.no_grad()
+def test_a_causal_model_has_the_sum_of_its_log_softmax() -> None:
+    loaded = model("gpt")
+    found = likelihoods(loaded, TEXTS, device="cpu")
+    start = loaded.vocabulary.role("eod")
+    for number in range(len(TEXTS)):
+        ids = ids_of(found, number)
+        read = packed([around(loaded, np.concatenate([[start], ids]))], HERE)
+        encoded = loaded.model.encode(read)
+        logits = loaded.model.heads["causal_lm"].logits(encoded.states, encoded.table)
+        nats = torch.log_softmax(logits[:-1], 1)[torch.arange(len(ids)), torch.from_numpy(ids)]
+        assert of_text(found, number) == pytest.approx(nats.tolist(), abs=1e-9)
+
+
+@torch.no_grad()
+def test_elmo_reads_from_both_ends() -> None:
+    """What stands before a word is encoded alone, and so is what stands behind it."""
+    loaded, spelling = model("elmo"), corpus("elmo").spelling
+    found = likelihoods(loaded, TEXTS, spelling=spelling, device="cpu")
+    assert found.method == "two_directions"
+    asked = likelihood.scorer(loaded, spelling=spelling)
+    head = loaded.model.heads["bidirectional_lm"]
+    for number in range(len(TEXTS)):
+        row = asked.reader.lay(found.pieces.part(found.pieces.text(number)))
+        numbers = row.columns["ids"]
+        nats = []
+        for at in range(row.first.start, row.first.stop):
+            before = {name: values[:at] for name, values in row.columns.items()}
+            behind = {name: values[at + 1 :] for name, values in row.columns.items()}
+            left = loaded.model.encode(alone(before)).states[-1].chunk(2)[0]
+            right = loaded.model.encode(alone(behind)).states[0].chunk(2)[1]
+            both = [
+                torch.log_softmax(head.logits(x[None])[0], 0)[numbers[at]] for x in (left, right)
+            ]
+            nats.append(float(sum(both)) / 2)
+        assert of_text(found, number) == pytest.approx(nats, abs=1e-9)
+    assert (found.pieces.columns["ids"] > 2).sum() > 10  # words that the corpus has
+
+
+def alone(columns: dict[str, Any]) -> Any:
+    from clozelab.models.texts import Text
+
+    size = len(columns["ids"])
+    text = Text(columns, slice(0, size), None, np.ones(size, bool), np.zeros((size, 2), np.int64))
+    return packed([text], HERE)
+
+
+def test_xlnet_predicts_in_the_natural_order() -> None:
+    """A token's likelihood hangs on nothing behind it but the length and the marks."""
+    loaded = model("xlnet")
+    found = likelihoods(loaded, TEXTS, device="cpu")
+    assert found.method == "permutation"
+    asked = likelihood.scorer(loaded)
+    ids = ids_of(found, 1)
+    for at in (0, 3, len(ids) - 1):
+        changed = ids.copy()
+        changed[at:] = np.roll(ids, 1)[at:]
+        changed[at] = ids[at]
+        pieces = found.pieces._replace(
+            columns={"ids": changed}, starts=np.array([0, len(ids)]), words=np.arange(len(ids))
+        )
+        (_, again) = pieces, likelihood.drained(likelihood.follow(asked, pieces, device="cpu"))
+        assert again.nats[: at + 1] == pytest.approx(of_text(found, 1)[: at + 1], abs=1e-9)
+        if at < len(ids) - 2:
+            assert not np.allclose(again.nats[at + 1 :], of_text(found, 1)[at + 1 :])
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt", "xlnet", "elmo"])
+def test_texts_do_not_depend_on_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alone, among others, and in small batches."""
+    loaded = model(name)
+    spelling = corpus(name).spelling if name == "elmo" else None
+    together = likelihoods(loaded, TEXTS * 2, spelling=spelling, device="cpu")
+    monkeypatch.setattr(likelihood, "_CPU_TOKENS", 40)
+    monkeypatch.setitem(likelihood._LOGITS, "cpu", 1)
+    for number, text in enumerate(TEXTS):
+        (alone,) = likelihoods(loaded, [text], spelling=spelling, device="cpu").sums
+        assert alone == pytest.approx(together.sums[number], abs=1e-9)
+        assert alone == pytest.approx(together.sums[number + len(TEXTS)], abs=1e-9)
