@@ -9,7 +9,7 @@ from support.learning import STORES, shrunk, store
 from support.peers import shaken
 
 from clozelab.models.build import build
-from clozelab.models.load import Loaded
+from clozelab.models.model import Model
 from clozelab.text.store import Corpus
 from clozelab.text.vocabulary import describe
 
@@ -28,7 +28,7 @@ def corpus(recipe: str) -> Corpus:
 
 
 @cache
-def model(name: str, *overrides: str, double: bool = True) -> Loaded:
+def model(name: str, *overrides: str, double: bool = True) -> Model:
     """A model of a shrunk recipe with random weights."""
     data = corpus(name)
     size = describe(data.tokenizer).size
@@ -36,4 +36,4 @@ def model(name: str, *overrides: str, double: bool = True) -> Loaded:
     words = 3 + len(data.spelling.words)
     recipe = replace(recipe, objectives=tuple(p.with_words(words) for p in recipe.objectives))
     module = shaken(build(recipe, size, seed=0))
-    return Loaded(f"a small {name}", recipe, data.tokenizer, module if double else module.float())
+    return Model(f"a small {name}", recipe, data.tokenizer, module if double else module.float())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
@@ -51,11 +52,24 @@ class Attention(nn.Module):
         self.norm = Norm(shape.width, eps=shape.epsilon)
         self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, at: Tensor | None = None) -> Tensor:
         """The attended sum; norm, residual and dropout are the caller's."""
+        if at is not None:
+            return self._at(x, layout, at)
         q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
         rate = self.rate if self.training else 0.0
         out: Tensor = self.output(attend(q, k, v, layout, dropout=rate, causal=self.causal))
+        return out
+
+    def _at(self, x: Tensor, layout: Layout, at: Tensor) -> Tensor:
+        """[B, W] the attended sums of one token of each full block: only keys are for all."""
+        width, (weight, bias) = x.shape[1], (p.to(x.dtype) for p in self.qkv.parameters())
+        query = functional.linear(x.index_select(0, at), weight[:width], bias[:width])
+        both = functional.linear(x, weight[width:], bias[width:])
+        both = both.view(len(at), layout.longest, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query = query.view(len(at), self.heads, 1, -1)
+        attended = functional.scaled_dot_product_attention(query, both[0], both[1])
+        out: Tensor = self.output(attended.reshape(len(at), width))
         return out
 
 
@@ -94,6 +108,18 @@ class Stack(nn.Module):
         states = through(self, x, layout, keep=keep)
         return Encoded(states[-1], table, (x, *states) if keep else ())
 
+    def states_at(self, batch: Input, at: Tensor) -> Encoded:
+        """As `forward`, but the last layer is computed only where a token is asked for.
+
+        Blocks are full, and `at` [B] has one packed position of each; the states are [B, W].
+        """
+        assert batch.dense
+        assert not self.shape.causal
+        table = self.embeddings.words.weight
+        dtype = self.precision or table.dtype
+        x: Tensor = self.embeddings(batch, dtype)
+        return Encoded(_layers(self, x, lay_out(batch, dtype), keep=False, at=at)[-1], table)
+
     def halves(self, number: int) -> tuple[Attention, FeedForward]:
         """The two halves of a layer, which others may share."""
         attention = self.attention[number * len(self.attention) // self.shape.layers]
@@ -103,15 +129,18 @@ class Stack(nn.Module):
         return attention, ffn
 
 
-def _layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
-    """What the last layer puts out; with `keep` what each does."""
+def _layers(
+    stack: Stack, x: Tensor, layout: Layout, *, keep: bool, at: Tensor | None = None
+) -> list[Tensor]:
+    """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
     states: list[Tensor] = []
     for number in range(stack.shape.layers):
         attention, ffn = stack.halves(number)
         if stack.recompute and stack.training:
             x = checkpoint(_layer, stack, attention, ffn, x, layout, use_reentrant=False)
         else:
-            x = _layer(stack, attention, ffn, x, layout)
+            last = number == stack.shape.layers - 1
+            x = _layer(stack, attention, ffn, x, layout, at if last else None)
         if keep:
             states.append(x)
     if stack.norm is not None:
@@ -120,12 +149,18 @@ def _layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tens
 
 
 def _layer(
-    stack: Stack, attention: Attention, ffn: FeedForward, x: Tensor, layout: Layout
+    stack: Stack,
+    attention: Attention,
+    ffn: FeedForward,
+    x: Tensor,
+    layout: Layout,
+    at: Tensor | None = None,
 ) -> Tensor:
     """One layer: normalised after each half's sum (BERT), or before each half."""
     rate, training = stack.shape.dropout, stack.training
+    attended = attention(x if stack.norm is None else attention.norm(x), layout, at)
+    x = (x if at is None else x.index_select(0, at)) + drop(attended, rate, training)
     if stack.norm is None:
-        x = attention.norm(x + drop(attention(x, layout), rate, training))
+        x = attention.norm(x)
         return ffn.norm(x + drop(ffn(x), rate, training))  # type: ignore[no-any-return]
-    x = x + drop(attention(attention.norm(x), layout), rate, training)
     return x + drop(ffn(ffn.norm(x)), rate, training)

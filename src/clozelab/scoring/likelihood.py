@@ -27,12 +27,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from clozelab.contracts import Array, Bools, Encoded, Input, Ints, Pieces, Spelling
 from clozelab.errors import UserError
-from clozelab.models.load import Loaded, pretrained
+from clozelab.models.load import pretrained
+from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
-from clozelab.models.texts import limit
 from clozelab.objectives import PARTS, language_models
 from clozelab.runs.events import drained
 from clozelab.training.world import join
@@ -80,10 +81,10 @@ class Rectangle(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scorer:
+class TextScorer:
     """A model with its head and the marks that stand around a text."""
 
-    loaded: Loaded
+    model: Model
     kind: str  # of language model: masked, causal, permutation, two_directions
     method: str
     reader: TaskReader
@@ -91,9 +92,9 @@ class Scorer:
     @property
     def head(self) -> Any:
         """The head that predicts tokens, or words."""
-        model = pretrained(self.loaded)
-        (name, *_) = language_models(model.heads, self.kind) or ["bidirectional_lm"]
-        return model.heads[name]
+        heads = pretrained(self.model).heads
+        (name, *_) = language_models(heads, self.kind) or ["bidirectional_lm"]
+        return heads[name]
 
     @cached_property
     def marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -106,7 +107,7 @@ class Scorer:
                 {name: values[:split] for name, values in row.columns.items()},
                 {name: values[split:] for name, values in row.columns.items()},
             )
-        roles = self.loaded.vocabulary.roles  # documents follow one another in training
+        roles = self.model.vocabulary.roles  # documents follow one another in training
         start = [roles[role] for role in ("eod", "sep") if role in roles][:1]
         empty: dict[str, Array] = {**nothing, "segments": np.zeros(0, np.int64)}
         ids = np.array(start, dtype=np.int64)
@@ -128,11 +129,11 @@ class Scorer:
             left, right = around
             laid[name] = self._tensor(np.concatenate([left, values, right], axis=1)).flatten(0, 1)
         width = n + len(before["ids"]) + len(after["ids"])
-        positions = torch.arange(width, device=self.device)
+        positions = torch.arange(width, device=self.model.device)
         return Input(
             **laid,
             places=positions.repeat(rows),
-            starts=torch.arange(0, (rows + 1) * width, width, device=self.device).int(),
+            starts=torch.arange(0, (rows + 1) * width, width, device=self.model.device).int(),
             longest=width,
             dense=True,
         )
@@ -153,16 +154,20 @@ class Scorer:
 
     def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
         """Rows [R, n] with tokens hidden: the states of one of them in each row, and its id."""
-        batch = self.batch({"ids": np.where(hide, self.loaded.vocabulary.role("mask"), ids)})
-        encoded = self.loaded.model.encode(batch)
-        cells = np.arange(len(ids)) * batch.longest + self.before + at
+        batch = self.batch({"ids": np.where(hide, self.model.vocabulary.role("mask"), ids)})
+        cells = self._tensor(np.arange(len(ids)) * batch.longest + self.before + at)
         labels = ids[np.arange(len(ids)), at].astype(np.int64)
-        return encoded, encoded.states.index_select(0, self._tensor(cells)), labels
+        encoder: Any = self.model.module.encoder
+        if hasattr(encoder, "states_at"):  # the last layer is for these tokens alone
+            encoded: Encoded = encoder.states_at(batch, cells)
+            return encoded, encoded.states, labels
+        encoded = self.model.module.encode(batch)
+        return encoded, encoded.states.index_select(0, cells), labels
 
     def nats(self, states: Tensor, labels: Array, table: Tensor | None) -> Nats:
         """[K] log-likelihoods of labels, by a stretch of rows at a time."""
         logits = self.head.logits if table is None else lambda x: self.head.logits(x, table)
-        size = max(1, _LOGITS[self.device.type] // self.vocabulary)
+        size = max(1, _LOGITS[self.model.device.type] // self.vocabulary)
         stretches = zip(
             torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
         )
@@ -174,47 +179,42 @@ class Scorer:
         """How many rows the head's softmax has."""
         if self.kind == "two_directions":
             return len(self.head.bias)
-        return self.loaded.recipe.tokenizer.vocabulary
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.loaded.model.parameters()).device
+        return self.model.recipe.tokenizer.vocabulary
 
     def _tensor(self, values: Array) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.device)
+        return torch.from_numpy(values.astype(np.int64)).to(self.model.device)
 
 
 def scorer(
-    loaded: Loaded, method: Method | None = None, *, spelling: Spelling | None = None
-) -> Scorer:
+    model: Model, method: Method | None = None, *, spelling: Spelling | None = None
+) -> TextScorer:
     """How a model is asked; refused where it has no head that predicts tokens.
 
     `spelling` is that of the corpus whose words the softmax of ELMo counts.
     """
-    model = pretrained(loaded)
-    names = language_models(model.heads, *_WAYS)
+    heads = pretrained(model).heads
+    names = language_models(heads, *_WAYS)
     kind = str(PARTS[names[0]].language_model) if names else "two_directions"
-    if not names and "bidirectional_lm" not in model.heads:
+    if not names and "bidirectional_lm" not in heads:
         raise UserError(
-            f"{loaded.place}: has no head that predicts tokens; pretrain it with one by --from"
+            f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
         )
     if method is not None and kind != "masked":
         raise UserError(
-            f"--method {method}: is for masked language models, and {loaded.place} is not one;"
+            f"--method {method}: is for masked language models, and {model.place} is not one;"
             " leave it out"
         )
     if kind == "two_directions" and spelling is None:
         raise UserError(
-            f"{loaded.place}: predicts the words of the corpus it was trained on; name that by"
+            f"{model.place}: predicts the words of the corpus it was trained on; name that by"
             " --data CORPUS"
         )
-    reader = TaskReader(loaded.recipe, loaded.tokenizer, loaded.recipe.blocks.length, spelling)
-    return Scorer(loaded, kind, (method or _DEFAULT) if kind == "masked" else kind, reader)
+    reader = TaskReader(model.recipe, model.tokenizer, model.recipe.blocks.length, spelling)
+    return TextScorer(model, kind, (method or _DEFAULT) if kind == "masked" else kind, reader)
 
 
 def likelihoods(
-    loaded: Loaded,
+    model: Model,
     texts: Sequence[str],
     *,
     method: Method | None = None,
@@ -224,25 +224,25 @@ def likelihoods(
     precision: Precision | None = None,
 ) -> Likelihoods:
     """The log-likelihood of every token of some texts; `places` names them in messages."""
-    asked = scorer(loaded, method, spelling=spelling)
+    asked = scorer(model, method, spelling=spelling)
     pieces = read(asked, texts, places=places)
     return drained(follow(asked, pieces, device=device, precision=precision))
 
 
-def read(asked: Scorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
+def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
     """Texts as tokens; refused where one has none, only unknown ones, or too many."""
     pieces = asked.reader.pieces(texts)
-    lengths, most = np.diff(pieces.starts), limit(asked.loaded)
+    lengths, most = np.diff(pieces.starts), asked.reader.limit
     for number in np.flatnonzero(lengths == 0)[:1]:
         raise UserError(f"{places(number)}: has no token in it; give a text")
     if most is not None:
         for number in np.flatnonzero(lengths > most)[:1]:
             raise UserError(
-                f"{places(number)}: has {lengths[number]:,} tokens, and {asked.loaded.place} reads"
+                f"{places(number)}: has {lengths[number]:,} tokens, and {asked.model.place} reads"
                 f" {most:,} at a time; shorten it, or split it"
             )
     if asked.kind != "two_directions":
-        special = np.isin(pieces.columns["ids"], asked.loaded.vocabulary.special)
+        special = np.isin(pieces.columns["ids"], asked.model.vocabulary.special)
         known = np.add.reduceat(~special, pieces.starts[:-1])
         for number in np.flatnonzero(known == 0)[:1]:
             raise UserError(
@@ -252,7 +252,7 @@ def read(asked: Scorer, texts: Sequence[str], *, places: Callable[[int], str]) -
     if asked.kind == "causal" and not asked.before:
         for number in np.flatnonzero(lengths == 1)[:1]:
             raise UserError(
-                f"{places(number)}: is one token, and {asked.loaded.place} predicts tokens from"
+                f"{places(number)}: is one token, and {asked.model.place} predicts tokens from"
                 " those before them; give a longer text"
             )
     return pieces
@@ -260,7 +260,7 @@ def read(asked: Scorer, texts: Sequence[str], *, places: Callable[[int], str]) -
 
 @torch.inference_mode()
 def follow(
-    asked: Scorer,
+    asked: TextScorer,
     pieces: Pieces,
     *,
     device: str | None = None,
@@ -288,10 +288,11 @@ def follow(
 
 
 @contextmanager
-def computing(asked: Scorer, device: torch.device, precision: Precision | None) -> Iterator[None]:
+def computing(
+    asked: TextScorer, device: torch.device, precision: Precision | None
+) -> Iterator[None]:
     """The model on the device, in a precision: that of tf32 where it is a GPU's own affair."""
-    model = pretrained(asked.loaded).to(device)
-    encoder: Any = model.encoder
+    encoder: Any = asked.model.module.to(device).encoder
     precision = precision or ("tf32" if device.type == "cuda" else "fp32")
     before = encoder.precision, torch.get_float32_matmul_precision()
     encoder.precision = torch.bfloat16 if precision == "bf16" else None
@@ -303,23 +304,23 @@ def computing(asked: Scorer, device: torch.device, precision: Precision | None) 
         torch.set_float32_matmul_precision(earlier)
 
 
-def _hidden(asked: Scorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
+def _hidden(asked: TextScorer, texts: Rectangle, copies: Ints) -> tuple[Ints, Nats]:
     """Each token in a copy of its text in which it is hidden."""
     encoded, states, labels = asked.hidden(texts, copies)
     row, at = np.divmod(copies, texts.length)
     return texts.first[row] + at, asked.nats(states, labels, encoded.table)
 
 
-def _from_left(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _from_left(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token from those before it: the last one is predicted, never read."""
     ids = texts.columns["ids"][rows]
-    encoded = asked.loaded.model.encode(asked.batch({"ids": ids[:, :-1]}))
+    encoded = asked.model.module.encode(asked.batch({"ids": ids[:, :-1]}))
     labels = ids if asked.before else ids[:, 1:]
     places = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
     return places.reshape(-1), asked.nats(encoded.states, labels.reshape(-1), encoded.table)
 
 
-def _by_queries(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _by_queries(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token by a query that sees the tokens before it and the marks behind the text."""
     ids, n = texts.columns["ids"][rows], texts.length
     batch = asked.batch({"ids": ids})
@@ -328,11 +329,11 @@ def _by_queries(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats
     # The encoder lets the second half of a block follow the first; taken back there, the marks
     # come first in the order, and the tokens follow one another.
     later = (batch.places >= (width + 1) // 2) * (width + 1)
-    encoded = asked.loaded.model.encode(
+    encoded = asked.model.module.encode(
         batch._replace(
             order=torch.where(own, batch.places, -1) - later,
             kinds=torch.where(own, _TARGET, _OTHER),
-            queries=batch.starts[:-1, None].long() + torch.arange(n, device=asked.device),
+            queries=batch.starts[:-1, None].long() + torch.arange(n, device=asked.model.device),
         )
     )
     assert encoded.queries is not None
@@ -340,11 +341,11 @@ def _by_queries(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats
     return places.reshape(-1), asked.nats(encoded.queries, ids.reshape(-1), encoded.table)
 
 
-def _from_both_ends(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
+def _from_both_ends(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each word from those before it and from those behind it: the mean of the two."""
     columns = {name: values[rows] for name, values in texts.columns.items()}
     batch = asked.batch(columns)
-    states = asked.loaded.model.encode(batch).states.view(len(rows), batch.longest, -1)
+    states = asked.model.module.encode(batch).states.view(len(rows), batch.longest, -1)
     left, right = states.chunk(2, dim=-1)
     labels = columns["ids"].astype(np.int64).reshape(-1)
     labels = np.where(labels < asked.vocabulary, labels, 0)  # others are unknown words
@@ -356,7 +357,7 @@ def _from_both_ends(asked: Scorer, texts: Rectangle, rows: Ints) -> tuple[Ints, 
 
 
 # What each kind of language model is asked; of several heads the first of these.
-_WAYS: dict[str, Callable[[Scorer, Rectangle, Ints], tuple[Ints, Nats]]] = {
+_WAYS: dict[str, Callable[[TextScorer, Rectangle, Ints], tuple[Ints, Nats]]] = {
     "masked": _hidden,
     "permutation": _by_queries,
     "causal": _from_left,
@@ -376,4 +377,4 @@ def _rectangle(pieces: Pieces, numbers: Ints) -> Rectangle:
 def _log_softmax(logits: Tensor, labels: Tensor) -> Tensor:
     """[K] that of the labels."""
     logits = logits if logits.dtype == torch.float64 else logits.float()
-    return logits.gather(1, labels[:, None])[:, 0] - logits.logsumexp(1)
+    return -functional.cross_entropy(logits, labels, reduction="none")

@@ -11,8 +11,8 @@ import torch
 from support.scoring import TEXTS, corpus, model
 
 from clozelab.contracts import Ints
-from clozelab.models.load import Loaded
-from clozelab.models.texts import around, packed
+from clozelab.models.model import Model
+from clozelab.models.reader import Text, packed
 from clozelab.scoring import likelihood
 from clozelab.scoring.likelihood import Likelihoods, likelihoods
 
@@ -29,15 +29,15 @@ def ids_of(found: Likelihoods, number: int) -> Ints:
 
 
 @torch.no_grad()
-def hidden_one_by_one(loaded: Loaded, ids: Ints, hides: Callable[[int], Sequence[int]]) -> Any:
+def hidden_one_by_one(loaded: Model, ids: Ints, hides: Callable[[int], Sequence[int]]) -> Any:
     """The pseudo-log-likelihood by its definition: a pass for every token."""
-    nats, head = [], loaded.model.heads["masked_lm"]
+    nats, head = [], loaded.module.heads["masked_lm"]
     for at, number in enumerate(ids.tolist()):
         seen = ids.copy()
         for hidden in hides(at):
             seen[hidden] = loaded.vocabulary.role("mask")
-        text = around(loaded, seen)
-        encoded = loaded.model.encode(packed([text], HERE))
+        text = loaded.reader().around(seen)
+        encoded = loaded.module.encode(packed([text], HERE))
         logits = head.logits(encoded.states[text.own.start + at][None], encoded.table)[0]
         nats.append(float(torch.log_softmax(logits, 0)[number]))
     return nats
@@ -80,9 +80,9 @@ def test_a_causal_model_has_the_sum_of_its_log_softmax() -> None:
     start = loaded.vocabulary.role("eod")
     for number in range(len(TEXTS)):
         ids = ids_of(found, number)
-        read = packed([around(loaded, np.concatenate([[start], ids]))], HERE)
-        encoded = loaded.model.encode(read)
-        logits = loaded.model.heads["causal_lm"].logits(encoded.states, encoded.table)
+        read = packed([loaded.reader().around(np.concatenate([[start], ids]))], HERE)
+        encoded = loaded.module.encode(read)
+        logits = loaded.module.heads["causal_lm"].logits(encoded.states, encoded.table)
         nats = torch.log_softmax(logits[:-1], 1)[torch.arange(len(ids)), torch.from_numpy(ids)]
         assert of_text(found, number) == pytest.approx(nats.tolist(), abs=1e-9)
 
@@ -94,7 +94,7 @@ def test_elmo_reads_from_both_ends() -> None:
     found = likelihoods(loaded, TEXTS, spelling=spelling, device="cpu")
     assert found.method == "two_directions"
     asked = likelihood.scorer(loaded, spelling=spelling)
-    head = loaded.model.heads["bidirectional_lm"]
+    head = loaded.module.heads["bidirectional_lm"]
     for number in range(len(TEXTS)):
         row = asked.reader.lay(found.pieces.part(found.pieces.text(number)))
         numbers = row.columns["ids"]
@@ -102,8 +102,8 @@ def test_elmo_reads_from_both_ends() -> None:
         for at in range(row.first.start, row.first.stop):
             before = {name: values[:at] for name, values in row.columns.items()}
             behind = {name: values[at + 1 :] for name, values in row.columns.items()}
-            left = loaded.model.encode(alone(before)).states[-1].chunk(2)[0]
-            right = loaded.model.encode(alone(behind)).states[0].chunk(2)[1]
+            left = loaded.module.encode(alone(before)).states[-1].chunk(2)[0]
+            right = loaded.module.encode(alone(behind)).states[0].chunk(2)[1]
             both = [
                 torch.log_softmax(head.logits(x[None])[0], 0)[numbers[at]] for x in (left, right)
             ]
@@ -113,8 +113,6 @@ def test_elmo_reads_from_both_ends() -> None:
 
 
 def alone(columns: dict[str, Any]) -> Any:
-    from clozelab.models.texts import Text
-
     size = len(columns["ids"])
     text = Text(columns, slice(0, size), None, np.ones(size, bool), np.zeros((size, 2), np.int64))
     return packed([text], HERE)
