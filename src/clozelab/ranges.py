@@ -83,7 +83,14 @@ class Part(Checked):
     needs: ClassVar[frozenset[str]] = frozenset()
 
 
-def check(part: object) -> None:
+class CheckedOptions:
+    """The same for options of a command: a field that is out of range goes by its flag."""
+
+    def __post_init__(self) -> None:
+        check(self, flags=True)
+
+
+def check(part: object, *, flags: bool = False) -> None:
     """Refuse the first field that is out of its range; None is in any."""
     kind: type = type(part)
     for name, ranges, of_items in _ranges(kind):
@@ -91,9 +98,10 @@ def check(part: object) -> None:
         items = [] if value is None else value if of_items else [value]
         for range_ in ranges:
             if not all(_holds(range_, item) for item in items):
-                each = range_.says.replace("must be", "must each be")
-                told = f"{list(value)}: {each}" if of_items else f"{value}: {range_.says}"
-                raise UserError(f"{name} = {told}")
+                says = range_.says.replace("must be", "must each be") if of_items else range_.says
+                value = list(value) if of_items else value
+                place = f"--{name.replace('_', '-')}" if flags else f"{name} ="
+                raise UserError(f"{place} {value}: {says}")
 
 
 def _holds(range_: Range, value: Any) -> bool:
@@ -106,7 +114,7 @@ def _holds(range_: Range, value: Any) -> bool:
 @cache
 def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
     """The fields that have ranges: the name, the ranges, and whether they are of its items."""
-    found = []
+    ranged = []
     for name, hint in get_type_hints(part, include_extras=True).items():
         hint, of_items = _inner(hint), False
         if get_origin(hint) is tuple:
@@ -115,8 +123,8 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
         if get_origin(hint) is Literal:
             ranges = [_one_of(get_args(hint))]
         if ranges:
-            found.append((name, ranges, of_items))
-    return found
+            ranged.append((name, ranges, of_items))
+    return ranged
 
 
 def _one_of(choices: tuple[Any, ...]) -> Range:

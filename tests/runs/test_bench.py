@@ -19,7 +19,7 @@ from clozelab import cli
 from clozelab.benching import measure, theirs
 from clozelab.benching.measure import Finished, Turn, bench
 from clozelab.benching.padding import padded, whole_rows
-from clozelab.benching.rows import ROUNDS, Order, Row, recipe_of, rows
+from clozelab.benching.rows import ROUNDS, BenchRequest, BenchRow, recipe_of, rows
 from clozelab.cli.views.bench import measured as shown_rows
 from clozelab.config import recipe
 from clozelab.contracts import Targets
@@ -59,12 +59,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return build(write(folder / "a.jsonl", texts(40)), folder / "c")
 
 
-def order(corpus: Corpus, name: str, *, against: str | None = "transformers", **more: Any) -> Order:
+def order(
+    corpus: Corpus, name: str, *, against: str | None = "transformers", **more: Any
+) -> BenchRequest:
     settings = {"size": "1x64", "length": 32, "sequences": 4, "steps": 1, "machine": CPU, **more}
-    return Order((name,), (str(corpus.path),), against=against, **settings)
+    return BenchRequest((name,), (str(corpus.path),), against=against, **settings)
 
 
-def measured(asked: Order) -> dict[str, Any]:
+def measured(asked: BenchRequest) -> dict[str, Any]:
     last = list(bench(asked))[-1]
     assert isinstance(last, Finished)
     return last.record
@@ -77,7 +79,7 @@ def beside(corpus: Corpus) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_transformers_class_of_a_recipe_is_its_own(corpus: Corpus, name: str) -> None:
-    made = recipe_of(Row(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
+    made = recipe_of(BenchRow(name, "1x64", 32, 4), order(corpus, name), corpus, device="cpu")
     found = theirs.exported(PretrainJob(made, [(corpus, 1.0)]))
     assert found.config["architectures"] == [KINDS[name]]
 
@@ -203,17 +205,17 @@ def test_what_transformers_does_not_have_is_said(
 
 
 def test_rows_suit_the_device_unless_they_are_named() -> None:
-    assert {row.size for row in rows(Order(), "cpu")} == {"mini", "tiny"}
-    assert [row.recipe for row in rows(Order(), "cuda")][:2] == ["roberta", "bert"]
-    assert rows(Order(size="tiny"), "cuda") == (Row("roberta", "tiny"),)
-    asked = rows(Order(("bert", "gpt"), length=64, sequences=2), "cpu")
-    assert asked == (Row("bert", "mini", 64, 2), Row("gpt", "mini", 64, 2))
+    assert {row.size for row in rows(BenchRequest(), "cpu")} == {"mini", "tiny"}
+    assert [row.recipe for row in rows(BenchRequest(), "cuda")][:2] == ["roberta", "bert"]
+    assert rows(BenchRequest(size="tiny"), "cuda") == (BenchRow("roberta", "tiny"),)
+    asked = rows(BenchRequest(("bert", "gpt"), length=64, sequences=2), "cpu")
+    assert asked == (BenchRow("bert", "mini", 64, 2), BenchRow("gpt", "mini", 64, 2))
 
 
 def test_a_released_size_has_the_table_of_its_recipe(corpus: Corpus) -> None:
-    own = recipe_of(Row("bert", "base"), Order(), corpus, device="cuda")
+    own = recipe_of(BenchRow("bert", "base"), BenchRequest(), corpus, device="cuda")
     assert own.tokenizer.vocabulary == 30522 and own.schedule.sequences * 512 == 32_768
-    small = recipe_of(Row("bert", "mini"), Order(), corpus, device="cpu")
+    small = recipe_of(BenchRow("bert", "mini"), BenchRequest(), corpus, device="cpu")
     assert small.tokenizer.vocabulary == corpus.vocabulary.size
 
 
@@ -234,7 +236,7 @@ def test_mistakes_are_answered(
     with pytest.raises(UserError, match="--against jax: unknown; there is transformers"):
         measured(order(corpus, "roberta", against="jax"))
     with pytest.raises(UserError, match="no corpus here; make one"):
-        measured(Order(data=(str(tmp_path),), machine=CPU))
+        measured(BenchRequest(data=(str(tmp_path),), machine=CPU))
     with pytest.raises(UserError, match="--steps 0"):
         order(corpus, "roberta", steps=0)
     assert cli.main(["bench", "--out", str(tmp_path / "none" / "b.json")]) == 2

@@ -48,9 +48,9 @@ def bench(
     if data:
         open_stores(data)
 
-    from clozelab.benching.rows import Order
+    from clozelab.benching.rows import BenchRequest
 
-    order = Order(
+    request = BenchRequest(
         recipes=tuple(recipes),
         data=tuple(data),
         size=changes.size,
@@ -61,14 +61,14 @@ def bench(
         settings=tuple(changes.set),
         machine=machine_of(machine),
     )
-    record = _measured(order, watch)
+    record = _measured(request, watch)
     if out is not None:
         write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         watch.say(f"{out}: {len(record['rows'])} rows")
     return record
 
 
-def _measured(order: Any, watch: Watch) -> dict[str, Any]:
+def _measured(request: Any, watch: Watch) -> dict[str, Any]:
     """Draw the turns until all are done; the record of them."""
     from clozelab.benching.measure import Finished, Turn, bench
 
@@ -86,5 +86,5 @@ def _measured(order: Any, watch: Watch) -> dict[str, Any]:
             else:
                 watch.warn(event.text)
 
-        watch.follow(iter(bench(order)), show)
+        watch.follow(iter(bench(request)), show)
     return record

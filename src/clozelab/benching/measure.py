@@ -1,4 +1,4 @@
-"""Measure: every row's contenders take turns on one machine, and medians are kept.
+"""Measure: every row's contenders take turns on one machine, and medians are taken.
 
 A generator of events, as other runs are; what a row came to is a table of plain values, which a
 record is written from.
@@ -17,13 +17,10 @@ from typing import Any
 
 import torch
 
-from clozelab.benching.laps import Lap, Share
-from clozelab.benching.ours import Ours
-from clozelab.benching.rows import ROUNDS, TURN, Order, Row, recipe_of, rows, text
-from clozelab.benching.theirs import Theirs, check, exported
-from clozelab.benching.trainer import Trained
-from clozelab.config import recipe as recipes
-from clozelab.config.recipe import Recipe
+from clozelab.benching.ours import Lap, MemoryShare, Ours
+from clozelab.benching.rows import ROUNDS, TURN, BenchRequest, BenchRow, recipe_of, rows, text
+from clozelab.benching.theirs import Theirs, Trained, check, exported
+from clozelab.config.recipe import Recipe, to_toml
 from clozelab.errors import UserError
 from clozelab.models.interop.exporting import Exported
 from clozelab.pretraining.job import PretrainJob
@@ -33,7 +30,7 @@ from clozelab.runs.events import Said
 from clozelab.text.store.corpus import Store
 from clozelab.training.world import World, join
 
-Made = Callable[[], Theirs | Trained]
+Peer = Callable[[], Theirs | Trained]  # builds it
 _WARM = 3  # steps that show how long one takes
 
 
@@ -55,92 +52,100 @@ class Finished:
     record: dict[str, Any]
 
 
-def bench(order: Order) -> Iterator[Turn | Said | Finished]:
-    """Measure an order, row by row; the last event has everything."""
-    check(order.against)
-    with join(order.machine.device) as world:
+def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
+    """Measure what is asked for, row by row; the last event has everything."""
+    check(request.against)
+    with join(request.machine.device) as world:
         if world.size > 1:
             raise UserError("bench measures one process; run it without torchrun")
         device = world.device.type
-        if not order.data:
+        if not request.data:
             yield Said("building a corpus of the embedded text")
-        with text(order) as stores:
-            asked = rows(order, device)
-            made = [(row, recipe_of(row, order, stores[0][0], device=device)) for row in asked]
-            found = []
-            for number, (row, recipe) in enumerate(made):
-                trial = _Trial(row, recipe, stores, order=order, world=world)
+        records: list[dict[str, Any]] = []
+        with text(request) as stores:
+            table = rows(request, device)
+            recipes = [recipe_of(row, request, stores[0][0], device=device) for row in table]
+            for number, (row, recipe) in enumerate(zip(table, recipes, strict=True)):
+                trial = _Trial(row, recipe, stores, request=request, world=world)
                 full = False
                 try:
-                    for what, done in trial.turns():
-                        yield Turn(number, len(made), what, done, trial.total)
+                    for done, what in enumerate(trial.turns(), 1):
+                        yield Turn(number, len(table), what, done, trial.total)
                 except torch.OutOfMemoryError:
                     full = True  # what filled the memory is held by the error until it is forgotten
                 if not full:
-                    found.append(trial.told())
+                    records.append(trial.record())
                     continue
-                many = recipe.schedule.sequences
-                told = (
-                    f"{recipe.name}: out of memory with {many} sequences a step; use fewer:"
-                    f" --sequences {max(1, many // 2)}"
+                sequences = recipe.schedule.sequences
+                sentence = (
+                    f"{recipe.name}: out of memory with {sequences} sequences a step; use fewer:"
+                    f" --sequences {max(1, sequences // 2)}"
                 )
-                if number == len(made) - 1 and not found:
-                    raise UserError(told)
-                yield Said(told)
-            data = [{"fingerprint": one.manifest["fingerprint"]} for one, _ in stores]
-        yield Finished({"machine": _facts(order, world.device), "data": data, "rows": found})
+                if number == len(table) - 1 and not records:
+                    raise UserError(sentence)
+                yield Said(sentence)
+            data = [{"fingerprint": corpus.manifest["fingerprint"]} for corpus, _ in stores]
+        yield Finished({"machine": _facts(request, world.device), "data": data, "rows": records})
 
 
 class _Trial:
     """One row: its contenders, their turns, what came out."""
 
     def __init__(
-        self, row: Row, recipe: Recipe, stores: list[Store], *, order: Order, world: World
+        self,
+        row: BenchRow,
+        recipe: Recipe,
+        stores: list[Store],
+        *,
+        request: BenchRequest,
+        world: World,
     ) -> None:
-        self.row, self.recipe, self.order, self.world = row, recipe, order, world
+        self.row, self.recipe, self.world = row, recipe, world
+        self.machine, self.steps = request.machine, request.steps_a_turn
         self.job = PretrainJob(recipe, stores)
         self.notes: list[str] = []
-        self.peers = self._peers() if order.against else {}
+        self.peers = self._peers() if request.against else {}
         self.total = (ROUNDS + 1) * (1 + len(self.peers)) + ROUNDS
         names = ("clozelab", *self.peers)
-        self.shares = {name: Share(world.device) for name in names}
+        self.memory = {name: MemoryShare(world.device) for name in names}
         self.first: dict[str, tuple[float, float | None]] = {}  # seconds, and the loss
         self.laps: dict[str, list[Lap]] = {name: [] for name in (*names, "again")}
 
-    def turns(self) -> Iterator[tuple[str, int]]:
-        """Take them, each told of when it is done."""
-        if self.order.machine.compiles(self.world.device, self.recipe):
+    def turns(self) -> Iterator[str]:
+        """Take the turns; yields whose it was."""
+        if self.machine.compiles(self.world.device, self.recipe):
             torch._dynamo.reset()
-        done = 0
-        ours = self._begin("clozelab", lambda: Ours(self.job, self.order.machine, self.world))
-        yield "clozelab", (done := done + 1)
+        ours = self._begin("clozelab", lambda: Ours(self.job, self.machine, self.world))
+        yield "clozelab"
         self.began = ours.trainer.began(0)
         peers = {}
-        for name, make in self.peers.items():
-            peers[name] = self._begin(name, make, ours)
-            yield name, (done := done + 1)
-        steps = self.order.lap or _enough(ours)
+        for name, build in self.peers.items():
+            peers[name] = self._begin(name, build, ours)
+            yield name
+        steps = self.steps or _enough(ours)
         for _ in range(ROUNDS):
-            self._turn("clozelab", lambda: ours.fed(steps))
-            yield "clozelab", (done := done + 1)
+            with self.memory["clozelab"]:
+                self.laps["clozelab"].append(ours.fed(steps))
+            yield "clozelab"
             for name, peer in peers.items():
-                self._turn(name, lambda peer=peer: peer.lap(ours.prepared))  # type: ignore[misc]
-                yield name, (done := done + 1)
+                with self.memory[name]:
+                    self.laps[name].append(peer.lap(ours.prepared))
+                yield name
             self.laps["again"].append(ours.again())
-            yield "the feed", (done := done + 1)
+            yield "the feed"
 
-    def told(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The row as plain values."""
         recipe, began = self.recipe, self.began
         encoder: Any = recipe.encoder
         peak = began.peak or machines.product(self.world.device, began.precision)
-        told = {name: self._told(name, peak) for name in self.shares}
-        mine = told.pop("clozelab")
-        mine["feed_share"] = _beside(self.laps["clozelab"], self.laps["again"])
-        for name, one in told.items():
-            one["ratio"] = {"speed": _beside(self.laps["clozelab"], self.laps[name])}
-            if one["peak_memory_gib"]:
-                one["ratio"]["memory"] = mine["peak_memory_gib"] / one["peak_memory_gib"]
+        peers = {name: self._measured(name, peak) for name in self.memory}
+        ours = peers.pop("clozelab")
+        ours["feed_share"] = _speed_ratio(self.laps["clozelab"], self.laps["again"])
+        for name, peer in peers.items():
+            peer["ratio"] = {"speed": _speed_ratio(self.laps["clozelab"], self.laps[name])}
+            if peer["peak_memory_gib"]:
+                peer["ratio"]["memory"] = ours["peak_memory_gib"] / peer["peak_memory_gib"]
         return {
             "what": {
                 "recipe": recipe.name,
@@ -155,42 +160,38 @@ class _Trial:
                 "flops_a_token": began.flops_a_token,
                 "peak_flops": peak,
             },
-            "clozelab": mine,
-            "peers": told,
+            "clozelab": ours,
+            "peers": peers,
             "notes": self.notes,
-            "recipe": recipes.to_toml(recipe),
-            "kernels": self.order.machine.kernels is not False,
+            "recipe": to_toml(recipe),
+            "kernels": self.machine.kernels is not False,
         }
 
-    def _begin(self, name: str, make: Callable[[], Any], ours: Ours | None = None) -> Any:
+    def _begin(self, name: str, build: Callable[[], Any], ours: Ours | None = None) -> Any:
         """A contender after its first step, timed from before it was built."""
         gc.collect()
-        with self.shares[name]:
+        with self.memory[name]:
             began = time.perf_counter()
-            made = make()
-            lap = made.fed(0) if ours is None else made.lap(ours.prepared)
+            contender = build()
+            lap = contender.fed(0) if ours is None else contender.lap(ours.prepared)
             self.first[name] = time.perf_counter() - began, lap.loss
-        return made
+        return contender
 
-    def _turn(self, name: str, lap: Callable[[], Lap]) -> None:
-        with self.shares[name]:
-            self.laps[name].append(lap())
-
-    def _told(self, name: str, peak: float) -> dict[str, Any]:
+    def _measured(self, name: str, peak: float) -> dict[str, Any]:
         """One contender's numbers."""
         laps, (seconds, loss) = self.laps[name], self.first[name]
-        rates = [lap.tokens / lap.seconds for lap in laps]
+        speed = median(lap.tokens / lap.seconds for lap in laps)
         return {
-            "tokens_a_second": median(rates),
-            "useful_share": median(rates) * self.began.flops_a_token / peak,
-            "peak_memory_gib": self.shares[name].gib,
+            "tokens_a_second": speed,
+            "useful_share": speed * self.began.flops_a_token / peak,
+            "peak_memory_gib": self.memory[name].gib,
             "first_step_seconds": seconds,
             "first_loss": loss,
             "turns": [{"tokens": lap.tokens, "seconds": lap.seconds} for lap in laps],
         }
 
-    def _peers(self) -> dict[str, Made]:
-        """How to begin each peer, by its name."""
+    def _peers(self) -> dict[str, Peer]:
+        """How to build each peer, by its name."""
         try:
             model = exported(self.job)
         except UserError as error:
@@ -199,21 +200,21 @@ class _Trial:
         heads = sorted({name.split(".")[1] for name in model.left if name.startswith("heads.")})
         if heads:
             self.notes.append(f"{self.recipe.name}: transformers does without {', '.join(heads)}")
-        made: dict[str, Made] = {"transformers": lambda: self._theirs(model, compiled=False)}
+        peers: dict[str, Peer] = {"transformers": lambda: self._theirs(model, compiled=False)}
         if self.world.device.type == "cuda":
-            made["transformers compiled"] = lambda: self._theirs(model, compiled=True)
+            peers["transformers compiled"] = lambda: self._theirs(model, compiled=True)
         elif not model.config["architectures"][0].endswith("ForMaskedLM"):
             pass  # the Trainer's own collator knows no pairs and no orders
         elif find_spec("accelerate") is None:
             self.notes.append("no Trainer: it needs accelerate; pip install 'clozelab[bench]'")
         else:
             corpus, device = self.job.stores[0][0], self.world.device
-            made["Trainer"] = lambda: Trained(model, corpus, device=device)
-        return made
+            peers["Trainer"] = lambda: Trained(model, corpus, device=device)
+        return peers
 
     def _theirs(self, model: Exported, *, compiled: bool) -> Theirs:
         device = self.world.device
-        dtype = machines.PRECISIONS[self.order.machine.precision_on(device)]
+        dtype = machines.PRECISIONS[self.machine.precision_on(device)]
         return Theirs(model, device=device, dtype=dtype, compiled=compiled)
 
 
@@ -223,17 +224,17 @@ def _enough(ours: Ours) -> int:
     return max(1, ceil(TURN / (lap.seconds / _WARM)))
 
 
-def _beside(some: list[Lap], others: list[Lap]) -> float:
+def _speed_ratio(some: list[Lap], others: list[Lap]) -> float:
     """How much faster the one is than the other: the median over turns that lie side by side."""
     pairs = zip(some, others, strict=True)
     return median((a.tokens / a.seconds) / (b.tokens / b.seconds) for a, b in pairs)
 
 
-def _facts(order: Order, device: torch.device) -> dict[str, Any]:
+def _facts(request: BenchRequest, device: torch.device) -> dict[str, Any]:
     """Where and with what it was measured."""
-    found = {**machine_facts(), **machines.facts(device), "workers": order.machine.threads}
-    if order.against:
+    facts = {**machine_facts(), **machines.facts(device), "workers": request.machine.threads}
+    if request.against:
         import transformers
 
-        found["transformers"] = transformers.__version__
-    return found
+        facts["transformers"] = transformers.__version__
+    return facts

@@ -18,24 +18,24 @@ _PAIRS = {"next_sentence": "next_sentence_label", "sentence_order": "sentence_or
 
 def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, Tensor]:
     """The arguments of a model of that config; rows as long as the longest, or of full length."""
-    given, lengths = batch.input, real_lengths(batch)
-    two = config["model_type"] == "xlnet"
-    width = given.longest if full or two else max(lengths)
+    inputs, lengths = batch.input, real_lengths(batch)
+    two_streams = config["model_type"] == "xlnet"
+    width = inputs.longest if full or two_streams else max(lengths)
 
     def rows(values: Tensor, fill: int) -> Tensor:
-        made = pad_sequence(list(torch.split(values[: sum(lengths)], lengths)), True, fill)
-        return pad(made, (0, width - made.shape[1]), value=fill)
+        padded = pad_sequence(list(torch.split(values[: sum(lengths)], lengths)), True, fill)
+        return pad(padded, (0, width - padded.shape[1]), value=fill)
 
-    ids = rows(given.ids, config.get("pad_token_id") or 0)
-    found = {"input_ids": ids, "attention_mask": rows(torch.ones_like(given.ids), 0)}
-    if two or config.get("type_vocab_size", 0) > 1:
-        found["token_type_ids"] = rows(given.segments, 0)
-    if two:
-        return found | _permuted(batch, len(lengths))
+    ids = rows(inputs.ids, config.get("pad_token_id") or 0)
+    arguments = {"input_ids": ids, "attention_mask": rows(torch.ones_like(inputs.ids), 0)}
+    if two_streams or config.get("type_vocab_size", 0) > 1:
+        arguments["token_type_ids"] = rows(inputs.segments, 0)
+    if two_streams:
+        return arguments | _permuted(batch, len(lengths))
     for name, label in _PAIRS.items():
         if name in batch.targets:
-            found[label] = batch.targets[name]["labels"][: len(lengths)]
-    return found | {"labels": rows(_labels(batch), Targets.IGNORED)}
+            arguments[label] = batch.targets[name]["labels"][: len(lengths)]
+    return arguments | {"labels": rows(_labels(batch), Targets.IGNORED)}
 
 
 def real_lengths(batch: Batch) -> list[int]:
@@ -55,10 +55,10 @@ def whole_rows(batch: Batch) -> list[list[int]]:
 
 def _labels(batch: Batch) -> Tensor:
     """[N] what is to be predicted at each token."""
-    given = batch.input
+    inputs = batch.input
     if "causal_lm" in batch.targets:
-        return given.ids  # transformers itself looks one further
-    flat = torch.full_like(given.ids, Targets.IGNORED)
+        return inputs.ids  # transformers itself looks one further
+    flat = torch.full_like(inputs.ids, Targets.IGNORED)
     targets = batch.targets["masked_lm"]
     there = targets["labels"] != Targets.IGNORED
     flat[targets["at"][there]] = targets["labels"][there]
@@ -67,11 +67,11 @@ def _labels(batch: Batch) -> Tensor:
 
 def _permuted(batch: Batch, blocks: int) -> dict[str, Tensor]:
     """XLNet's targets, and who sees whom."""
-    given = batch.input
-    assert given.queries is not None, "a permutation model has queries"
+    inputs = batch.input
+    assert inputs.queries is not None, "a permutation model has queries"
     labels = batch.targets["permutation_lm"]["labels"].view(blocks, -1)
-    content, _ = attention_masks(given, padding(given), None)
-    mapping = one_hot(given.places[given.queries], given.longest)
+    content, _ = attention_masks(inputs, padding(inputs), None)
+    mapping = one_hot(inputs.places[inputs.queries], inputs.longest)
     mapping = mapping * (labels != Targets.IGNORED)[..., None]
     return {
         "labels": labels,

@@ -1,4 +1,4 @@
-"""What is measured: an order, the rows of its table, and the recipe of each."""
+"""What is measured: a request, the rows of its table, and the recipe of each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.sizes import DIAL
 from clozelab.contracts import Counts
-from clozelab.errors import UserError
 from clozelab.pretraining.fitting import fitted
+from clozelab.ranges import CheckedOptions, PositiveInt
 from clozelab.runs.events import drained
 from clozelab.runs.machine import Machine
 from clozelab.text.building import BuildOptions, choose_tokenizer, cores
@@ -31,32 +31,27 @@ _VOCABULARY = 8000  # of the embedded corpus
 
 
 @dataclass(frozen=True)
-class Order:
+class BenchRequest(CheckedOptions):
     """What a user asks for; None is whatever suits the machine."""
 
     recipes: tuple[str, ...] = ()
     data: tuple[str, ...] = ()  # none: the embedded text
     size: str | None = None
-    sequences: int | None = None
-    length: int | None = None
-    steps: int | None = None  # that are timed, for each contender; None: turns of two seconds
+    sequences: PositiveInt | None = None
+    length: PositiveInt | None = None
+    steps: PositiveInt | None = None  # timed, of each contender; None: turns of 2 seconds
     against: str | None = None
     settings: tuple[str, ...] = ()
     machine: Machine = field(default_factory=Machine)
 
-    def __post_init__(self) -> None:
-        for name in ("sequences", "length", "steps"):
-            if getattr(self, name) == 0:
-                raise UserError(f"--{name} 0: must be at least 1")
-
     @property
-    def lap(self) -> int | None:
-        """The timed steps of one turn, where they are told."""
+    def steps_a_turn(self) -> int | None:
+        """The timed steps of one turn; None: as many as take two seconds."""
         return -(-self.steps // ROUNDS) if self.steps else None
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """One line of the table."""
 
     recipe: str
@@ -66,60 +61,57 @@ class Row:
 
 
 _USUAL = {
-    "cpu": (Row("roberta", "mini"), Row("roberta", "tiny")),
+    "cpu": (BenchRow("roberta", "mini"), BenchRow("roberta", "tiny")),
     "cuda": (
-        Row("roberta", "base"),
-        Row("bert", "base", length=128),
-        Row("roberta", "small", sequences=512),
-        Row("roberta", "mini", sequences=512),
+        BenchRow("roberta", "base"),
+        BenchRow("bert", "base", length=128),
+        BenchRow("roberta", "small", sequences=512),
+        BenchRow("roberta", "mini", sequences=512),
     ),
 }
 
 
-def rows(order: Order, device: str) -> tuple[Row, ...]:
-    """The rows of an order: its recipes, or a few that suit the device."""
-    if order.recipes or order.size:
-        size = order.size or ("mini" if device == "cpu" else None)
-        found = tuple(Row(name, size) for name in order.recipes or ("roberta",))
+def rows(request: BenchRequest, device: str) -> tuple[BenchRow, ...]:
+    """The rows of a request: its recipes, or a few that suit the device."""
+    if request.recipes or request.size:
+        size = request.size or ("mini" if device == "cpu" else None)
+        table = tuple(BenchRow(name, size) for name in request.recipes or ("roberta",))
     else:
-        found = _USUAL[device]
-    given = {"length": order.length, "sequences": order.sequences}
-    asked: dict[str, Any] = {name: value for name, value in given.items() if value}
-    return tuple(replace(row, **asked) for row in found)
+        table = _USUAL[device]
+    shape: dict[str, Any] = {"length": request.length, "sequences": request.sequences}
+    shape = {name: value for name, value in shape.items() if value}
+    return tuple(replace(row, **shape) for row in table)
 
 
-def recipe_of(row: Row, order: Order, corpus: Corpus, *, device: str) -> Recipe:
+def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: str) -> Recipe:
     """The recipe of a row: one length, one size of step, and no teacher.
 
     At a released size the table has the recipe's own rows, though the corpus may have fewer.
     """
-    given = recipes.read(row.recipe, size=row.size, overrides=order.settings)
-    blocks: Any = given.blocks
+    recipe = recipes.read(row.recipe, size=row.size, overrides=request.settings)
+    blocks: Any = recipe.blocks
     length = row.length or blocks.length
     sequences = row.sequences or max(1, _TOKENS[device] // length)
-    stream = "stream" in blocks.provides
-    blocks = replace(
-        blocks, length=length, **({"rows": sequences, "reuse": length // 2} if stream else {})
-    )
-    schedule = replace(given.schedule, sequences=sequences, phases=(), ramp=())
+    stream = {"rows": sequences, "reuse": length // 2} if "stream" in blocks.provides else {}
+    schedule = replace(recipe.schedule, sequences=sequences, phases=(), ramp=())
     shaped = replace(
-        given,
-        blocks=blocks,
-        objectives=tuple(part for part in given.objectives if not part.needs_teacher),
+        recipe,
+        blocks=replace(blocks, length=length, **stream),
+        objectives=tuple(part for part in recipe.objectives if not part.needs_teacher),
         schedule=schedule.fitted(_MOST),
     )
-    made = fitted(shaped, corpus)
-    tokenizer: Any = made.tokenizer
-    own = 0 if row.size in DIAL else given.tokenizer.vocabulary
-    most = max(tokenizer.vocabulary, own)
-    return replace(made, tokenizer=replace(tokenizer, vocabulary=most))
+    measured = fitted(shaped, corpus)
+    tokenizer: Any = measured.tokenizer
+    own = 0 if row.size in DIAL else recipe.tokenizer.vocabulary
+    vocabulary = max(tokenizer.vocabulary, own)
+    return replace(measured, tokenizer=replace(tokenizer, vocabulary=vocabulary))
 
 
 @contextmanager
-def text(order: Order) -> Iterator[list[Store]]:
-    """The stores of an order; the embedded text is built for it and gone afterwards."""
-    if order.data:
-        yield open_stores(order.data)
+def text(request: BenchRequest) -> Iterator[list[Store]]:
+    """The stores of a request; the embedded text is built for it and gone afterwards."""
+    if request.data:
+        yield open_stores(request.data)
         return
     with TemporaryDirectory() as folder:
         building = build(

@@ -6,42 +6,37 @@ Nothing here needs torch: the command line reads these for its help.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from clozelab.errors import UserError
-from clozelab.options import Few, OneOf, option
+from clozelab.options import Few, OneOf, option, whole
+from clozelab.ranges import CheckedOptions, at_least
 
 if TYPE_CHECKING:
     from clozelab.training.schedule import Schedule
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+Precision = Literal["fp32", "bf16", "fp16"]
+Count = Annotated[int, whole, at_least(1)]
 Device = Annotated[str, OneOf("cpu", "cuda"), "where to compute (a GPU, if there is one)"]
 
 
 @dataclass(frozen=True)
-class MachineOptions:
+class MachineOptions(CheckedOptions):
     """These change the speed. A precision changes the arithmetic as well, and with dropout the
     micro-batch changes what is dropped; without dropout no split changes a gradient.
     """
 
     device: Device | None = option("where to compute (a GPU, if there is one)")
-    precision: str | None = option("fp32, bf16 or fp16 (bf16 on a GPU)")
-    micro_batch: int | None = option("full sequences at a time (what memory allows)")
+    precision: Precision | None = option("fp32, bf16 or fp16 (bf16 on a GPU)")
+    micro_batch: Count | None = option("full sequences at a time (what memory allows)")
     workers: Few | None = option("threads that prepare steps (1)")
     compile: bool | None = option("compile the model (on a GPU)")
     kernels: bool | None = option("our own kernels, in a compiled model (on a GPU)")
     graphs: bool | None = option("replay compiled steps as CUDA graphs (narrow models)")
     recompute: bool | None = option("recompute activations: less memory, more time")
 
-    def __post_init__(self) -> None:
-        if self.precision is not None and self.precision not in PRECISIONS:
-            raise UserError(f"--precision {self.precision}: unknown; use {', '.join(PRECISIONS)}")
-        if self.micro_batch is not None and self.micro_batch < 1:
-            raise UserError(f"--micro-batch {self.micro_batch}: must be at least 1")
-
 
 @dataclass(frozen=True)
-class SaveOptions:
+class SaveOptions(CheckedOptions):
     """How often a run saves and evaluates, in steps; 0 is only at the end, the default ten times.
 
     On a budget of time it evaluates less often where that would take over a tenth of it.
@@ -50,13 +45,9 @@ class SaveOptions:
     save_every: int | None = option("steps between checkpoints; 0: at the end (total/10)")
     keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
-    evaluate_blocks: int = option("held-out blocks of one evaluation (1,024)", 1024)
+    evaluate_blocks: Count = option("held-out blocks of one evaluation (1,024)", 1024)
     tensorboard: bool = option("write curves for TensorBoard as well", False)
     max_seconds_between_saves: float | None = 600  # it saves after as long in any case
-
-    def __post_init__(self) -> None:
-        if self.evaluate_blocks < 1:
-            raise UserError(f"--evaluate-blocks {self.evaluate_blocks}: must be at least 1")
 
     @property
     def checkpoints(self) -> int:

@@ -1,0 +1,52 @@
+"""What a machine decides where the user does not say: kernels, graphs, and what is fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from clozelab.config.recipe import read
+from clozelab.errors import UserError
+from clozelab.models.build import build
+from clozelab.runs.machine import Machine
+
+
+def test_kernels_are_for_half_precision_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert not Machine().fuses(gpu, compiled=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert Machine().fuses(gpu, compiled=True)
+    assert Machine(kernels=True).fuses(gpu, compiled=False)
+    assert not Machine().fuses(gpu, compiled=False)
+    for one in Machine(kernels=False), Machine(precision="fp32"), Machine(shard=True):
+        assert not one.fuses(gpu, compiled=True)
+    assert not Machine().fuses(cpu, compiled=True)
+    with pytest.raises(UserError, match="--kernels"):
+        Machine(kernels=True).fuses(cpu, compiled=True)
+
+
+def test_graphs_are_as_told_or_as_usual_for_what_is_compiled_whole() -> None:
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    bert, xlnet = read("bert", size="small"), read("xlnet", size="small")
+
+    def replays(graphs: bool | None, device: torch.device, recipe: Any = bert, **more: Any) -> bool:
+        given = {"compiled": True, "usual": True} | more
+        return Machine(graphs=graphs).replays(device, recipe, **given)
+
+    assert replays(None, gpu) and replays(True, gpu, usual=False)
+    assert not replays(None, gpu, usual=False) and not replays(False, gpu)
+    assert not replays(None, cpu) and not replays(None, gpu, xlnet)
+    for wrong in (cpu, bert, True), (gpu, xlnet, True), (gpu, bert, False):
+        with pytest.raises(UserError, match="--graphs"):
+            replays(True, *wrong[:2], compiled=wrong[2])
+
+
+def test_placing_a_model_fuses_its_encoder_and_its_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(read("bert", size="tiny"), 60, seed=0)
+    monkeypatch.setattr(Machine, "fuses", lambda *_, **__: True)
+    Machine().place((model,), torch.device("cpu"), compiled=True)
+    fused = {type(part).__name__ for part in model.modules() if getattr(part, "fused", False)}
+    assert fused == {"Stack", "VocabularyHead"}
