@@ -26,7 +26,7 @@ class MachineOptions(CheckedOptions):
     """
 
     device: Device | None = option("where to compute (a GPU, if there is one)")
-    precision: Precision | None = option("fp32, bf16 or fp16 (bf16 on a GPU)")
+    precision: Precision | None = option("of the arithmetic (bf16 on a GPU, else fp32)")
     micro_batch: Count | None = option("full sequences at a time (what memory allows)")
     workers: Few | None = option("threads that prepare steps (1)")
     compile: bool | None = option("compile the model (on a GPU)")
