@@ -17,7 +17,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from clozelab.contracts import Counts
-from clozelab.text.reading.sources import Reading, documents
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import documents
 
 
 def read(texts: tuple[str, ...]) -> Iterator[dict[str, str]]:

@@ -157,7 +157,8 @@ def _row(blocks: Blocks, number: int) -> Row:
 def building(texts: list[str], folder: Path, *, tokenizer: Path) -> list[Row]:
     """clozelab corpus build and datasets.map on two cores, with their peak memory."""
     from clozelab.contracts import Counts
-    from clozelab.text.reading.sources import Reading, documents
+    from clozelab.text.reading.layouts import Reading
+    from clozelab.text.reading.sources import documents
 
     plain, letters = folder / "text.jsonl", 0
     with plain.open("w", encoding="utf-8") as lines:

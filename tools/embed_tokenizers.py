@@ -11,7 +11,8 @@ from pathlib import Path
 
 from clozelab import data
 from clozelab.contracts import Counts
-from clozelab.text.reading.sources import Reading, documents
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import documents
 from clozelab.text.tokenizers import TOKENIZERS
 
 VOCABULARY = 8000

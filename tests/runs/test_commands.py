@@ -16,7 +16,7 @@ from support.corpora import ENVIRONMENT, build, refused, run, texts, write
 from clozelab import cli, data
 from clozelab.config import recipe
 from clozelab.data import chinese, chinese_entities, tokenizer
-from clozelab.text.reading.sources import RawDocument
+from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.store import Corpus
 from clozelab.text.store.build import _sample
 from clozelab.text.tokenizers import Wordpiece

@@ -17,7 +17,7 @@ import pytest
 from support.corpora import ENVIRONMENT, SOURCE, build, decoded, digests, run, start, texts, write
 
 from clozelab import data
-from clozelab.text.reading.sources import Reading
+from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import Corpus
 
 TWO = ["One cat sat. Two dogs ran.", "Three birds flew away."]

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.loading import load
-from clozelab.text.reading.sources import Reading
+from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import Corpus
 from clozelab.text.store import build as building
 from clozelab.text.tokenizers import ByteBpe

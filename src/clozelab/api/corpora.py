@@ -101,7 +101,7 @@ def build_corpus(
     """
     from clozelab.contracts import Counts
     from clozelab.text.building import BuildOptions, cores, missing
-    from clozelab.text.reading.sources import Reading
+    from clozelab.text.reading.layouts import Reading
     from clozelab.text.store.build import build
 
     options = BuildOptions(

@@ -69,13 +69,13 @@ class SegmentPair(Part):
             possible = (here > visits.bounds[visits.documents]) | (parts.stop < visits.ends)
             random &= possible
             skip |= single & ~possible
-        met = chain(np.where(random & ~skip, parts.cut, parts.stop))
-        at = met[~skip[met]]
+        visited = chain(np.where(random & ~skip, parts.cut, parts.stop))
+        at = visited[~skip[visited]]
         second = self._second(visits, parts, key, at=at, random=random[at])
         notes = {
             "random": _share(random[at]),
             "forced": _share(parts.stop[at] - at == 1),
-            "single sentences skipped": len(met) - len(at),
+            "single sentences skipped": len(visited) - len(at),
         }
         segments = trimmed(visits, key, at, sides=((at, parts.cut[at]), second), room=room)
         labels = random[at].astype(np.int64)
@@ -167,9 +167,9 @@ class SentenceOrderPair(Part):
         room = self.length - _SPECIALS
         visits = visit_order(documents, key, order=self.order, longest=None if albert else room)
         parts = chunks(visits, key, room=room, short=self.short, by_document=albert)
-        met = chain(parts.stop)
-        single = parts.stop[met] - met == 1
-        at = met if albert else met[~single]
+        visited = chain(parts.stop)
+        single = parts.stop[visited] - visited == 1
+        at = visited if albert else visited[~single]
         swapped = labels = coin_flips(mix(draw(key, "coin"), at))
         first, second = (at, parts.cut[at]), (parts.cut[at].copy(), parts.stop[at].copy())
         if albert:
@@ -183,7 +183,7 @@ class SentenceOrderPair(Part):
             (np.where(swapped, other[0], side[0]), np.where(swapped, other[1], side[1]))
             for side, other in ((first, second), (second, first))
         )
-        notes = {"swapped": _share(labels), "single sentences skipped": len(met) - len(at)}
+        notes = {"swapped": _share(labels), "single sentences skipped": len(visited) - len(at)}
         segments = trimmed(visits, key, at, sides=(sides[0], sides[1]), room=room)
         return tabulate(documents, visits, segments, labels=labels.astype(np.int64), notes=notes)
 

@@ -128,8 +128,8 @@ def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) 
     broken = (after_special | head) & free
     opens = free & (begins | broken)
     if joins_over_specials:
-        met = _sums_before(free, blocks)  # a unit must already exist in the block to be joined
-        opens = free & (begins | (met == 0))
+        before = _sums_before(free, blocks)  # a unit must already exist in the block to be joined
+        opens = free & (begins | (before == 0))
     of = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     rows = blocks.rows[first]
@@ -213,11 +213,11 @@ def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
     free = ~blocks.fixed
     if len(run):
         groups[free] = run[units.of[free]]
-    some = np.zeros(len(blocks), dtype=bool)
-    some[blocks.rows[groups >= 0]] = True
-    for row in np.flatnonzero(~some & (units.counts > 0)):  # rare: every unit over the budget
-        mine = np.flatnonzero(units.rows == row)
-        pick = mine[np.argmin(units.sizes[mine])]
+    hides = np.zeros(len(blocks), dtype=bool)
+    hides[blocks.rows[groups >= 0]] = True
+    for row in np.flatnonzero(~hides & (units.counts > 0)):  # rare: every unit over the budget
+        members = np.flatnonzero(units.rows == row)
+        pick = members[np.argmin(units.sizes[members])]
         groups[np.flatnonzero(free & (units.of == pick))[: wanted[row]]] = 0
     return spans(blocks, groups)
 

@@ -129,14 +129,14 @@ class SpanMasking(Part):
         keys = block_draws(blocks, key, 0)
         draw = 0
         while len(active):
-            mine = keys[active]
-            words = self.lengths(mix(mine, 2 * draw))
-            anchor = free[first_free[active] + randint(mix(mine, 2 * draw + 1), counts[active])]
+            words = self.lengths(mix(keys[active], 2 * draw))
+            place = randint(mix(keys[active], 2 * draw + 1), counts[active])
+            anchor = free[first_free[active] + place]
             fresh = ~chosen[anchor]
             rows, begin = active[fresh], units.of[anchor[fresh]]
-            got = self._spread(units, chosen, begin, words[fresh], left[rows])
-            left[rows] -= got
-            misses[rows] = np.where(got > 0, 0, misses[rows] + 1)
+            hidden = self._spread(units, chosen, begin, words[fresh], left[rows])
+            left[rows] -= hidden
+            misses[rows] = np.where(hidden > 0, 0, misses[rows] + 1)
             active = active[(left[active] > 0) & (misses[active] < _MISSES)]
             draw += 1
         if self.ends == "whole":

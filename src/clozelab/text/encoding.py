@@ -92,13 +92,13 @@ class CachedTokenizer:
         number = np.fromiter(map(self._known.__getitem__, stretch), np.int64, len(stretch))
         self._learn()
         ids, marks, sizes, source = self._tokens(number)
-        pieces = offsets([len(some) for some in cuts])
+        pieces = offsets([len(stretches) for stretches in cuts])
         starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
         for at in self._ideographic(sentences) if self._segment else []:
             span = slice(starts[at], starts[at + 1])
-            mine = sizes[pieces[at] : pieces[at + 1]]
-            firsts, _ = self._characters([cut[at]], mine, source[span])
+            lengths = sizes[pieces[at] : pieces[at + 1]]
+            firsts, _ = self._characters([cut[at]], lengths, source[span])
             self._mark_segments(sentences[at], marks[span], firsts)
         if not characters:
             return Tokenised(ids, marks, starts, number)
@@ -136,7 +136,7 @@ class CachedTokenizer:
         encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         places = [encoding.offsets for encoding in encodings]
-        starts = offsets([len(some) for some in ids])
+        starts = offsets([len(encoding) for encoding in encodings])
         flat = np.fromiter(chain.from_iterable(chain.from_iterable(places)), np.int32)
         bodies = [text.lstrip(" ") for text in new]
         lead = np.array([len(text) - len(body) for text, body in zip(new, bodies, strict=True)])

@@ -70,7 +70,8 @@ def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
     """The ids a tokenizer gives to what each entry of a larger vocabulary stands for."""
     suffix = json.loads(tokenizer.to_str())["model"].get("end_of_word_suffix") or ""
     model = tokenizer.model
-    return [[token.id for token in model.tokenize(one.removesuffix(suffix))] for one in entries]
+    words = [entry.removesuffix(suffix) for entry in entries]
+    return [[token.id for token in model.tokenize(word)] for word in words]
 
 
 def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:

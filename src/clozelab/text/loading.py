@@ -204,10 +204,10 @@ def _family(model: _SentencePieceModel, path: Path) -> str:
         _settings(path.parent / "tokenizer_config.json").get("tokenizer_class"),
         _settings(path.parent / "config.json").get("model_type"),
     ]
-    said = " ".join(name for name in names if isinstance(name, str))
-    said = said.lower().replace("-", "").replace("_", "")
+    written = " ".join(name for name in names if isinstance(name, str))
+    written = written.lower().replace("-", "").replace("_", "")
     for family in ("camembert", "xlm-roberta", "xlnet", "albert"):
-        if family.replace("-", "") in said:
+        if family.replace("-", "") in written:
             return family
     texts = {text for text, _, _ in model.pieces}
     for special, family in (("<cls>", "xlnet"), ("[CLS]", "albert")):

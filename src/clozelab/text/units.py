@@ -193,11 +193,11 @@ def mine(words: tuple[Keys, Ints], together: tuple[Keys, Ints], *, pieces: Itera
     often = together[1] >= LEAST_COUNT
     keys, counts = together[0][often], together[1][often]
     chosen = np.zeros(len(keys), dtype=bool)
-    for pair, one, two in pieces:
+    for pair, left, right in pieces:
         known = contains(keys, pair)
         at = np.searchsorted(keys, pair[known])
         joint = counts[at] / total
-        chance = _counts(words, one[known]) * _counts(words, two[known]) / total**2
+        chance = _counts(words, left[known]) * _counts(words, right[known]) / total**2
         npmi = np.log(joint / np.maximum(chance, 1e-300)) / -np.log(joint)
         chosen[at[npmi >= LEAST_NPMI]] = True
     return keys[chosen]

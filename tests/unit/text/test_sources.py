@@ -22,16 +22,9 @@ import pytest
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.files import mark
-from clozelab.text.reading import fields, layouts
-from clozelab.text.reading.layouts import guess
-from clozelab.text.reading.sources import (
-    BytesRead,
-    RawDocument,
-    Reading,
-    documents,
-    listing,
-    total_bytes,
-)
+from clozelab.text.reading import layouts, records
+from clozelab.text.reading.layouts import RawDocument, Reading, guess
+from clozelab.text.reading.sources import BytesRead, documents, listing, total_bytes
 
 
 def read(*inputs: object, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
@@ -493,7 +486,7 @@ def test_memory_stays_bounded_whatever_the_input(tmp_path: Path) -> None:
 def test_a_json_line_over_every_limit_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fields, "LONGEST", 100)
+    monkeypatch.setattr(records, "LONGEST", 100)
     counts = Counts()
     path = write(tmp_path / "a.jsonl", jsonl({"text": "a"}, {"text": "b" * 99}, {"text": "c"}))
     assert texts(path, counts=counts) == ["a", "c"]

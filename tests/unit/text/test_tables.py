@@ -15,7 +15,8 @@ from support.corpora import ENVIRONMENT
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.text.reading.sources import RawDocument, Reading, documents
+from clozelab.text.reading.layouts import RawDocument, Reading
+from clozelab.text.reading.sources import documents
 
 
 def read(path: Path, counts: Counts | None = None, **reading: str) -> list[RawDocument]:
@@ -132,7 +133,7 @@ def test_cells_that_something_else_separates_are_no_one_column(
 def test_a_quotation_mark_left_open_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clozelab.text.reading.tables.LONGEST", 2_000_000)
+    monkeypatch.setattr("clozelab.text.reading.records.LONGEST", 2_000_000)
     path = put(tmp_path / "a.csv", 'text\n"open\n' + "a line of text\n" * 200_000)
     assert f"{path}:2 opens a quotation mark" in refusal(path)
 
@@ -177,7 +178,8 @@ FUZZ = """
 import random, sys
 from pathlib import Path
 from clozelab.contracts import Counts, UserError
-from clozelab.text.reading.sources import Reading, documents
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import documents
 
 draw, refused = random.Random(14), 0
 for name in sys.argv[2:]:

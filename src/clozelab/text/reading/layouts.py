@@ -11,9 +11,8 @@ from itertools import pairwise
 from typing import Literal
 
 from clozelab.contracts import Counts
-from clozelab.text.reading import plain
 from clozelab.text.reading.lines import HEAD, Lines
-from clozelab.text.reading.sentences import whole_character
+from clozelab.text.reading.sentences import plain_ends, whole_character
 
 LIMIT = 4_000_000  # characters of a document
 _CUT = "documents over 4 M characters cut"
@@ -76,7 +75,7 @@ def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:
         return "prose", width <= _WIDEST
     if sum(bool(_ENDED.search(row)) for row, _ in followed) * 2 >= len(followed):
         whole = [row for row in rows if row]
-        single = sum(not plain.ends(row) and not _eastern_stops(row) for row in whole)
+        single = sum(not plain_ends(row) and not _eastern_stops(row) for row in whole)
         return ("sentences" if single * 5 >= len(whole) * 4 else "prose"), False
     full = sum(len(row) + 1 + _first_word(after) > width for row, after in followed)
     return "prose", width <= _WIDEST and full * 5 >= len(followed) * 3
@@ -123,7 +122,7 @@ def _eastern_stops(row: str) -> bool:
 
 def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
     """Parts of one document: wrapped lines joined, "\\n" between paragraphs."""
-    last = ""  # the last character given
+    last = ""  # the last character yielded
     open_line = ended = False  # inside a line that came in pieces; at a paragraph's end
     for piece in _pages(lines):
         whole = piece[-1] == "\n"
@@ -157,18 +156,18 @@ def _pages(lines: Iterable[str]) -> Iterator[str]:
 
 def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
     """Parts of documents, None after each: a line each, or lines up to a blank one."""
-    given = open_line = False
+    started = open_line = False
     for piece in lines:
         whole = piece[-1] == "\n"
         text = piece.rstrip() if whole else piece
         if not open_line:
             text = text.lstrip()
         if text:
-            yield text if open_line or not given else "\n" + text
-            given = True
-        if given and whole and (layout == "lines" or not (text or open_line)):
+            yield text if open_line or not started else "\n" + text
+            started = True
+        if started and whole and (layout == "lines" or not (text or open_line)):
             yield None
-            given = False
+            started = False
         open_line = not whole
 
 

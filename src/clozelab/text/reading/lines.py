@@ -118,9 +118,9 @@ class Lines:
             open_line = piece[-1] != "\n"
             if not piece.isascii():
                 piece = self._decoded(piece, first=not size)
-            if found := piece.count("\0"):
-                nuls += found
-                self._counts.add("NUL bytes removed", self._place, found)
+            if count := piece.count("\0"):
+                nuls += count
+                self._counts.add("NUL bytes removed", self._place, count)
             if size < HEAD <= size + len(piece):
                 self._judge_nuls(nuls, size + len(piece))
             size += len(piece)

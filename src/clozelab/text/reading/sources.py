@@ -12,34 +12,41 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Literal
 
 from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
-from clozelab.text.reading.fields import no_field, read_record
-from clozelab.text.reading.formats import BytesRead, kind_of, read_file, read_stream
-from clozelab.text.reading.layouts import RawDocument, Reading
-from clozelab.text.reading.lines import PACKINGS, shown
-
-__all__ = [
-    "BytesRead",
-    "RawDocument",
-    "Reading",
-    "documents",
-    "listing",
-    "text_bytes",
-    "total_bytes",
-]
+from clozelab.text.reading.layouts import RawDocument, Reading, read_text
+from clozelab.text.reading.lines import PACKINGS, Lines, opened, shown
+from clozelab.text.reading.records import HUB, columnar, from_hub, json_lines, separated
 
 _STDIN = "-"
-_HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _TEXT = (".txt", "")  # what a folder is read for, besides tables and JSON lines
 _PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
+
+FileKind = Literal["text", "json", "csv", "tsv", "parquet", "arrow"]
+_KINDS: dict[str, FileKind] = {
+    ".jsonl": "json",
+    ".json": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+
+
+@dataclass
+class BytesRead:
+    """How far a reading has come."""
+
+    done: int = 0  # bytes of the files read, packed as they are
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,17 @@ class _Item:
 
     name: str
     path: Path | None = None
+
+    def documents(
+        self, reading: Reading, *, counts: Counts, progress: BytesRead
+    ) -> Generator[RawDocument, None, None]:
+        """Its documents, in order, in bounded memory."""
+        if self.path is not None:
+            return _read_file(self.path, reading, counts=counts, progress=progress)
+        if self.name == _STDIN:
+            stream = sys.stdin.buffer
+            return _read_stream(stream, "standard input", None, reading=reading, counts=counts)
+        return from_hub(self.name, reading, counts=counts)
 
 
 def documents(
@@ -58,15 +76,32 @@ def documents(
     Names that lead nowhere are refused at once; an input without any document at the end.
     """
     items = _expand(inputs, reading.split, counts=counts)
-    return _read(items, inputs, reading=reading, counts=counts, progress=progress or BytesRead())
+    progress = progress or BytesRead()
+
+    def read() -> Generator[RawDocument, None, None]:
+        any_text = False
+        for item in items:
+            # A reader that stops early closes the file at once.
+            with closing(item.documents(reading, counts=counts, progress=progress)) as stream:
+                for document in stream:
+                    any_text = True
+                    yield document
+        if not any_text:
+            skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
+            raise UserError(
+                f"there is no text in {', '.join(inputs)}{f' ({skipped})' if skipped else ''}:"
+                " name other files, or another --field"
+            )
+
+    return read()
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
     """Bytes of all the files, packed as they are; None where they cannot be known before."""
-    items = _expand(inputs, (reading or Reading()).split, counts=Counts())
-    if any(item.path is None for item in items):
+    paths = [item.path for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
+    if None in paths:
         return None
-    return sum(item.path.stat().st_size for item in items if item.path)
+    return sum(path.stat().st_size for path in paths if path)
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
@@ -80,10 +115,8 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
     items = _expand(inputs, reading.split, counts=Counts())
     text = packed = 0
     for item in items[:: -(-len(items) // _PROBED)]:
-        assert item.path is not None
         progress, size = BytesRead(), 0
-        stream = read_file(item.path, reading, counts=Counts(), progress=progress)
-        with closing(stream):
+        with closing(item.documents(reading, counts=Counts(), progress=progress)) as stream:
             for document in stream:
                 size += len(document.text.encode())
                 if size >= _PROBE:
@@ -97,48 +130,70 @@ def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int
     rows = []
     for item in _expand(inputs, reading.split, counts=Counts()):
         status = item.path.stat() if item.path else None
-        rows.append(
-            (item.name, status.st_size, status.st_mtime_ns) if status else (item.name, 0, 0)
-        )
+        size, changed = (status.st_size, status.st_mtime_ns) if status else (0, 0)
+        rows.append((item.name, size, changed))
     return rows
 
 
-def _read(
-    items: list[_Item],
-    inputs: Sequence[str],
-    *,
-    reading: Reading,
-    counts: Counts,
-    progress: BytesRead,
+def _kind_of(path: Path) -> FileKind:
+    """What a file holds, by its name without the packing; text where the name says nothing."""
+    return _KINDS.get(_unpacked(path).suffix.lower(), "text")
+
+
+def _unpacked(path: Path) -> Path:
+    """A file's name without the packing."""
+    return path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+
+
+def _read_file(
+    path: Path, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
-    any_text = False
-    for item in items:
-        if item.path is not None:
-            stream = read_file(item.path, reading, counts=counts, progress=progress)
-        elif item.name == _STDIN:
-            stream = read_stream(
-                sys.stdin.buffer, "standard input", None, reading=reading, counts=counts
-            )
-        else:
-            stream = _hub(item.name, reading, counts=counts)
-        with closing(stream):  # a reader that stops early closes the file at once
-            for document in stream:
-                any_text = True
+    """The documents of one file, in order, in bounded memory."""
+    start = progress.done
+    kind = _kind_of(path)
+    with opened(path) as (file, stream):
+        if kind in ("parquet", "arrow"):
+            size = path.stat().st_size
+            for share, document in columnar(path, stream, kind, reading=reading, counts=counts):
+                progress.done = start + int(size * share)
                 yield document
-    if not any_text:
-        skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
-        raise UserError(
-            f"there is no text in {', '.join(inputs)}{f' ({skipped})' if skipped else ''}:"
-            " name other files, or another --field"
-        )
+        else:
+            texts = _read_stream(stream, shown(path), kind, reading=reading, counts=counts)
+            with closing(texts):
+                for document in texts:
+                    progress.done = start + file.tell()
+                    yield document
+    progress.done = start + path.stat().st_size
+
+
+def _read_stream(
+    stream: IO[bytes], name: str, kind: FileKind | None, *, reading: Reading, counts: Counts
+) -> Generator[RawDocument, None, None]:
+    """The documents of a stream that is read line by line, of text, JSON lines or a table.
+
+    Without a kind, a brace in front tells JSON lines from text.
+    """
+    lines = Lines(stream, name, encoding=reading.encoding, counts=counts)
+    try:
+        head = lines.head().lstrip()
+        if kind is None:
+            kind = "json" if head.startswith("{") else "text"
+        if not head:
+            counts.add("empty files", name)
+        if kind == "json":
+            yield from json_lines(lines, reading, counts=counts)
+        elif kind in ("csv", "tsv"):
+            yield from separated(lines, kind, reading=reading, counts=counts)
+        else:
+            yield from read_text(lines, reading.layout, counts=counts)
+    finally:
+        lines.release()
 
 
 def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]:
     if not inputs:
         raise UserError("no input is named: name files, folders, - or hf:owner/name")
-    items: list[_Item] = []
-    for name in inputs:
-        items += _expand_one(name, split, counts=counts)
+    items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
     named: set[str] = set()
     for item in items:
         if item.name in named:
@@ -171,7 +226,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
         if items:
             return items
         raise UserError(f"no file matches {name}{_nearest(path)}")
-    named_text = path.suffix.lower() in (".txt", *PACKINGS) or kind_of(path) != "text"
+    named_text = path.suffix.lower() in (".txt", *PACKINGS) or _kind_of(path) != "text"
     if _BARE_HUB.fullmatch(name) and not path.parent.exists() and not named_text:
         return [_hub_item(f"hf:{name}")]
     raise UserError(f"there is no file or folder {name}{_nearest(path)}")
@@ -200,18 +255,16 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
     if (folder / "state.json").exists() and (folder / "dataset_info.json").exists():
         return _saved_dataset(folder)
     aside: list[Path] = []
-    items = [_Item(str(path), path) for path in _files(folder, aside, counts=counts)]
-    if not items:
-        hint = f", only {_endings(aside)}; name those files themselves" if aside else ""
-        raise UserError(
-            f"the folder {folder} holds no file of text{hint or '; name another folder'}"
-        )
-    for item in items:
-        assert item.path is not None
-        counts.add(f"files read: {_ending(item.path)}", shown(item.path))
+    paths = _files(folder, aside, counts=counts)
+    if not paths:
+        only = f", only {_endings(aside)}; name those files themselves"
+        hint = only if aside else "; name another folder"
+        raise UserError(f"the folder {folder} holds no file of text{hint}")
+    for path in paths:
+        counts.add(f"files read: {_ending(path)}", shown(path))
     for path in aside:
         counts.add(f"files left aside: {_ending(path)}, read if named themselves", shown(path))
-    return items
+    return [_Item(str(path), path) for path in paths]
 
 
 def _ending(path: Path) -> str:
@@ -279,8 +332,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
 
 
 def _is_known(path: Path) -> bool:
-    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
-    return name.suffix.lower() in _TEXT or kind_of(path) != "text"
+    return _unpacked(path).suffix.lower() in _TEXT or _kind_of(path) != "text"
 
 
 def _is_binary(path: Path) -> bool:
@@ -296,7 +348,7 @@ def _is_binary(path: Path) -> bool:
 
 
 def _hub_item(name: str) -> _Item:
-    if not _HUB.fullmatch(name):
+    if not HUB.fullmatch(name):
         raise UserError(f"{name} names no dataset: say hf:owner/name or hf:owner/name:split")
     package = find_spec("datasets")
     if package is None or package.origin is None:  # a folder of that name is no package
@@ -305,27 +357,3 @@ def _hub_item(name: str) -> _Item:
             " pip install clozelab[datasets]"
         )
     return _Item(name)
-
-
-def _hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDocument, None, None]:
-    """The documents of a dataset of the Hugging Face hub, streamed."""
-    match = _HUB.fullmatch(name)
-    assert match is not None
-    split = match["split"] or reading.split
-    try:
-        records = import_module("datasets").load_dataset(
-            match["name"], match["subset"], split=split, streaming=True
-        )
-        for number, record in enumerate(records, 1):
-            place = f"{name}:{number}"
-            if reading.field in record:
-                yield from read_record(record[reading.field], place, counts=counts)
-            elif number == 1:
-                raise no_field(place, reading.field, record)
-            else:
-                counts.add(f"records without the field {reading.field!r}", place)
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{name} cannot be read from the hub ({reason}): check its name") from None

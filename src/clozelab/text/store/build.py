@@ -26,17 +26,10 @@ from clozelab.keys import root
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
-from clozelab.text.reading.formats import BytesRead
+from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
-from clozelab.text.reading.sources import (
-    RawDocument,
-    Reading,
-    documents,
-    listing,
-    text_bytes,
-    total_bytes,
-)
+from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
@@ -82,7 +75,7 @@ def build(
             )
             read = [Path(name) for name, *_ in listing(inputs, options.reading)]
             sources = ["standard input" if path.parent == folder else shown(path) for path in read]
-            plan = ShardPlan(settings=settings, names=job_names, inputs=sources)
+            plan = ShardPlan(folder, settings, job_names, sources)
             for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
                 yield BuildProgress(stage, done, total, "steps")
             shutil.rmtree(folder)

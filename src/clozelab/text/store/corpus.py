@@ -71,7 +71,7 @@ class Corpus:
 
     def decode(self, ids: Any) -> str:
         """The text of some token ids."""
-        return self.tokenizer.decode([int(one) for one in ids], skip_special_tokens=False)
+        return self.tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
 
     def __repr__(self) -> str:
         tokens = sum(split["tokens"] for split in self.manifest["splits"].values())

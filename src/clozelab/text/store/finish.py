@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -41,65 +42,63 @@ Steps = Generator[tuple[str, int, int], None, T]
 class ShardPlan:
     """The shards to put together, in the text's order, and where they came from."""
 
+    folder: Path  # of the build, with the shards in it
     settings: TokenisingSettings
     names: list[str]
     inputs: list[str]
-    kept: Bools | None = None  # which documents stay; all, where it is not said
+    included: Bools | None = None  # which documents stay; all, where it is not said
 
-    def shards(self, folder: Path) -> Iterator[Shard]:
+    @property
+    def ready(self) -> Path:
+        """The folder of the finished files, until all are there."""
+        return self.folder / "ready"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of all shards."""
+        return Tokenizer.from_str(self.settings.tokenizer)
+
+    def shards(self) -> Iterator[Shard]:
         """Read them one by one, without the documents left out."""
         first = 0
         for name in self.names:
-            shard = load(folder / f"{name}.npz")
-            count = len(shard.documents) - 1
-            yield shard if self.kept is None else shard.only(self.kept[first : first + count])
-            first += count
+            shard = load(self.folder / f"{name}.npz")
+            last = first + len(shard.documents) - 1
+            yield shard if self.included is None else shard.only(self.included[first:last])
+            first = last
 
 
 def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
     """Write the finished store; yields (stage, done, total)."""
-    folder, total = out / "building", len(plan.names)
-    ready = folder / "ready"
     for split in SPLITS:
-        (ready / split).mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer.from_str(plan.settings.tokenizer)
-    digests, sizes = _survey(plan, folder, counts)
+        (plan.ready / split).mkdir(parents=True, exist_ok=True)
+    digests, sizes = _survey(plan, counts)
     if not sizes.any():
         raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
     if options["unique"]:
         first_seen = _first_of_each(digests)
         counts.add("documents left out as repeats", number=int((~first_seen).sum()))
-        plan = replace(plan, kept=first_seen)
+        plan = replace(plan, included=first_seen)
         digests, sizes = digests[first_seen], sizes[first_seen]
-    parting = held_out(digests, sizes, plan.shards(folder), share=options["held_out"])
-    yield "counting words", 0, total
-    _write_words(plan, folder, ready, tokenizer, most=options["words"])
+    parting = held_out(digests, sizes, plan.shards(), share=options["held_out"])
+    yield "counting words", 0, len(plan.names)
+    _write_words(plan, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
     if options["phrases"]:
-        phrases = yield from _phrases(plan, folder, tokenizer)
-    units = yield from _write_splits(
-        plan,
-        folder,
-        ready,
-        parting=parting,
-        sizes=sizes,
-        phrases=phrases,
-    )
-    save_array(ready / "phrases.npy", phrases)
-    save_array(ready / "entities.npy", plan.settings.entities.rows())
-    (ready / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    parted = {
-        "whole": int((sizes[parting.whole, 1] > 0).sum()),
-        "parts": len(parting.parts),
-    }
-    manifest = _manifest(ready, plan, options=options, counts=counts, units=units, held_out=parted)
-    _publish(out, ready, manifest)
+        phrases = yield from _phrases(plan)
+    units = yield from _write_splits(plan, parting=parting, sizes=sizes, phrases=phrases)
+    _save_array(plan.ready / "phrases.npy", phrases)
+    _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
+    (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
+    whole = int((sizes[parting.whole, 1] > 0).sum())
+    parted = {"whole": whole, "parts": len(parting.parts)}
+    _publish(out, plan, _manifest(plan, options=options, counts=counts, units=units, parted=parted))
 
 
-def _survey(plan: ShardPlan, folder: Path, counts: Counts) -> tuple[Keys, Ints]:
+def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
     """Every document's digest, and its tokens and sentences; and what the workers counted."""
     digests, sizes = [], []
-    for shard in plan.shards(folder):
+    for shard in plan.shards():
         counts.merge(shard.counts)
         digests.append(shard.digests)
         tokens = np.diff(shard.sentences[shard.documents])
@@ -113,25 +112,23 @@ def _first_of_each(digests: Keys) -> Bools:
     parts = -(-len(digests) // _PARTITION)
     part_of = digests[:, 0] % np.uint64(parts)
     for part in range(parts):
-        mine = np.flatnonzero(part_of == part)
-        _, first = np.unique(digests[mine], axis=0, return_index=True)
-        first_seen[mine[first]] = True
+        members = np.flatnonzero(part_of == part)
+        _, first = np.unique(digests[members], axis=0, return_index=True)
+        first_seen[members[first]] = True
     return first_seen
 
 
-def _write_words(
-    plan: ShardPlan, folder: Path, ready: Path, tokenizer: Tokenizer, *, most: int
-) -> None:
+def _write_words(plan: ShardPlan, *, most: int) -> None:
     """The most frequent words: their keys and numbers, and a list for the eye.
 
     A word may have several keys: byte BPE spells it in other ids after a space.
     """
     tally = KeyCounts()
-    for shard in plan.shards(folder):
+    for shard in plan.shards():
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
     often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
-    spelled = _spelled(plan, folder, tokenizer, often)
+    spelled = _spelled(plan, often)
     totals: Counter[str] = Counter()
     for word, count in zip(spelled, counts[np.searchsorted(keys, often)].tolist(), strict=True):
         totals[word] += count
@@ -139,40 +136,40 @@ def _write_words(
     ranked = sorted(totals, key=lambda word: (-totals[word], word))[:most]
     number = {word: rank + _FIRST_WORD for rank, word in enumerate(ranked)}
     numbers = np.array([number.get(word, 0) for word in spelled], dtype=np.int32)
-    save_array(ready / "words.npy", often[numbers > 0])
-    save_array(ready / "word_numbers.npy", numbers[numbers > 0])
+    _save_array(plan.ready / "words.npy", often[numbers > 0])
+    _save_array(plan.ready / "word_numbers.npy", numbers[numbers > 0])
     lines = [f"{word}\t{totals[word]}\n" for word in ranked]
-    (ready / "words.txt").write_text("".join(lines), encoding="utf-8")
+    (plan.ready / "words.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def _spelled(plan: ShardPlan, folder: Path, tokenizer: Tokenizer, words: Keys) -> list[str]:
+def _spelled(plan: ShardPlan, words: Keys) -> list[str]:
     """The text of some words."""
     spelled: dict[int, str] = {}
     missing = words
-    for shard in plan.shards(folder):
+    for shard in plan.shards():
         row, ids = shard.word_ids[contains(missing, shard.words)[shard.word_ids[:, 0]]].T
         tokens: dict[int, list[int]] = {}
         for word, number in zip(shard.words[row].tolist(), ids.tolist(), strict=True):
             tokens.setdefault(word, []).append(number)
-        texts = tokenizer.decode_batch(list(tokens.values()))
+        texts = plan.tokenizer.decode_batch(list(tokens.values()))
         spelled |= zip(tokens, (text.strip() for text in texts), strict=True)
         seen = np.array(sorted(tokens), dtype=np.uint64)
         missing = missing[~contains(seen, missing)]
     return [spelled[word] for word in words.tolist()]
 
 
-def _phrases(plan: ShardPlan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]:
+def _phrases(plan: ShardPlan) -> Steps[Keys]:
     """The pairs of words that make phrases, mined from the whole corpus."""
-    signs, total = lettered(tokenizer), len(plan.names)
+    has_letters, total = lettered(plan.tokenizer), len(plan.names)
     words, together = KeyCounts(), KeyCounts()
-    for number, shard in enumerate(plan.shards(folder)):
-        one, two = pairs(shard.ids, shard.marks, shard.sentences, lettered=signs)
-        words.add(*np.unique(one, return_counts=True))
-        together.add(*np.unique(two, return_counts=True))
+    for number, shard in enumerate(plan.shards()):
+        word_keys, pair_keys = pairs(shard.ids, shard.marks, shard.sentences, lettered=has_letters)
+        words.add(*np.unique(word_keys, return_counts=True))
+        together.add(*np.unique(pair_keys, return_counts=True))
         yield "mining phrases", number, total
 
     def again() -> Iterator[Keys]:
-        for shard in plan.shards(folder):
+        for shard in plan.shards():
             keys = fold(shard.ids, np.flatnonzero(shard.marks & Mark.SEGMENT))
             yield np.stack([mix(keys[:-1], keys[1:]), keys[:-1], keys[1:]])
 
@@ -180,74 +177,66 @@ def _phrases(plan: ShardPlan, folder: Path, tokenizer: Tokenizer) -> Steps[Keys]
 
 
 def _write_splits(
-    plan: ShardPlan,
-    folder: Path,
-    ready: Path,
-    *,
-    parting: Parting,
-    sizes: Ints,
-    phrases: Keys,
+    plan: ShardPlan, *, parting: Parting, sizes: Ints, phrases: Keys
 ) -> Steps[dict[str, int]]:
     """Copy the documents of every shard into the splits; count and mark on the way."""
-    vocabulary = describe(Tokenizer.from_str(plan.settings.tokenizer)).size
+    vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     token_counts = np.zeros(vocabulary, dtype=np.int64)
-    out = {}
+    writers = {}
     for split in SPLITS:
         totals = parting.totals(sizes, held=split == "held_out")
-        out[split] = Writer(ready / split, kind, totals=totals)
+        writers[split] = _Writer(plan.ready / split, kind, totals=totals)
     units = {"phrase": 0, "entity": 0}
     first = 0
-    for number, shard in enumerate(plan.shards(folder)):
+    for number, shard in enumerate(plan.shards()):
         mined = mark_phrases(shard.ids, shard.marks, shard.sentences, phrases=phrases)
-        units["phrase"] += len(mined)
-        units["phrase"] += int(shard.units[0])
+        units["phrase"] += len(mined) + int(shard.units[0])
         units["entity"] += int(shard.units[1])
         for split in SPLITS:
             pieces = parting.sentences(shard, first, held=split == "held_out")
-            ids = out[split].add(shard, *pieces)
+            ids = writers[split].add(shard, *pieces)
             if split == "train":
                 token_counts += np.bincount(ids, minlength=vocabulary)
         first += len(shard.documents) - 1
         yield "writing", number + 1, len(plan.names)
-    for writer in out.values():
+    for writer in writers.values():
         writer.close()
-    save_array(ready / "counts.npy", token_counts)
+    _save_array(plan.ready / "counts.npy", token_counts)
     return units
 
 
 def _manifest(
-    ready: Path,
     plan: ShardPlan,
     *,
     options: dict[str, Any],
     counts: Counts,
     units: dict[str, int],
-    held_out: dict[str, int],
+    parted: dict[str, int],
 ) -> dict[str, Any]:
     """What the store is and what made it; nothing that differs between two equal builds."""
     entries = {
-        file.relative_to(ready).as_posix(): {
+        file.relative_to(plan.ready).as_posix(): {
             "bytes": file.stat().st_size,
             "sha256": files.sha256(file),
         }
-        for file in sorted(file for file in ready.rglob("*") if file.is_file())
+        for file in sorted(plan.ready.rglob("*"))
+        if file.is_file()
     }
     splits = {}
     for split in SPLITS:
-        sentences = np.load(ready / split / "sentences.npy", mmap_mode="r")
-        documents = np.load(ready / split / "documents.npy", mmap_mode="r")
+        sentences = np.load(plan.ready / split / "sentences.npy", mmap_mode="r")
+        documents = np.load(plan.ready / split / "documents.npy", mmap_mode="r")
         splits[split] = {
             "documents": len(documents) - 1,
             "sentences": len(sentences) - 1,
             "tokens": int(sentences[-1]),
         }
-    tokenizer = plan.settings.tokenizer
     shaping = {k: v for k, v in options.items() if k not in ("workers", "reading")}
     return {
         "version": VERSION,
         "splits": splits,
-        "vocabulary": describe(Tokenizer.from_str(tokenizer)).size,
+        "vocabulary": describe(plan.tokenizer).size,
         "units": units,
         "sentences": splitter(plan.settings.sentences).name,  # type: ignore[arg-type]
         "segmenter": segmenter() if plan.settings.segment else None,
@@ -255,33 +244,33 @@ def _manifest(
         "reading": options["reading"],
         "options": shaping,
         "notes": dict(sorted(counts.numbers.items())),
-        "tokenizer": sha256(tokenizer.encode()).hexdigest(),
+        "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
-        "held_out": held_out,
+        "held_out": parted,
         "files": entries,
     }
 
 
-def _publish(out: Path, ready: Path, manifest: dict[str, Any]) -> None:
+def _publish(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
     """Move the finished files into place; the manifest comes last and makes it a corpus."""
-    part = ready.parent / "manifest.part"
+    part = plan.folder / "manifest.part"
     files.write_text(part, render(manifest))
     for split in SPLITS:
         (out / split).mkdir(exist_ok=True)
     for name in manifest["files"]:
-        files.sync(ready / name)
-        (ready / name).replace(out / name)
+        files.sync(plan.ready / name)
+        (plan.ready / name).replace(out / name)
     part.replace(out / NAME)
 
 
-def save_array(file: Path, array: Array) -> None:
+def _save_array(file: Path, array: Array) -> None:
     """Write a small array; np.save to a path does not say when it was the disk that was full."""
     whole = BytesIO()
     np.save(whole, array)
     file.write_bytes(whole.getvalue())
 
 
-class Writer:
+class _Writer:
     """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
 
     def __init__(self, folder: Path, kind: type, *, totals: tuple[int, int, int]) -> None:

@@ -20,7 +20,7 @@ from clozelab.contracts import Bools, Ints, Keys
 from clozelab.packed import offsets
 from clozelab.text.store.shards import Shard
 
-_MANY = 20  # documents drawn, of which the share may be missed by chance, up to
+_ENOUGH = 20  # documents drawn, of which the share may be missed by chance, up to
 _MISS, _FEW_MISS = 1.2, 1.1  # so many times as much or as little; of fewer documents, up to this
 _MOVED = 2.0  # beyond this the limit of the hash is not moved
 _STRETCH = 1024  # tokens of a stretch, at least: shorter ones would be all beginnings
@@ -50,8 +50,8 @@ class Parting:
         `first` is the number of the shard's first document.
         """
         count = len(shard.documents) - 1
-        mine = np.flatnonzero(self._uncut(first, count, held=held))
-        begins, sizes = [shard.documents[mine]], [np.diff(shard.documents)[mine]]
+        uncut = np.flatnonzero(self._uncut(first, count, held=held))
+        begins, sizes = [shard.documents[uncut]], [np.diff(shard.documents)[uncut]]
         for number in [number for number in self.parts if first <= number < first + count]:
             rows = self.parts[number][self.parts[number][:, 3] == held]
             begins.append(shard.documents[number - first] + rows[:, 0])
@@ -62,9 +62,9 @@ class Parting:
 
     def _uncut(self, first: int, count: int, *, held: bool) -> Bools:
         """Which of some documents are whole on a side."""
-        mine = self.whole[first : first + count] == held
-        mine[[number - first for number in self.parts if first <= number < first + count]] = False
-        return np.asarray(mine)
+        uncut = self.whole[first : first + count] == held
+        uncut[[number - first for number in self.parts if first <= number < first + count]] = False
+        return np.asarray(uncut)
 
 
 def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: float) -> Parting:
@@ -80,10 +80,10 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
         return bool(share * total / miss <= held <= share * total * miss and held < total)
 
     whole = digests[:, 1].astype(np.float64) / 2.0**64 < share
-    many = (tokens[whole] > 0).sum() >= _MANY
-    if not share or near(whole, _MISS if many else _FEW_MISS):
+    enough = (tokens[whole] > 0).sum() >= _ENOUGH
+    if not share or near(whole, _MISS if enough else _FEW_MISS):
         return Parting(whole)
-    if many and near(whole, _MOVED) and near(whole := _moved(digests, tokens, share), _MISS):
+    if enough and near(whole, _MOVED) and near(whole := _moved(digests, tokens, share), _MISS):
         return Parting(whole)
     line = _Line.of(digests, tokens, share)
     whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0

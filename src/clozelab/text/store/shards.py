@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import CachedTokenizer, Tokenised
+from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
-from clozelab.text.reading.sources import RawDocument
 from clozelab.text.units import Runs, mark_runs, mark_span
 
 SHARD = 1 << 21  # characters
@@ -138,9 +139,9 @@ def jobs(
 def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) -> ShardJob:
     if not spans:
         return ShardJob(documents)
-    mine = {n: spans[d.name] for n, d in enumerate(documents) if d.name in spans}
-    seen.update(documents[n].name for n in mine)
-    return ShardJob(documents, mine)
+    by_place = {n: spans[d.name] for n, d in enumerate(documents) if d.name in spans}
+    seen.update(documents[n].name for n in by_place)
+    return ShardJob(documents, by_place)
 
 
 def tokenise(
@@ -158,7 +159,7 @@ def tokenise(
     for first, last in _groups(job):
         marked = job.spans.get(first, [])
         placed = 0
-        for batch, shift in _batches([sentence for some in cut[first:last] for sentence in some]):
+        for batch, shift in _batches(list(chain.from_iterable(cut[first:last]))):
             tokenised = tokenizer.encode(batch, characters=bool(marked))
             spans = _inside(batch, marked, shift)
             _mark_spans(tokenised, batch, spans, shift=shift, counts=counts)
@@ -180,8 +181,8 @@ def tokenise(
     ids = np.concatenate([np.zeros(0, np.uint32), *(part.ids.astype(np.uint32) for part in parts)])
     marks = np.concatenate([np.zeros(0, np.uint8), *(part.marks for part in parts)])
     sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.starts) for part in parts)])
-    met = np.concatenate([np.zeros(0, np.int64), *(part.stretches for part in parts)])
-    words, word_counts, word_ids = _words(*tokenizer.words(met))
+    stretches = np.concatenate([np.zeros(0, np.int64), *(part.stretches for part in parts)])
+    words, word_counts, word_ids = _words(*tokenizer.words(stretches))
     return {
         "ids": ids,
         "marks": marks,

@@ -17,8 +17,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
-from clozelab.text.reading.formats import BytesRead
-from clozelab.text.reading.sources import documents, total_bytes
+from clozelab.text.reading.sources import BytesRead, documents, total_bytes
 from clozelab.text.store import shards
 
 _WORK = "work"  # in the build's folder, for its processes

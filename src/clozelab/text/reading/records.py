@@ -1,0 +1,313 @@
+"""Records, of which one field is text: JSON lines, CSV and TSV, read line by line; Parquet and
+Arrow, read by columns; datasets of the Hugging Face hub, streamed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, Literal
+
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
+from clozelab.nearest import nearest
+from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut
+from clozelab.text.reading.lines import PACKINGS, Lines, shown
+
+LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
+_OVERLONG = "lines over 16 M characters skipped"
+_NAMED = 20  # columns, in a message about them
+_ROWS = 256  # of a table, held at a time
+_ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
+HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
+
+
+def json_lines(lines: Lines, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+    """A document for each line that is a JSON record."""
+    first = True
+    for line in _whole_lines(lines, counts=counts):
+        if not line or line.isspace():
+            continue
+        place = f"{lines.name}:{lines.number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if first:
+                raise UserError(
+                    f"{place} is not a JSON record ({error}): write one record a line,"
+                    " as jq -c does"
+                ) from None
+            counts.add("broken JSON lines", place)
+            continue
+        if first and not isinstance(record, dict):
+            raise UserError(
+                f"{place} holds a JSON {type(record).__name__} where a record {{...}} should"
+                " stand: write one record a line, as jq -c '.[]' does"
+            )
+        fields = record if isinstance(record, dict) else {}
+        yield from _of_field(fields, place, first=first, reading=reading, counts=counts)
+        first = False
+
+
+def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDocument, None, None]:
+    """The documents of a dataset of the Hugging Face hub, streamed."""
+    match = HUB.fullmatch(name)
+    assert match is not None
+    split = match["split"] or reading.split
+    try:
+        records = import_module("datasets").load_dataset(
+            match["name"], match["subset"], split=split, streaming=True
+        )
+        for number, record in enumerate(records, 1):
+            place = f"{name}:{number}"
+            yield from _of_field(record, place, first=number == 1, reading=reading, counts=counts)
+    except (OSError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{name} cannot be read from the hub ({reason}): check its name") from None
+
+
+def separated(
+    lines: Lines, kind: Literal["csv", "tsv"], *, reading: Reading, counts: Counts
+) -> Iterator[RawDocument]:
+    """A document for each row of a table whose first line names its columns."""
+    rows = (_csv if kind == "csv" else _tsv)(lines, counts=counts)
+    number, header = next(rows, (1, []))
+    names = [name.strip() for name in header]
+    first: list[str] | None = None
+    for number, cells in rows:
+        if first is None:
+            first = cells
+            _check_header(lines.name, names, first, field=reading.field)
+        place = f"{lines.name}:{number}"
+        if len(cells) != len(names):
+            counts.add("rows with more or fewer cells than the header skipped", place)
+        else:
+            yield from _document(cells[names.index(reading.field)], place, counts=counts)
+    if first is None and names:
+        _check_header(lines.name, names, [], field=reading.field)
+
+
+def columnar(
+    path: Path,
+    stream: IO[bytes],
+    kind: Literal["parquet", "arrow"],
+    *,
+    reading: Reading,
+    counts: Counts,
+) -> Iterator[tuple[float, RawDocument]]:
+    """Each document of a table, and the share of the table read by then."""
+    arrow = import_module("pyarrow")
+    rows = _parquet if kind == "parquet" else _arrow
+    row, name = 0, shown(path)
+    try:
+        with _seekable(path, stream) as file:
+            for share, values in rows(file, name, field=reading.field):
+                for value in values:
+                    row += 1
+                    for document in _document(value, f"{name}:{row}", counts=counts):
+                        yield share, document
+    except (OSError, MemoryError, UnicodeDecodeError, arrow.ArrowException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name} is cut short, damaged or no {kind} file ({reason}): fetch or write it again"
+        ) from None
+
+
+def _of_field(
+    record: Mapping[str, Any], place: str, *, first: bool, reading: Reading, counts: Counts
+) -> Iterator[RawDocument]:
+    """The document of a record; the first without the field is refused, later ones counted."""
+    if reading.field in record:
+        yield from _document(record[reading.field], place, counts=counts)
+    elif first:
+        raise _no_field(place, reading.field, record)
+    else:
+        counts.add(f"records without the field {reading.field!r}", place)
+
+
+def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocument]:
+    """The document of a record's text, cut where it is over the limit."""
+    if not isinstance(value, str):
+        counts.add("records whose text is not a string", place)
+        return
+    text = value
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if "\0" in text:
+        counts.add("NUL bytes removed", place, text.count("\0"))
+        text = text.replace("\0", "")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
+            counts.add("records with half a surrogate pair", place)
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if not text or text.isspace():
+        counts.add("empty records", place)
+        return
+    pieces = cut(text)
+    if len(pieces) > 1:
+        count_cut(counts, place)
+    for piece in pieces:
+        if piece and not piece.isspace():
+            yield RawDocument(piece, place)
+
+
+def _no_field(place: str, field: str, record: Mapping[str, Any]) -> UserError:
+    """The error of a first record without the field, with the fields it has."""
+    if not record:
+        return UserError(f"{place} has no field {field!r}, nor any other: check the file")
+    texts = {key: len(value) for key, value in record.items() if isinstance(value, str)}
+    longest = max(texts or dict.fromkeys(record, 0), key=lambda key: texts.get(key, 0))
+    best = nearest(field, record) or longest
+    names = [_short(name) for name in list(record)[:_NAMED]]
+    names += [f"{len(record) - _NAMED} more"] if len(record) > _NAMED else []
+    return UserError(
+        f"{place} has no field {field!r}, only {', '.join(names)}: say --field {_short(best)}"
+    )
+
+
+def _short(name: str) -> str:
+    """A column's name in a message: where there is no header line, it is somebody's text."""
+    line = " ".join(name.split())
+    return line if len(line) <= 40 else line[:39] + "…"
+
+
+def _check_once(name: str, names: list[str], field: str) -> None:
+    if names.count(field) > 1:
+        raise UserError(f"{name} has {names.count(field)} fields {field!r}: rename all but one")
+
+
+def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
+    """Lines that may each be a record, whole; one that is too long for that is skipped."""
+    pieces: list[str] = []
+    size = 0
+    for piece in lines:
+        size += len(piece)
+        pieces.append(piece)
+        if size > LONGEST:
+            pieces.clear()  # and read on to the line's end
+        if piece[-1] == "\n":
+            if size > LONGEST:
+                counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
+            else:
+                yield "".join(pieces)
+            pieces.clear()
+            size = 0
+    if size > LONGEST:
+        counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
+    elif pieces:
+        yield "".join(pieces)
+
+
+def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:
+    if len(names) == 1 and field in re.split(r"\W", names[0]) and field not in names:
+        raise UserError(
+            f"{name} has one column, {_short(names[0])}: separate the cells of a .csv by commas,"
+            " those of a .tsv by tabs"
+        )
+    if field not in names:
+        cells = [*first, *[""] * len(names)]
+        problem = _no_field(name, field, dict(zip(names, cells, strict=False)))
+        raise UserError(f"{problem} (the first line of a table names its columns)")
+    _check_once(name, names, field)
+
+
+def _tsv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+    # No quoting: in a TSV a quotation mark is a character, and often stands alone.
+    for line in _whole_lines(lines, counts=counts):
+        if line and not line.isspace():
+            yield lines.number, line.rstrip("\n").split("\t")
+
+
+def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV and the lines they begin on; text in quotes may hold line ends."""
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader(_whole_lines(lines, counts=counts), strict=True)
+    number = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "limit" in str(error) or "end of data" in str(error):
+                raise UserError(
+                    f"{lines.name}:{number} opens a quotation mark that is not closed within"
+                    f" {LONGEST // 1_000_000} M characters: close it, or name a TSV .tsv"
+                ) from None
+            counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
+            cells = []
+        if cells:
+            yield number, cells
+        number = lines.number + 1
+
+
+@contextmanager
+def _seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+    """The stream, unpacked on disk where it is packed: a table is not read from front to back."""
+    if path.suffix.lower() not in PACKINGS:
+        yield stream
+        return
+    with TemporaryFile() as file:
+        shutil.copyfileobj(stream, file)
+        file.seek(0)
+        yield file
+
+
+def _parquet(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+    # With a buffer size, column chunks are read as they are needed and not whole.
+    table = import_module("pyarrow.parquet").ParquetFile(
+        file, pre_buffer=False, buffer_size=1 << 20
+    )
+    _check_column(table.schema_arrow, name, field=field)
+    done = 0
+    for batch in table.iter_batches(_ROWS, columns=[field]):
+        done += batch.num_rows
+        yield done / max(table.metadata.num_rows, done), _valid(batch.column(0)).to_pylist()
+
+
+def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+    ipc = import_module("pyarrow.ipc")
+    size = file.seek(0, 2)
+    file.seek(0)
+    whole = file.read(len(_ARROW_FILE)) == _ARROW_FILE
+    file.seek(0)
+    batches: Iterable[Any]
+    if whole:
+        table = ipc.open_file(file)
+        batches = (table.get_batch(number) for number in range(table.num_record_batches))
+    else:
+        batches = table = ipc.open_stream(file)
+    _check_column(table.schema, name, field=field)
+    for batch in batches:
+        column = _valid(batch.column(field))
+        for start in range(0, len(column), _ROWS):
+            yield file.tell() / size, column.slice(start, _ROWS).to_pylist()
+
+
+def _valid(column: Any) -> Any:
+    """A column that has been looked over: offsets of a damaged one lead anywhere in memory."""
+    column.validate(full=True)
+    return column
+
+
+def _check_column(schema: Any, name: str, *, field: str) -> None:
+    if field not in schema.names:
+        raise _no_field(name, field, dict.fromkeys(schema.names, ""))
+    _check_once(name, schema.names, field)
+    kind = str(schema.field(field).type)
+    if "string" not in kind or kind.startswith(("list", "large_list", "struct", "map")):
+        texts = [entry.name for entry in schema if "string" in str(entry.type)]
+        raise UserError(
+            f"{name} holds {kind}, not text, in its field {field!r}:"
+            f" say --field {texts[0] if texts else 'NAME'}"
+        )
