@@ -1,0 +1,199 @@
+"""Judge the studies under results/ by the rules of today, and write what follows from them.
+
+    python tools/judge_results.py [--claims]
+
+Writes the noise of each measure (src/clozelab/studies/noise.toml), every study's page.html and
+page.md, the picture of all claims, and the tables between the marks in results/README.md and
+docs/results.md. With --claims, claims that the study files of today have beyond a record's own are
+added to the record, as exploratory ones, where their variants and measures were recorded.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from statistics import variance
+
+from clozelab.cli import main as clozelab
+from clozelab.config import recipe as recipes
+from clozelab.files import write_text
+from clozelab.nearest import listed
+from clozelab.reporting.study.claims import SIGNS, difference_text, words
+from clozelab.runs.directory import STUDY
+from clozelab.studies import spec
+from clozelab.studies.records import StudyRecord, read
+from clozelab.studies.scores import label, unit
+from clozelab.studies.verdicts import Judgement, judge, stuck
+
+ROOT = Path(__file__).parents[1]
+RESULTS, NOISE = ROOT / "results", ROOT / "src/clozelab/studies/noise.toml"
+# Not recorded in any study: from where the number is.
+ELSEWHERE = {
+    "cola.matthews": (0.94, "three tunings of one encoder of 6 × 512, results/h200-tasks"),
+    "mrpc.accuracy": (1.36, "the same"),
+    "mrpc.f1": (1.36, "as its accuracy"),
+    "rte.accuracy": (1.37, "three tunings of one encoder of 6 × 512, results/h200-tasks"),
+    "wnut17.f1": (1.45, "the same"),
+    "conll2003.f1": (1.45, "as wnut17"),
+    "squad2.f1": (4.0, "as squad1 at 4 × 256"),
+    "qnli.accuracy": (1.1, "as mnli"),
+    "race.accuracy": (1.1, "as mnli"),
+    "cmrc2018.f1": (4.0, "as squad1 at 4 × 256"),
+    "litbank.conll": (4.0, "as squad1 at 4 × 256"),
+    "pairs.blimp": (0.6, "assumed; the calibration measures it"),
+    "probe.sst2": (0.5, "assumed; the calibration measures it"),
+    "probe.mnli": (0.5, "assumed; the calibration measures it"),
+    "probe.cola": (1.0, "assumed; the calibration measures it"),
+    "joint.two": (0.03, "as a masked-LM loss"),
+}
+
+
+def studies() -> list[StudyRecord]:
+    """All that are recorded, by name."""
+    return [read(file.parent) for file in sorted(RESULTS.glob(f"*/{STUDY}"))]
+
+
+def add_claims(record: StudyRecord) -> None:
+    """The claims of today's study file that its record lacks, as exploratory ones."""
+    if record.folder.name not in spec.names():
+        return
+    known = {(one.better, one.than, one.on, one.level) for one in record.study.claims}
+    variants = {one.name for one in record.variants}
+    late = []
+    for claim in spec.read(record.folder.name).claims:
+        on = tuple(name for name in claim.on if record.scores(claim.better, name))
+        sides = {claim.better, claim.than} <= {*variants, ""}
+        if sides and on and (claim.better, claim.than, on, claim.level) not in known:
+            late.append(replace(claim, on=on, exploratory=True, seeds=None))
+    measured = {name for claim in late for name in claim.on if unit(name) != "points"}
+    measures = tuple(dict.fromkeys((*record.study.measures, *sorted(measured))))
+    study = replace(record.study, claims=(*record.study.claims, *late), measures=measures)
+    write_text(record.folder / STUDY, spec.to_toml(study))
+
+
+def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int, int]]:
+    """The deviation over seeds of each measure, its degrees of freedom, and the studies."""
+    found: dict[str, list[tuple[float, int, str]]] = {}
+    for record in records:
+        for variant in record.variants:
+            for measure in record.measures():
+                values = [*record.scores(variant.name, measure).values()]
+                if len(values) > 1 and stuck(record, variant.name) is None:
+                    one = variance(values) * (len(values) - 1), len(values) - 1, record.folder.name
+                    found.setdefault(measure, []).append(one)
+    return {
+        measure: (
+            math.sqrt(sum(one for one, _, _ in rows) / sum(count for _, count, _ in rows)),
+            sum(count for _, count, _ in rows),
+            len({name for _, _, name in rows}),
+        )
+        for measure, rows in sorted(found.items())
+    }
+
+
+def write_noise(records: list[StudyRecord]) -> None:
+    """The file that plans take the noise from."""
+    lines = [
+        "# The standard deviation over seeds of each measure, for the power that a plan states.",
+        "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
+        "[noise]",
+    ]
+    for name, (value, count, many) in noise(records).items():
+        where = f"{count} degrees of freedom in {many} {'study' if many == 1 else 'studies'}"
+        lines.append(f'"{name}" = {value:.3g}  # {where}')
+    lines += [f'"{name}" = {value:g}  # {where}' for name, (value, where) in ELSEWHERE.items()]
+    write_text(NOISE, "\n".join(lines) + "\n")
+
+
+def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
+    """Every claim with its verdict and what was found."""
+    yield "| study | claim | verdict | advantage, 95 % interval | p |"
+    yield "|---|---|---|---|--:|"
+    before = ""
+    for study, one in judged:
+        name = "" if study == before else f"[{study}](../results/{study}/page.md)"
+        before = study
+        late = " (exploratory)" if one.claim.exploratory else ""
+        advantages = [
+            f"{difference_text(found.value, finding.unit, sign=True)} ±"
+            f" {difference_text(found.half, finding.unit)} {finding.unit}"
+            for finding in one.decisive
+            if (found := finding.advantage) is not None
+        ]
+        told = "; ".join(advantages) or one.decisive[0].why
+        p = "–" if one.p is None else "<0.001" if one.p < 0.001 else f"{one.p:.3f}"
+        yield f"| {name} | {one.claim.says}{late} | {SIGNS[one.verdict]} {words(one)} | {told} | {p} |"
+
+
+def same_twice(records: list[StudyRecord]) -> Iterator[str]:
+    """Cells of two studies with one recipe, seed, text and commit: an A/A pair."""
+    yield "| the same cell twice | measure | differences by seed |"
+    yield "|---|---|---|"
+    cells = {
+        (record.folder.name, name, seed): (record, run)
+        for record in records
+        for (name, seed), run in record.runs.items()
+    }
+    pairs: dict[tuple[str, str], list[float]] = {}
+    for (one, (first, a)), (other, (second, b)) in combinations(cells.items(), 2):
+        alike = ("fingerprint", "commit", "seed")
+        if one[0] == other[0] or any(a.machine.get(x) != b.machine.get(x) for x in alike):
+            continue
+        if recipes.to_toml(a.recipe) != recipes.to_toml(b.recipe):
+            continue
+        name = f"{one[0]} {one[1]} − {other[0]} {other[1]}"
+        for measure in first.measures():
+            ours = first.scores(one[1], measure).get(one[2])
+            theirs = second.scores(other[1], measure).get(other[2])
+            if ours is not None and theirs is not None:
+                pairs.setdefault((name, measure), []).append(ours - theirs)
+    for (name, measure), gaps in pairs.items():
+        told = ", ".join(difference_text(gap, unit(measure), sign=True) for gap in gaps)
+        yield f"| {name} | {label(measure)} | {told} {unit(measure)} |"
+
+
+def counts(judged: list[tuple[str, Judgement]]) -> str:
+    """How many of each verdict."""
+    told = []
+    for late in (False, True):
+        verdicts = [one.verdict for _, one in judged if one.claim.exploratory == late]
+        words_ = [f"{verdicts.count(word)} {word}" for word in SIGNS if word in verdicts]
+        if words_:
+            kind = "exploratory claims" if late else "claims stated before their runs"
+            told.append(f"Of {len(verdicts)} {kind}: {listed(words_, conjunction='and')}.")
+    return " ".join(told)
+
+
+def between(file: Path, mark: str, lines: list[str]) -> None:
+    """Replace what stands between two marks of a page."""
+    text = file.read_text(encoding="utf-8")
+    begin, end = f"<!-- {mark} -->\n", f"<!-- end of {mark} -->"
+    head, rest = text.split(begin)
+    write_text(file, head + begin + "\n".join(lines) + "\n" + end + rest.split(end)[1])
+
+
+def main() -> None:
+    """All of it."""
+    records = studies()
+    if "--claims" in sys.argv:
+        for record in records:
+            add_claims(record)
+        records = studies()
+    write_noise(records)
+    for record in records:
+        for page in ("page.html", "page.md"):
+            clozelab(["report", str(record.folder), "--out", str(record.folder / page)])
+    judged = [(record.folder.name, one) for record in records for one in judge(record)]
+    docs = ROOT / "docs/results.md"
+    between(docs, "claims", [counts(judged), "", *claims_table(judged)])
+    between(RESULTS / "README.md", "the same twice", [*same_twice(records)])
+    subprocess.run([sys.executable, str(ROOT / "tools/claims_picture.py")], check=True)
+
+
+if __name__ == "__main__":
+    main()
