@@ -127,7 +127,8 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
         ]
         told = "; ".join(advantages) or one.decisive[0].why
         p = "–" if one.p is None else "<0.001" if one.p < 0.001 else f"{one.p:.3f}"
-        yield f"| {name} | {one.claim.says}{late} | {SIGNS[one.verdict]} {words(one)} | {told} | {p} |"
+        verdict = f"{SIGNS[one.verdict]} {words(one)}"
+        yield f"| {name} | {one.claim.says}{late} | {verdict} | {told} | {p} |"
 
 
 def same_twice(records: list[StudyRecord]) -> Iterator[str]:

@@ -22,7 +22,7 @@ from clozelab.runs.directory import MEASURED, Run, read_json
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
-from clozelab.studies.measures import Measuring, measured
+from clozelab.studies.measures import Measuring, measurable, measured
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.timing import clear
 
@@ -94,7 +94,9 @@ def is_done(job: CellJob) -> bool:
 def _is_measured(job: CellJob) -> bool:
     """Whether all measures are known, those included that were added later."""
     values = read_json(job.folder / MEASURED)
-    return {*job.request.study.measures} <= {*values.get("measures", values.get("scores", ()))}
+    return {*measurable(job.request.study.measures)} <= {
+        *values.get("measures", values.get("scores", ()))
+    }
 
 
 def model_folder(job: CellJob) -> Path:

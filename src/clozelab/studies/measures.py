@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, quantiles
 from typing import Any
@@ -27,12 +27,15 @@ from clozelab.pretraining.evaluate import evaluate
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
+from clozelab.scoring import probe as probes
+from clozelab.scoring.frozen import FrozenEncoder, Pool
+from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
-from clozelab.studies.scores import TUNINGS
 from clozelab.studies.verdicts import LEFT
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
+from clozelab.training.world import join
 
 _ASKED = {"next_sentence": "next", "sentence_order": "order"}
 _SPIKE = 0.5  # nats above the mean of the losses before: twenty logged steps
@@ -80,11 +83,7 @@ def measured(cell: Measuring) -> dict[str, Any]:
     study, values = cell.request.study, dict[str, Value]()
     for measure in study.measures:
         kind, _, name = measure.partition(".")
-        if kind in TUNINGS:
-            continue  # cells.py has them of the tunings
-        if kind not in MEASURERS:
-            raise UserError(f"{study.name}: {measure} cannot be measured yet; leave it out")
-        value = MEASURERS[kind](cell, name)
+        value = MEASURERS[kind](cell, name) if kind in MEASURERS else None
         if value is not None:
             values[measure] = value
     return {
@@ -92,8 +91,13 @@ def measured(cell: Measuring) -> dict[str, Any]:
         "sizes": {name: value.size for name, value in values.items() if value.size},
         "items": {name: packed_items(one.items) for name, one in values.items() if len(one.items)},
         "base_masks": "held_out.masked_lm" in values and _masks_differ(cell.request),
-        "measures": list(study.measures),
+        "measures": measurable(study.measures),
     }
+
+
+def measurable(measures: Sequence[str]) -> list[str]:
+    """Those that are measured of a model; cells.py has those of its tunings."""
+    return [measure for measure in measures if measure.partition(".")[0] in MEASURERS]
 
 
 def _held_out(cell: Measuring, objective: str) -> Value | None:
@@ -136,6 +140,23 @@ def _own(cell: Measuring, name: str) -> Value:
     return Value(float(measure(load(str(cell.model)), cell.corpus)))
 
 
+def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
+    """The score of a probe of the frozen encoder, at the layer that counts."""
+    loaded, asked = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
+    if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
+        return None
+    with join(cell.device) as world:
+        loaded.module.to(world.device).eval()
+        encoder = FrozenEncoder(loaded, world.device, pool=pool)
+        work = probes.follow(asked, encoder, layers=range(encoder.layers))
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                found: probes.ProbeResult = done.value
+                return Value(found.scores[found.metrics[0]], found.scored)
+
+
 def _run(cell: Measuring, name: str) -> Value | None:
     """Whether a run came to its end, or left the unigram plateau: 100 or 0."""
     if name == "finished":
@@ -166,11 +187,13 @@ def _log(cell: Measuring, name: str) -> Value | None:
     return Value(float(jumps))
 
 
-# By kind of measure. What clozelab.scoring measures without tuning joins here.
+# By kind of measure.
 MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
     "held_out": _held_out,
     "under": _under,
     "pair": _pair,
+    "probe": _probe,
+    "cls": partial(_probe, pool="cls"),
     "own": _own,
     "run": _run,
     "log": _log,

@@ -42,6 +42,7 @@ MEASURE_KINDS = {
     "pair": MeasureKind("pair {}", lambda: objectives.PAIRS),
     "pairs": MeasureKind("minimal pairs, {}"),
     "probe": MeasureKind("frozen probe, {}"),
+    "cls": MeasureKind("frozen probe of [CLS], {}"),
     "facts": MeasureKind("cloze facts, {}"),
     "similarity": MeasureKind("similarity, {}"),
     "run": MeasureKind("share of runs: {}", _named(*RUN[:2]), gated=False),
