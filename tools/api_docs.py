@@ -17,8 +17,11 @@ Made from the docstrings by `tools/api_docs.py`. Every command of the command li
 here, with the same options. A function blocks, says what happens on standard error
 (`progress=False` keeps it quiet), hands each event to `on_event`, and returns an object. Where a
 path is wanted, a string, a `Path`, a `Run`, a `Corpus` or a `Model` will do; where several are, one
-or a list. `set` takes `key=value` words or a dictionary. A mistake raises `UserError`. What is not
-on this page is private.
+or a list. `set` takes `key=value` words or a dictionary. A mistake raises `UserError`, whose
+traceback is short (`CLOZELAB_DEBUG=1` shows all of it). What is not on this page is private.
+
+In a script, put the calls under `if __name__ == "__main__":`. Building a corpus and runs side by
+side start processes, and each of them would otherwise run the whole script again.
 
 From version 0.2 on, a name, an option or a key that changes is still taken, with a warning, for two
 minor versions.
@@ -26,9 +29,10 @@ minor versions.
 # What objects can do beside what clozelab itself asks of them.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
-    "Model": "fill embed predict encode export vocabulary",
+    "Model": "fill embed predict probe encode export vocabulary",
     "Recipe": "read override diff to_toml tables parameters warnings",
-    "Run": "open recipe machine result losses events resume load finetune predict evaluate export",
+    "Run": "open recipe machine result losses curves events"
+    " resume load finetune predict evaluate export",
     "Study": "result table verdicts page",
     "UserError": "",
 }

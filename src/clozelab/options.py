@@ -14,10 +14,12 @@ taken alike, and what several functions share is said once.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import wraps
+from multiprocessing import current_process
 from os import PathLike, fspath
 from types import NoneType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -25,6 +27,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
 
+DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 REQUIRED = inspect.Parameter.empty
 _DIGITS = 18  # of a number that 64 bits hold
 _MOST = 4096  # workers, or runs
@@ -108,6 +111,7 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
 
     @wraps(function)
     def call(*positional: Any, **named: Any) -> T:
+        _refuse_unguarded()
         for unknown in named.keys() - signature.parameters.keys():
             fix = remedy(unknown, signature.parameters)
             raise UserError(f"{name} has no option {unknown}; {fix}")
@@ -119,12 +123,22 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
         for parameter, group in _groups(function).items():
             own = [each.name for each in fields(group) if each.name in values]
             values[parameter] = group(**{each: values.pop(each) for each in own})
-        return function(**values)
+        try:
+            return function(**values)
+        except UserError as error:
+            if debugging():
+                raise
+            raise error.with_traceback(None) from None  # the sentence says it all
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.options = taken  # type: ignore[attr-defined]
     call.__doc__ = _documented(inspect.getdoc(function) or "", taken)
     return call
+
+
+def debugging() -> bool:
+    """Whether tracebacks are asked for."""
+    return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
 def options(function: Callable[..., Any]) -> list[Option]:
@@ -179,11 +193,18 @@ def _args(text: str) -> dict[str, tuple[str | None, str]]:
 
 
 def _documented(text: str, taken: Sequence[Option]) -> str:
-    """The docstring with a line for each option that it does not tell of itself."""
-    own = _args(text)
-    lines = [f"    {each.name}: {each.help}" for each in taken if each.name not in own]
-    head = text if "\nArgs:\n" in text or not lines else f"{text}\n\nArgs:"
-    return "\n".join([head, *lines])
+    """The docstring with a line for each option, in their order, wherever it is described."""
+    lines = [f"    {each.name}: {each.help}" for each in taken]
+    return "\n".join([text.partition("\n\nArgs:")[0], *["\nArgs:"] * bool(lines), *lines])
+
+
+def _refuse_unguarded() -> None:
+    """End a worker process that runs the user's whole script again, which started it."""
+    if getattr(current_process(), "_inheriting", False):  # by which Python itself knows
+        raise SystemExit(
+            "clozelab: this script starts itself again in every process that it starts; put its"
+            ' calls under if __name__ == "__main__":'
+        )
 
 
 def _without_none(kind: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_a_project_from_text_to_a_page(
     )
     assert isinstance(corpus, clozelab.Corpus)
     shown = corpus.show_blocks("roberta", **TINY, count=1, **quiet)
-    assert corpus.decode(shown.blocks.ids)
+    assert corpus.decode(shown.blocks.ids) == shown.texts()[0] == repr(shown)[len("block 0: ") :]
+    assert "train: " in repr(corpus.show()) and clozelab.check_corpus(corpus).path == corpus.path
 
     events: list[Any] = []
     run = clozelab.pretrain(
@@ -47,6 +49,7 @@ def test_a_project_from_text_to_a_page(
     assert isinstance(run, clozelab.Run) and run.result() and run.recipe().name == "bert"
     assert {"Began", "Step", "Saved", "Ended"} <= {type(one).__name__ for one in events}
     assert run.losses("held_out")["masked_lm"][-1][0] == 4 == run.events("step")[-1]["step"]
+    assert run.curves()["masked_lm.loss"] == run.losses()["masked_lm"] and "rate" in run.curves()
     assert "masked_lm, held out" in run._repr_html_()
     assert run.resume(**ON).result() == run.result()
     assert clozelab.resume(run, **ON) == run == clozelab.pretrain(resume="a", **ON)
@@ -98,7 +101,9 @@ def test_recipes_are_read_changed_and_compared() -> None:
     assert recipe.override({"masking.rate": 0.15}) == clozelab.Recipe.read("roberta", size="tiny")
     keys = [key for key, _, _ in clozelab.diff("bert", "roberta")]
     assert keys == [key for key, _, _ in clozelab.read("bert").diff("roberta")]
-    assert len(clozelab.mask(recipe, "some words to hide", epoch=1).epochs) == 1
+    assert str(recipe) == recipe.to_toml()
+    masked = clozelab.mask(recipe, "some words to hide", epoch=1)
+    assert len(masked.epochs) == 1 and repr(masked).startswith("epoch 1: <s>")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +124,37 @@ def test_a_mistake_raises_a_user_error(call: Any, says: str) -> None:
     with pytest.raises(clozelab.UserError) as raised:
         call()
     assert says in str(raised.value)
+
+
+def test_a_mistake_is_one_sentence_unless_it_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def frames() -> int:
+        with pytest.raises(clozelab.UserError) as raised:
+            clozelab.show_corpus("nowhere")
+        assert bool(raised.value.__suppress_context__) == ("CLOZELAB_DEBUG" not in os.environ)
+        return len(raised.traceback)
+
+    short = frames()
+    monkeypatch.setenv("CLOZELAB_DEBUG", "1")
+    assert short == 2 < frames()
+
+
+def test_a_script_that_starts_itself_again_is_told_how_not_to(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    write(tmp_path / "text.jsonl", texts(20))
+    call = "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=1)"
+    script.write_text(f"import clozelab\n{call}\n")
+    words = [sys.executable, str(script)]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode and 'put its calls under if __name__ == "__main__":' in done.stderr
+    assert "RuntimeError" not in done.stderr
+
+
+def test_options_are_explained_in_their_order() -> None:
+    lines = (inspect.getdoc(clozelab.embed) or "").partition("Args:\n")[2].splitlines()
+    names = [line.split(":")[0].strip() for line in lines]
+    assert names == list(inspect.signature(clozelab.embed).parameters)
 
 
 def test_names_that_are_none_say_what_there_is() -> None:

@@ -60,7 +60,7 @@ def diff(a: RecipeLike, b: RecipeLike) -> list[tuple[str, Any, Any]]:
     return unchanged.read(a).diff(unchanged.read(b))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MaskedText:
     """What a recipe hides in a text, epoch by epoch."""
 
@@ -68,6 +68,13 @@ class MaskedText:
     tokenizer: Tokenizer
     laid: TextBlocks  # the text as blocks
     epochs: tuple[Masked, ...]
+
+    def __repr__(self) -> str:
+        decode = self.tokenizer.decode
+        return "\n".join(
+            f"epoch {one.epoch}: {decode(one.corrupted.ids.tolist(), skip_special_tokens=False)}"
+            for one in self.epochs
+        )
 
 
 @command
@@ -101,7 +108,7 @@ def mask(
     return MaskedText(changed, masks.tokenizer_of(changed, store), laid, tuple(masked))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockSample:
     """Some blocks of a recipe's pass over a corpus."""
 
@@ -109,6 +116,20 @@ class BlockSample:
     tokenizer: Tokenizer
     plan: Plan  # of the whole pass
     blocks: Blocks
+
+    def texts(self) -> list[str]:
+        """Each block as text, with its special tokens."""
+        import numpy as np
+
+        ids, ends = self.blocks.ids, self.blocks.starts[1:-1]
+        return [
+            self.tokenizer.decode(block.tolist(), skip_special_tokens=False)
+            for block in np.split(ids, ends)
+        ]
+
+    def __repr__(self) -> str:
+        numbered = zip(self.blocks.numbers, self.texts(), strict=True)
+        return "\n".join(f"block {number:,}: {text}" for number, text in numbered)
 
 
 @command

@@ -13,9 +13,10 @@ from clozelab import registry
 from clozelab.cli.arguments import parser
 from clozelab.cli.commands import COMMANDS
 from clozelab.cli.console import err, flush, open_streams
-from clozelab.cli.endings import debugging, ending
+from clozelab.cli.endings import ending
 from clozelab.errors import UserError
 from clozelab.interrupts import terminable
+from clozelab.options import debugging
 
 
 def main(words: Sequence[str] | None = None) -> int:

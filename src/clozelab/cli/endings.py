@@ -9,8 +9,8 @@ from signal import SIGTERM
 
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
+from clozelab.options import DEBUG
 
-DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 _GONE = "Connection closed by peer"  # what torch.distributed says then
 _REMEDIES = {
     errno.ENOENT: "check the path",
@@ -26,11 +26,6 @@ _REMEDIES = {
     errno.ELOOP: "check where its links lead",
     errno.EMFILE: "allow more open files (ulimit -n)",
 }
-
-
-def debugging() -> bool:
-    """Whether tracebacks are asked for."""
-    return os.environ.get(DEBUG, "0") not in ("", "0")
 
 
 def ending(error: BaseException) -> tuple[str, int]:

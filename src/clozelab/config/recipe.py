@@ -104,6 +104,9 @@ class Recipe:
         """What another recipe does differently: key, value here, value there."""
         return difference(self, read(other) if isinstance(other, str) else other)
 
+    def __str__(self) -> str:
+        return self.to_toml()
+
     def to_toml(self) -> str:
         """The recipe written out whole, as a file."""
         return to_toml(self)

@@ -41,6 +41,10 @@ class Vectors:
     offsets: Ints  # [rows, 2] the characters of its text that each row stands for
     cut: int  # texts that were longer than the model reads
 
+    def __repr__(self) -> str:
+        shape = " × ".join(f"{size:,}" for size in self.vectors.shape)
+        return f"Vectors({shape}, of {len(self.starts) - 1:,} texts)"
+
 
 def follow(
     model: Model,

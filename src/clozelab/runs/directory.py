@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import clozelab
 from clozelab import files
+from clozelab.config.tables import flat
 from clozelab.config.toml import to_toml
 from clozelab.errors import UserError
 from clozelab.files import write_text
@@ -204,6 +205,15 @@ class Run:
             for name, one in entry.items():
                 if isinstance(one, dict) and one.get("loss") is not None:
                     curves.setdefault(name, []).append((entry["step"], one["loss"]))
+        return curves
+
+    def curves(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
+        """All numbers by step, under dotted names: losses, accuracies, learning rate, seconds, …"""
+        curves: dict[str, list[tuple[int, float]]] = {}
+        for entry in self.events(kind):
+            for name, number in flat(entry):
+                if name != "step" and isinstance(number, int | float):
+                    curves.setdefault(name, []).append((entry["step"], number))
         return curves
 
     # What can be done with a run are the public functions, called with it.
