@@ -71,7 +71,7 @@ def ours(
     """Our steps: their start, their pace, and the peak of memory."""
     fresh()
     began, times = time.perf_counter(), list[float]()
-    settings = (f"steps={MOST}", f"sequences={sequences}", "length=128")
+    settings = (f"steps={MOST}", f"batch_size={sequences}", "length=128")
     given = inputs_for(FinetuneRequest(str(place), data, protocol="bert", settings=settings))
     with join() as world:
         work = Trial(given, machine, world)

@@ -40,7 +40,7 @@ Reads = Callable[[str], object]
 def made(place: Path, data: str) -> dict[str, Path]:
     """A run of each, of one step."""
     small = {"data": [data], "seed": 0, "budget": "1steps"}
-    short = ["schedule.sequences=1", "blocks.length=64"]
+    short = ["schedule.batch_size=1", "blocks.length=64"]
     runs = {name: place / name for name in ("elmo", "bert", "distilbert")}
     for name, run in runs.items():
         whole = [] if name == "distilbert" else ["schedule.phases=[]"]

@@ -65,7 +65,7 @@ def packed(kind: str) -> tuple[Tensor, Tensor, int]:
 def our_attention(kind: str, rate: float) -> dict[str, float]:
     qkv, starts, longest = packed(kind)
     seed = torch.tensor(7, device="cuda")
-    settings = {"seed": seed, "longest": longest, "rate": rate, "causal": False}
+    settings = {"seed": seed, "max_seqlen": longest, "rate": rate, "causal": False}
     return timed(lambda: attention.attend(qkv, starts, **settings), qkv)
 
 

@@ -37,7 +37,8 @@ def run(name: str, given: argparse.Namespace) -> str:
     words = ["pretrain", name, "--size", given.size, *rest]
     if name == "distilbert":
         words = ["distil", str(Path(given.work) / "bert"), *rest]
-        words += ["--set", f"optimiser.rate={recipes.read('bert', size=given.size).optimiser.rate}"]
+        optimiser = recipes.read("bert", size=given.size).optimiser
+        words += ["--set", f"optimiser.learning_rate={optimiser.learning_rate}"]
     began = time.perf_counter()
     told = _command([*words, *given.more])
     if told.returncode and "--no-compile" not in given.more:

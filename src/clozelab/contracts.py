@@ -139,7 +139,7 @@ class Blocks:
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @cached_property
-    def places(self) -> Ints:
+    def positions(self) -> Ints:
         """[N] each token's position inside its block."""
         return np.arange(len(self.ids)) - np.repeat(self.starts[:-1], self.lengths)
 
@@ -179,13 +179,13 @@ class Corrupted:
 class Targets:
     """What one objective predicts in some blocks, packed.
 
-    Columns named in `PLACES` hold positions inside the target's own block, `queries` those that the
-    encoder's query stream predicts; `labels` (and whatever else ends in "labels") hold what is to
-    be predicted, IGNORED where there is nothing.
+    Columns named in `POSITIONS` hold positions inside the target's own block, `queries` those that
+    the encoder's query stream predicts; `labels` (and whatever else ends in "labels") hold what is
+    to be predicted, IGNORED where there is nothing.
     """
 
     IGNORED: ClassVar[int] = -100
-    PLACES: ClassVar[tuple[str, ...]] = ("at", "left", "right", "queries")
+    POSITIONS: ClassVar[tuple[str, ...]] = ("at", "left", "right", "queries")
 
     starts: Ints  # [B + 1] first target of each block
     columns: Mapping[str, NDArray[Any]]  # [K] each
@@ -200,11 +200,11 @@ class Input(NamedTuple):
     """
 
     ids: Tensor  # [N]
-    places: Tensor  # [N] each token's position inside its block
+    position_ids: Tensor  # [N] each token's position inside its block
     segments: Tensor  # [N]
-    starts: Tensor  # [B + 1] int32: first token of each block, then N
-    longest: int  # no block is longer
-    dense: bool = False  # every block has `longest` tokens and there are no dummies
+    cu_seqlens: Tensor  # [B + 1] int32: first token of each block, then N
+    max_seqlen: int  # no block is longer
+    dense: bool = False  # every block has `max_seqlen` tokens and there are no dummies
     real: Tensor | None = None  # [] how many tokens are not dummies; None is all
     order: Tensor | None = None  # [N] XLNet: rank in the factorisation order of its half
     kinds: Tensor | None = None  # [N] XLNet: 0 plain, 1 special, 2 target
@@ -212,7 +212,9 @@ class Input(NamedTuple):
     queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; repeats are idle
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
     characters: Tensor | None = None  # [N, C] ELMo
-    seen: Tensor | None = None  # [B, L] dense, but rows hold padding: which cells are tokens
+    attention_mask: Tensor | None = (
+        None  # [B, L] dense, but rows hold padding: which cells are tokens
+    )
 
 
 class Encoded(NamedTuple):
@@ -221,7 +223,7 @@ class Encoded(NamedTuple):
     Promise: dummies and batch-mates never change a position; every parameter gets gradient.
     """
 
-    states: Tensor  # [N, W] the last layer (ELMo: both directions, [N, 2W])
+    hidden_states: Tensor  # [N, W] the last layer (ELMo: both directions, [N, 2W])
     table: Tensor | None  # [V, E] the embedding table, which heads are tied to
     layers: tuple[Tensor, ...] = ()  # [N, W] the embedding's output and each layer's, if asked for
     queries: Tensor | None = None  # [B · T, W] XLNet: the query stream

@@ -34,7 +34,7 @@ DUTIES: dict[str, tuple[str, ...]] = {
     "encoder": ("build", "parameters", "resized"),
     "objectives": ("targets", "build", "parameters"),
     "optimiser": ("build",),
-    "schedule": ("factor", "phase", "sequences_at"),
+    "schedule": ("factor", "phase", "batch_size_at"),
     "task": ("read", "example", "tokenize", "build", "decode", "score", "suited"),
     "measure": ("__call__",),
 }

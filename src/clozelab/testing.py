@@ -185,7 +185,7 @@ def check_objective(part: Any) -> None:
     _hold(len(targets.starts) == len(blocks) + 1, "starts has one entry more than there are blocks")
     for name, values in targets.columns.items():
         _hold(len(values) == targets.starts[-1], f"column {name} is not as long as starts say")
-        if name in Targets.PLACES:
+        if name in Targets.POSITIONS:
             inside = (values >= 0) & (values < np.repeat(sizes, np.diff(targets.starts)))
             _hold(bool(inside.all()), f"column {name} points outside its block")
     shape = _Shape()
@@ -227,8 +227,8 @@ def check_encoder(part: Any) -> None:
     if part.reads == "words" or "two_streams" in part.provides:
         return  # their inputs are made by their own blocks
     with torch.no_grad():
-        pair = module(_input([7, 5])).states
-        alone = module(_input([7])).states
+        pair = module(_input([7, 5])).hidden_states
+        alone = module(_input([7])).hidden_states
     width = part.vector_width
     _hold(tuple(pair.shape) == (12, width), "states are [tokens, vector_width]")
     same = torch.allclose(pair[:7], alone, rtol=0, atol=1e-9)
@@ -265,7 +265,7 @@ def check_schedule(part: Any) -> None:
     """A schedule: factors from 0 to 1, steps that take something."""
     for step in {0, part.warmup, part.steps // 2, part.steps - 1}:
         _hold(0 <= part.factor(step) <= 1, f"factor({step}) is not between 0 and 1")
-        _hold(part.sequences_at(step) >= 1, f"sequences_at({step}) is less than 1")
+        _hold(part.batch_size_at(step) >= 1, f"batch_size_at({step}) is less than 1")
         _hold(part.phase(step).last >= part.phase(step).first, f"phase({step}) has no steps")
 
 
@@ -380,7 +380,7 @@ def _complete(blocks: Blocks) -> Blocks:
 
 
 def _every_fifth(blocks: Blocks) -> Hidden:
-    chosen = np.flatnonzero((blocks.places % 5 == 3) & ~blocks.fixed)
+    chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
     return Hidden(np.stack([chosen, chosen + 1], axis=1))
 
 
@@ -390,7 +390,9 @@ def _columns(targets: Targets, sizes: Ints) -> dict[str, Tensor]:
 
     base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
     return {
-        name: torch.from_numpy((values + base if name in Targets.PLACES else values).astype("i8"))
+        name: torch.from_numpy(
+            (values + base if name in Targets.POSITIONS else values).astype("i8")
+        )
         for name, values in targets.columns.items()
     }
 

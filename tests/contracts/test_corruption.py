@@ -30,10 +30,10 @@ from clozelab.masking.words import Ngram, SpanMasking, WholeWord
 MASK, RANDOM, SAME = Corrupted.MASK, Corrupted.RANDOM, Corrupted.SAME
 HIDERS: list[Masking] = [
     Token(),
-    Token(rate=0.9, count="floor", specials=True),
-    WholeWord(rate=0.5),
-    Ngram(rate=0.5),
-    SpanMasking(rate=0.5),
+    Token(mask_rate=0.9, count="floor", specials=True),
+    WholeWord(mask_rate=0.5),
+    Ngram(mask_rate=0.5),
+    SpanMasking(mask_rate=0.5),
     Rarity(),
 ]
 CORRUPTIONS = [
@@ -160,7 +160,7 @@ def test_a_span_is_treated_alike_throughout() -> None:
 
 def test_a_word_is_treated_alike_throughout_and_neighbours_apart() -> None:
     blocks = repeat([2, 3] * 30, 50)
-    hidden = hide(SpanMasking(rate=0.5), blocks)
+    hidden = hide(SpanMasking(mask_rate=0.5), blocks)
     out = np.full(len(blocks.ids), 9)
     out[hidden.positions] = corrupt(
         Corruption(unit="word", mask=0.4, same=0.3), blocks, hidden
@@ -246,6 +246,6 @@ def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
 
 def _drawn(how: Corruption) -> np.ndarray:
     blocks = repeat([1] * 510, 800)
-    hidden = hide(Token(rate=0.3), blocks)
+    hidden = hide(Token(mask_rate=0.3), blocks)
     out = corrupt(how, blocks, hidden)
     return out.ids[hidden.positions[out.decisions == RANDOM]]

@@ -77,7 +77,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "token": [
         Example(Token(), bert),
         Example(Token(over="content", cap=20), lambda n, c: min(20, content15(n, c))),
-        Example(Token(rate=0.9), lambda n, c: max(1, round(0.9 * n))),
+        Example(Token(mask_rate=0.9), lambda n, c: max(1, round(0.9 * n))),
         Example(Token(count="floor"), fairseq),
         Example(Token(count="floor", specials=True), fairseq, specials=True),
         Example(Token(count="bernoulli"), whole_content, some=False),
@@ -86,20 +86,20 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(WholeWord(), bert),
         Example(WholeWord(over="content"), content15),
         Example(WholeWord(cap=20), capped),
-        Example(WholeWord(rate=0.5, words="segmenter"), half),
+        Example(WholeWord(mask_rate=0.5, words="segmenter"), half),
         Example(WholeWord(compat="google"), bert),
     ],
     "ngram": [
         Example(Ngram(), bert),
-        Example(Ngram(longest=6, favour="long", rate=0.5), half),
+        Example(Ngram(longest=6, favour="long", mask_rate=0.5), half),
         Example(Ngram(compat="albert", over="content"), content15),
         Example(Ngram(longest=1, cap=20), capped),
     ],
     "span": [
         Example(SpanMasking(), lambda n, c: ceil(0.15 * c)),
         Example(SpanMasking(ends="whole"), lambda n, c: ceil(0.15 * c)),
-        Example(SpanMasking(rate=0.7, p=0.5, longest=3), lambda n, c: ceil(0.7 * c)),
-        Example(SpanMasking(rate=0.7, ends="whole", longest=1), lambda n, c: ceil(0.7 * c)),
+        Example(SpanMasking(mask_rate=0.7, p=0.5, longest=3), lambda n, c: ceil(0.7 * c)),
+        Example(SpanMasking(mask_rate=0.7, ends="whole", longest=1), lambda n, c: ceil(0.7 * c)),
     ],
     "knowledge": [
         Example(Knowledge(), bert, a_unit),
@@ -113,12 +113,12 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(PermutationTargets(), lambda n, c: int(0.1667 * n), some=False),
         Example(PermutationTargets(unit="piece"), lambda n, c: int(0.1667 * n), some=False),
         Example(
-            PermutationTargets(rate=0.5, longest=2, context=2), lambda n, c: n // 2, some=False
+            PermutationTargets(mask_rate=0.5, longest=2, context=2), lambda n, c: n // 2, some=False
         ),
     ],
     "rarity": [
         Example(Rarity(), lambda n, c: ceil(0.15 * n)),
-        Example(Rarity(rate=0.5, smoothing=0.0), lambda n, c: ceil(0.5 * n)),
+        Example(Rarity(mask_rate=0.5, smoothing=0.0), lambda n, c: ceil(0.5 * n)),
         Example(Rarity(scope="batch"), whole_content, some=False, alone=False),
     ],
     "nothing": [Example(NoMasking(), lambda n, c: 0, some=False)],

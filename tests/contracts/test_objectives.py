@@ -54,7 +54,7 @@ each = pytest.mark.parametrize(
     ("name", "part"), CASES, ids=[f"{name}-{n}" for n, (name, _) in enumerate(CASES)]
 )
 PROSE = lay([[1, 2, 1, 4, 1, 1, 2, 3, 1, 1, 5, 1, 2, 2, 1, 1, 1], [2, 1, 1, 3] * 6, [1], [3] * 9])
-MASKINGS = (SpanMasking(rate=0.3), WholeWord(rate=0.5), Token())
+MASKINGS = (SpanMasking(mask_rate=0.3), WholeWord(mask_rate=0.5), Token())
 
 
 def shape_of(part: Objective) -> Shape:
@@ -82,7 +82,7 @@ def test_targets_lie_in_their_blocks_and_hang_on_no_other(
     for column, values in found.columns.items():
         assert len(values) == found.starts[-1]
         assert values.dtype == np.int64
-        if column in Targets.PLACES:
+        if column in Targets.POSITIONS:
             assert (values >= 0).all()
             assert (values < np.repeat(sizes, np.diff(found.starts))).all()
         elif column.endswith("labels"):
@@ -117,7 +117,7 @@ def measured(part: Objective, case: Case, *, idle: int = 0) -> tuple[Alone, dict
 
 @each
 def test_sums_add_over_blocks(name: str, part: Objective) -> None:
-    case = complete(PROSE, SpanMasking(rate=0.3))
+    case = complete(PROSE, SpanMasking(mask_rate=0.3))
     shape, model = shape_of(part), Alone(part, shape_of(part))
     sizes = lengths(part, case.blocks)
     x = states(part, case.blocks, shape)
@@ -136,7 +136,7 @@ def test_sums_add_over_blocks(name: str, part: Objective) -> None:
 
 @each
 def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: Objective) -> None:
-    case = complete(PROSE, SpanMasking(rate=0.3))
+    case = complete(PROSE, SpanMasking(mask_rate=0.3))
     plain, sums = measured(part, case)
     filled, more = measured(part, case, idle=9)
     labels = [v for k, v in case.targets(part).columns.items() if k.endswith("labels")]
@@ -154,7 +154,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
     name: str, part: Objective, idle: int
 ) -> None:
     model, shape = Alone(part, shape_of(part)), shape_of(part)
-    case = complete(PROSE, SpanMasking(rate=0.3))
+    case = complete(PROSE, SpanMasking(mask_rate=0.3))
     x = states(part, case.blocks, shape)
     none = Targets(
         np.zeros(1, np.int64),
@@ -170,7 +170,7 @@ def test_no_targets_give_nothing_and_finite_gradients(
 
 @each
 def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> None:
-    model, sums = measured(part, complete(PROSE, SpanMasking(rate=0.3)))
+    model, sums = measured(part, complete(PROSE, SpanMasking(mask_rate=0.3)))
     assert sums["loss"] > 0
     for name_, parameter in model.head.named_parameters():
         assert parameter.grad is not None, name_
@@ -180,7 +180,7 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 
 @each
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
     targets = columns(case.targets(part), lengths(part, case.blocks), idle=2)
     x = states(part, case.blocks, shape_of(part))
@@ -194,7 +194,7 @@ def test_a_head_compiles_whole(name: str, part: Objective) -> None:
 
 @each
 def test_half_precision_states_give_single_precision_losses(name: str, part: Objective) -> None:
-    case = complete(PROSE, SpanMasking(rate=0.3))
+    case = complete(PROSE, SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))
     targets = columns(case.targets(part), lengths(part, case.blocks))
     x = states(part, case.blocks, shape_of(part)).detach()

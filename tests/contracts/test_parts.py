@@ -21,8 +21,8 @@ NEEDED: dict[str, dict[str, Any]] = {
     "transformer": {"layers": 1, "heads": 2, "width": 8, "inner": 16, "embedding": 8},
     "relative": {"layers": 1, "heads": 2, "width": 8, "inner": 16},
     "lstm": {"layers": 1, "width": 8, "inner": 16, "filters": ((1, 4), (2, 4))},
-    **{name: {"rate": 1e-3} for name in ("adamw", "bert_adam", "lamb", "muon")},
-    "steps": {"steps": 20, "warmup": 4, "sequences": 8},
+    **{name: {"learning_rate": 1e-3} for name in ("adamw", "bert_adam", "lamb", "muon")},
+    "steps": {"steps": 20, "warmup": 4, "batch_size": 8},
     "stream_pair": {"length": 24, "reuse": 10, "rows": 4},
     "bidirectional_lm": {"words": 50, "samples": 50},
 }

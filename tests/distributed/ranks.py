@@ -49,7 +49,7 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     """The run of a case."""
     more = ["encoder.layers=2"] if case.name == "bert" else []
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
-    recipe = shrunk(case.name, *more, steps=STEPS, sequences=case.sequences)
+    recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     return starting.fresh(recipe, data=[stores[case.kind]], seed=0)
 
 

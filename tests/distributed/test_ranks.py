@@ -125,7 +125,7 @@ def test_processes_that_time_their_steps_agree_on_how_many_there_are(together: l
 def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     stores: dict[str, str], tmp_path: Path
 ) -> None:
-    recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, sequences=5)
+    recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, batch_size=5)
     (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
     two, one = tmp_path / "two", tmp_path / "one"
     words = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]

@@ -104,7 +104,7 @@ def shortened(words: str) -> str:
     launcher = f"{sys.executable} -m torch.distributed.run"
     words = re.sub(r"^torchrun\b", launcher, words)
     if "--budget" in words:
-        words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.sequences=4", words)
+        words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", words)
     if words.startswith("clozelab bench"):
         words += " --size 1x64 --length 32 --sequences 2 --steps 1"
     if words.startswith("clozelab finetune"):
@@ -114,7 +114,7 @@ def shortened(words: str) -> str:
 
 def shortened_python(text: str) -> str:
     """An example in Python as it is tested: likewise."""
-    text = text.replace('budget="20m"', 'budget="2steps", set=["schedule.sequences=4"]')
+    text = text.replace('budget="20m"', 'budget="2steps", set=["schedule.batch_size=4"]')
     return text.replace('dev="reviews-dev.tsv"', 'dev="reviews-dev.tsv", set=["steps=2"]')
 
 

@@ -50,10 +50,10 @@ def batch(*lengths: int) -> Input:
     places = torch.cat([torch.arange(length) for length in lengths])
     made = Input(
         ids=torch.randint(0, 50, (sum(lengths),), generator=torch.Generator().manual_seed(1)),
-        places=places,
+        position_ids=places,
         segments=places % 2,
-        starts=torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32),
-        longest=max(lengths),
+        cu_seqlens=torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32),
+        max_seqlen=max(lengths),
         dense=len(set(lengths)) == 1,
     )
     return here(made)
@@ -65,7 +65,7 @@ def run(
     """Every state, and every gradient of a sum with weights of its own."""
     model.zero_grad()
     encoded = model(given, keep=keep)
-    states = list(encoded.layers) if keep else [encoded.states]
+    states = list(encoded.layers) if keep else [encoded.hidden_states]
     loss = sum(
         (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
     )
@@ -101,7 +101,7 @@ def test_both_streams_are_those_of_the_plain_attention(lengths: list[int], memor
         model.zero_grad()
         out = model(given)
         assert out.queries is not None
-        states = [out.states, out.queries]
+        states = [out.hidden_states, out.queries]
         loss = sum(
             (s * torch.linspace(-1, 1, s.numel(), device=DEVICE).view_as(s)).sum() for s in states
         )
@@ -161,7 +161,9 @@ def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
 
     def loss() -> Tensor:
         torch.manual_seed(3)
-        found: Tensor = (model(given).states * torch.linspace(-1, 1, 32, device=DEVICE)).sum()
+        found: Tensor = (
+            model(given).hidden_states * torch.linspace(-1, 1, 32, device=DEVICE)
+        ).sum()
         return found
 
     weight: Any = model.ffn[1].output.weight
@@ -178,9 +180,9 @@ def test_gradients_with_dropout_are_those_of_what_was_dropped() -> None:
 
 def test_nothing_is_dropped_when_judged() -> None:
     model, given = stack(dropout=0.5).eval(), batch(9, 5)
-    plain = model(given).states
+    plain = model(given).hidden_states
     model.fused = True
-    torch.testing.assert_close(model(given).states, plain, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(given).hidden_states, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("rounded", [False, True])

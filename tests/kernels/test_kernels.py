@@ -156,7 +156,9 @@ def test_attention_stays_inside_its_block(
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
     starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
-    ours = attention.attend(qkv, starts, seed=SEED, longest=max(lengths), rate=rate, causal=causal)
+    ours = attention.attend(
+        qkv, starts, seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
+    )
     theirs = plainly(QKV, lengths, rate, causal)
     assert_same([ours], [theirs])
     by = numbers(*ours.shape, seed=1).detach()
@@ -184,7 +186,7 @@ def test_scores_that_are_all_far_below_zero_have_gradients(
         qkv[:, 0, :, 0], qkv[:, 1, :, 0] = 20.0, -20.0
     (QKV,) = wide(qkv)  # noqa: N806
     starts = torch.tensor([0, 40], dtype=torch.int32, device=DEVICE)
-    ours = attention.attend(qkv, starts, seed=SEED, longest=40, rate=rate, causal=False)
+    ours = attention.attend(qkv, starts, seed=SEED, max_seqlen=40, rate=rate, causal=False)
     theirs = plainly(QKV, [40], rate, False)
     ours.sum().backward()
     theirs.sum().backward()
@@ -195,7 +197,7 @@ def test_padding_blocks_and_a_longer_longest_change_nothing() -> None:
     qkv, lengths = numbers(90, 3, 1, 16), (60, 30)
     starts = torch.tensor([0, 60, 90, 90, 90], dtype=torch.int32, device=DEVICE)
     for longest in (60, 64, 128, 300):
-        ours = attention.attend(qkv, starts, seed=SEED, longest=longest, rate=0.1, causal=False)
+        ours = attention.attend(qkv, starts, seed=SEED, max_seqlen=longest, rate=0.1, causal=False)
         assert_same([ours], [plainly(qkv.double(), lengths, 0.1, False)])
 
 
@@ -220,7 +222,12 @@ def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
 
     def out(seed: int) -> Tensor:
         found: Tensor = attention.attend(
-            qkv, starts, seed=torch.tensor(seed, device=DEVICE), longest=32, rate=0.5, causal=False
+            qkv,
+            starts,
+            seed=torch.tensor(seed, device=DEVICE),
+            max_seqlen=32,
+            rate=0.5,
+            causal=False,
         )
         return found
 

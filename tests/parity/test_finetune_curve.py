@@ -28,8 +28,8 @@ torch.set_num_threads(1)
 
 LENGTH, RATE, WARMUP, DECAY, EPSILON = 24, 1e-2, 5, 0.1, 1e-6
 SETTINGS = (
-    *(f"length={LENGTH}", f"rate={RATE}", f"warmup_steps={WARMUP}", "shape=linear"),
-    *("sequences=8", "optimiser=adamw", "betas=[0.9, 0.98]", f"epsilon={EPSILON}", "clip=1.0"),
+    *(f"length={LENGTH}", f"learning_rate={RATE}", f"warmup_steps={WARMUP}", "shape=linear"),
+    *("batch_size=8", "optimiser=adamw", "betas=[0.9, 0.98]", f"epsilon={EPSILON}", "clip=1.0"),
     *(f"decay={DECAY}", "layer_decay=1.0", "dropout=0.0", "attention_dropout=0.0"),
     "head_dropout=0.0",
 )
@@ -139,7 +139,7 @@ class Peer:
     def rows(self, batch: Batch, *, together: bool) -> Iterator[dict[str, Tensor]]:
         """Blocks filled up on the right, all in one table, or each alone."""
         given, targets = batch.input, batch.targets[self.kind]
-        starts = given.starts.tolist()
+        starts = given.cu_seqlens.tolist()
         blocks = list(zip(starts[:-1], starts[1:], strict=True))
         for some in [blocks] if together else [[block] for block in blocks]:
             longest = max(stop - first for first, stop in some)

@@ -309,8 +309,8 @@ def test_an_untied_model_fills_and_trains_on_untied(tmp_path: Path) -> None:
     assert cli.main(["fill", place, "the [MASK] was wide"]) == 0
     words = ["pretrain", "bert", "--data", corpus(tmp_path / "in"), "--out", run]
     words += ["--device", "cpu", "--budget", "2steps", "--from", place]
-    changes = ["--set", "schedule.sequences=4", "--set", "blocks.length=24"]
-    changes += ["--set", "schedule.phases=[]", "--set", "optimiser.rate=1e-4"]
+    changes = ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
+    changes += ["--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-4"]
     assert cli.main([*words, *changes]) == 0
     assert "tied = false" in (tmp_path / "more" / "recipe.toml").read_text(encoding="utf-8")
     before, after = load(place).module.state_dict(), load(run).module.state_dict()

@@ -72,7 +72,7 @@ def set_up(recipe: str, kind: str) -> tuple[Evaluator, Tuned, TaskReader]:
     known = tokenizer(TOKENIZERS.get(recipe, "wordpiece"))
     shape = shrunk(recipe, f"tokenizer.vocabulary={known.get_vocab_size()}")
     reader = TaskReader(shape, known, 32)
-    tuning = FinetuneConfig(rate=1e-3, sequences=4, length=32, epochs=1.0)
+    tuning = FinetuneConfig(learning_rate=1e-3, batch_size=4, length=32, epochs=1.0)
     model = build(shape, part, tuning, seed=1).double().eval()
     with torch.no_grad():
         for parameter in model.heads.parameters():  # fresh heads say nearly the same of all
@@ -110,7 +110,7 @@ def test_a_group_of_blocks_is_judged_alike_alone_in_a_batch_and_among_dummies(
     assert met == len(alone)
     if model.head.rows == "group":  # never among dummies
         return
-    room = batch_shape(share, tokens=200, blocks=len(share), longest=32, constant=True)
+    room = batch_shape(share, tokens=200, blocks=len(share), max_seqlen=32, constant=True)
     parts = room.divide(share)
     many = np.searchsorted(share.units, [0, *(part.stop for part in parts)])
     for part, first, stop in zip(parts, many[:-1], many[1:], strict=True):

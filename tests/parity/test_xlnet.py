@@ -89,11 +89,11 @@ def copied(model: XLNetLMHeadModel) -> tuple[Streams, QueryHead]:
 
 def rectangles(given: Input) -> dict[str, Tensor]:
     """Their arguments for full blocks."""
-    blocks = len(given.starts) - 1
+    blocks = len(given.cu_seqlens) - 1
     out = {"input_ids": given.ids.view(blocks, L), "token_type_ids": given.segments.view(blocks, L)}
     if given.order is not None and given.queries is not None:
         hidden = torch.stack([~sees(given, block) for block in range(blocks)])
-        at = given.queries - given.starts[:-1, None]
+        at = given.queries - given.cu_seqlens[:-1, None]
         assert not hidden.gather(1, at[..., None].expand(-1, -1, L)).all(-1).any()
         out["perm_mask"] = hidden.double()
         # Theirs adds up queries for the same place, so the idle ones are for none.
@@ -129,9 +129,9 @@ def close(ours: Tensor | None, theirs: Tensor) -> None:
 def in_two_directions(blocks: int, *, seed: int = 0, remembered: Tensor | None = None) -> Input:
     """Theirs reverses the second half of a batch, and looks at all if nothing can be seen."""
     given = batch([L] * blocks, seed=seed, remembered=remembered)
-    kinds = given.kinds.masked_fill(given.places == 1, PLAIN)
+    kinds = given.kinds.masked_fill(given.position_ids == 1, PLAIN)
     reverse = torch.arange(blocks) >= blocks // 2
-    return given._replace(kinds=kinds, queries=slots(kinds, given.starts), reverse=reverse)
+    return given._replace(kinds=kinds, queries=slots(kinds, given.cu_seqlens), reverse=reverse)
 
 
 @torch.no_grad()
@@ -144,7 +144,7 @@ def test_every_layer_of_a_plain_block_agrees(monkeypatch: pytest.MonkeyPatch) ->
     assert len(out.layers) == len(theirs.hidden_states) == 3
     for mine, yours in zip(out.layers, theirs.hidden_states, strict=True):
         close(mine, yours)
-    close(out.states, theirs.last_hidden_state)
+    close(out.hidden_states, theirs.last_hidden_state)
 
 
 @torch.no_grad()
@@ -152,13 +152,13 @@ def test_blocks_of_several_lengths_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     model = widen(peer(), monkeypatch)
     ours, _ = copied(model)
     given = plain(batch([L, 5, 1, 6]))
-    cells = torch.arange(L) < given.starts.diff()[:, None]
+    cells = torch.arange(L) < given.cu_seqlens.diff()[:, None]
     ids, segments = torch.full((4, L), 5), torch.full((4, L), 4)
     ids[cells], segments[cells] = given.ids, given.segments
     theirs = model.transformer(
         input_ids=ids, token_type_ids=segments, attention_mask=cells.double()
     )
-    close(ours(given).states, theirs.last_hidden_state[cells])
+    close(ours(given).hidden_states, theirs.last_hidden_state[cells])
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -18,7 +18,7 @@ from clozelab.cli import COMMANDS
 from clozelab.options import options
 
 ON: dict[str, Any] = {"device": "cpu", "workers": 0, "progress": False}
-TINY: dict[str, Any] = {"size": "tiny", "set": {"schedule.sequences": 4}}
+TINY: dict[str, Any] = {"size": "tiny", "set": {"schedule.batch_size": 4}}
 
 
 def labelled(place: Path) -> str:
@@ -96,9 +96,11 @@ def test_a_project_from_text_to_a_page(
 
 
 def test_recipes_are_read_changed_and_compared() -> None:
-    recipe = clozelab.read("roberta", size="tiny", set=["masking.rate=0.4"])
+    recipe = clozelab.read("roberta", size="tiny", set=["masking.mask_rate=0.4"])
     assert isinstance(recipe, clozelab.Recipe)
-    assert recipe.override({"masking.rate": 0.15}) == clozelab.Recipe.read("roberta", size="tiny")
+    assert recipe.override({"masking.mask_rate": 0.15}) == clozelab.Recipe.read(
+        "roberta", size="tiny"
+    )
     keys = [key for key, _, _ in clozelab.diff("bert", "roberta")]
     assert keys == [key for key, _, _ in clozelab.read("bert").diff("roberta")]
     assert str(recipe) == recipe.to_toml()

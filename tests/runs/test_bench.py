@@ -132,7 +132,9 @@ def laid(corpus: Corpus, name: str, *, constant: bool) -> tuple[Any, BatchShape]
     trainer = prepared(corpus, name)
     share = trainer.steps.sample(trainer.sources(0))
     many = len(share) // 2 + 1
-    return share, batch_shape(share, tokens=many * 32, blocks=many, longest=32, constant=constant)
+    return share, batch_shape(
+        share, tokens=many * 32, blocks=many, max_seqlen=32, constant=constant
+    )
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -214,7 +216,7 @@ def test_rows_suit_the_device_unless_they_are_named() -> None:
 
 def test_a_released_size_has_the_table_of_its_recipe(corpus: Corpus) -> None:
     own = recipe_of(BenchRow("bert", "base"), BenchRequest(), corpus, device="cuda")
-    assert own.tokenizer.vocabulary == 30522 and own.schedule.sequences * 512 == 32_768
+    assert own.tokenizer.vocabulary == 30522 and own.schedule.batch_size * 512 == 32_768
     small = recipe_of(BenchRow("bert", "mini"), BenchRequest(), corpus, device="cpu")
     assert small.tokenizer.vocabulary == corpus.vocabulary.size
 

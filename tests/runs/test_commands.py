@@ -93,7 +93,9 @@ def test_diff_takes_files_and_show_says_what_a_file_extends(
     file = tmp_path / "often.toml"
     file.write_text('extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n')
     lines = said(capsys, "diff", "roberta", str(file)).splitlines()
-    assert [line.split() for line in lines[1:] if line.strip()] == [["masking.rate", "0.15", "0.4"]]
+    assert [line.split() for line in lines[1:] if line.strip()] == [
+        ["masking.mask_rate", "0.15", "0.4"]
+    ]
     assert "extends roberta, which extends bert" in said(capsys, "show", str(file))
 
 
@@ -176,7 +178,7 @@ def test_mask_says_that_no_units_are_known_without_a_corpus(
 def test_words_of_the_knowledge_levels_are_segmented_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("--set", "masking.levels={word=1.0}", "--set", "masking.rate=0.5")
+    words = ("--set", "masking.levels={word=1.0}", "--set", "masking.mask_rate=0.5")
     for masks in epochs(said(capsys, "mask", "ernie", CHINESE, *words)).values():
         assert "语‿言" in re.sub("[⟦⟧=]|→[^‿⟧]*", "", masks)
 
@@ -255,8 +257,8 @@ def test_demo_runs(
     [
         ("show brt", "recipe brt is unknown; did you mean bert?"),
         ("show bert --size tinny", "did you mean tiny?"),
-        ("show bert --set masking.rat=0.3", "rate"),
-        ("show bert --set masking.rate=high", "masking.rate"),
+        ("show bert --set masking.mask_rat=0.3", "mask_rate"),
+        ("show bert --set masking.mask_rate=high", "masking.mask_rate"),
         ("show bert --set masking.use=tokn", "token"),
         ("diff bert rberta", "did you mean roberta?"),
         ("mask bert ''", "the text has no token in it"),

@@ -21,7 +21,7 @@ torch.set_num_threads(1)
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A run that hides more than RoBERTa does."""
     out = tmp_path_factory.mktemp("evaluate") / "swift"
-    went(task("swift", "masking.rate=0.4", steps=3), out)
+    went(task("swift", "masking.mask_rate=0.4", steps=3), out)
     return str(out)
 
 

@@ -149,13 +149,20 @@ def test_a_beam_learns_answers_as_a_span_does(tmp_path: Path) -> None:
 
 
 def test_numbers_are_learned(tmp_path: Path, numbers: str) -> None:
-    settings = ("sequences=8", "rate=5e-3", "length=64", "epochs=16", *STILL)
+    settings = ("batch_size=8", "learning_rate=5e-3", "length=64", "epochs=16", *STILL)
     happened = tuned(order("regress", numbers, *settings), tmp_path / "out")
     assert events(Scored, happened)[-1].at_best["pearson"] > 85
 
 
 def test_coreference_is_learned_from_stories(told: str) -> None:
-    settings = ("length=64", "sequences=1", "rate=2e-3", "epochs=32", "shape=constant", *STILL)
+    settings = (
+        "length=64",
+        "batch_size=1",
+        "learning_rate=2e-3",
+        "epochs=32",
+        "shape=constant",
+        *STILL,
+    )
     made = inputs_for(order("coreference", told, *settings))
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
@@ -242,8 +249,8 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
     tmp_path: Path, settings: tuple[str, ...], reader: str
 ) -> None:
     words = (*QUICK, *settings, f"reader={reader}", "hidden=32")
-    words = tuple(word for word in words if not word.startswith(("epochs", "rate")))
-    given = order("tag", sample("tags", 16), *words, "epochs=8", "rate=1e-2")
+    words = tuple(word for word in words if not word.startswith(("epochs", "learning_rate")))
+    given = order("tag", sample("tags", 16), *words, "epochs=8", "learning_rate=1e-2")
     happened = tuned(given, tmp_path / "out")
     before, after = opened(base()).module.state_dict(), weights(tmp_path / "out" / "seed-0")
     kept = [name for name in after if name.startswith("encoder.")]
@@ -268,8 +275,8 @@ def test_a_frozen_encoder_stays_as_it_is_and_its_features_are_learned_from(
 def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
     tmp_path: Path, settings: tuple[str, ...], kept: bool
 ) -> None:
-    words = tuple(word for word in QUICK if not word.startswith(("epochs", "rate")))
-    given = order("pairs", sample("pairs", 16), *words, *settings, "rate=1e-9", "steps=1")
+    words = tuple(word for word in QUICK if not word.startswith(("epochs", "learning_rate")))
+    given = order("pairs", sample("pairs", 16), *words, *settings, "learning_rate=1e-9", "steps=1")
     tuned(given, tmp_path / "out")
     before = opened(base()).module.state_dict()["heads.next_sentence.pooler.weight"]
     after = weights(tmp_path / "out" / "seed-0")["heads.classify.dense.weight"]
@@ -279,7 +286,14 @@ def test_a_pooler_is_kept_where_it_reads_what_it_was_trained_on(
 @pytest.mark.parametrize("kind", ["pairs", "tag", "answer"])
 def test_elmo_is_read_through_a_recurrent_layer(tmp_path: Path, kind: str) -> None:
     file = sample({"pairs": "pairs", "tag": "tags", "answer": "spans"}[kind], 16)
-    words = ("hidden=32", "length=64", "rate=1e-2", "epochs=10", "sequences=8", "head_dropout=0")
+    words = (
+        "hidden=32",
+        "length=64",
+        "learning_rate=1e-2",
+        "epochs=10",
+        "batch_size=8",
+        "head_dropout=0",
+    )
     given = order(kind, file, *words, model=base("elmo"))
     plan = planned(given)
     assert plan.order.protocol == "elmo"
@@ -365,7 +379,7 @@ def test_a_command_makes_a_chain(tmp_path: Path, glue: Path) -> None:
 
 
 def test_gpt_learns_its_language_beside_the_task(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), "steps=3", "sequences=4", "length=64")
+    given = order("pairs", sample("pairs", 16), "steps=3", "batch_size=4", "length=64")
     given = replace(given, model=base("gpt"), protocol="gpt")
     prepared = Trial(inputs_for(given), MACHINE, HERE).prepare(0)
     assert prepared.weights == {"classify": 1, "causal_lm": 0.5}
@@ -404,7 +418,7 @@ def test_rates_go_by_layers_but_for_the_half_that_layers_share() -> None:
 def test_long_documents_are_several_examples_to_learn_from_and_one_to_be_judged_by(
     told: str,
 ) -> None:
-    made = inputs_for(order("coreference", told, "length=8", "steps=1", "sequences=1"))
+    made = inputs_for(order("coreference", told, "length=8", "steps=1", "batch_size=1"))
     kind = made.task.kind
     assert isinstance(kind, Coreference) and kind.segment == 8
     (judge,) = made.dev.values()
@@ -527,9 +541,9 @@ def test_a_summary_is_best_median_mean_and_students_interval() -> None:
 
 
 def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: Path) -> None:
-    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
     given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    plan = planned(given, grid=["rate=1e-3,1e-2"], seeds=2)
+    plan = planned(given, grid=["learning_rate=1e-3,1e-2"], seeds=2)
     out = tmp_path / "out"
     tuned(plan, out)
     result = Run(out).result()
@@ -546,20 +560,22 @@ def test_a_grid_and_seeds_make_a_table_with_every_score_and_the_best(tmp_path: P
         assert cell["scores"]["accuracy"] == statistics.summary(
             [one["accuracy"] for one in mine.values()]
         )
-        assert cell["settings"] == {"rate": float(cell["name"].removeprefix("rate-"))}
+        assert cell["settings"] == {
+            "learning_rate": float(cell["name"].removeprefix("learning_rate-"))
+        }
     assert result["selected"] == chosen[result["best"]] == max(chosen.values())
     assert load(str(out)).place.startswith(str(out / result["best"]))
 
 
 def test_the_best_of_all_cells_and_seeds_is_named(tmp_path: Path) -> None:
-    given = order("pairs", sample("pairs", 16), "epochs=1", "sequences=8")
-    plan = planned(given, grid=["rate=1e-3,1e-2"], seeds=2)
+    given = order("pairs", sample("pairs", 16), "epochs=1", "batch_size=8")
+    plan = planned(given, grid=["learning_rate=1e-3,1e-2"], seeds=2)
     for one, value in zip(plan.orders(), (40.0, 60.0, 70.0, 20.0), strict=True):
         (tmp_path / one.name).mkdir(parents=True)
         dev = {"step": 2, "accuracy": value, "f1": value / 2}
         Run(tmp_path / one.name).write_result({"dev": dev, "selected": value})
     found = summary(tmp_path, plan.order.data.task, cells=plan.cells)
-    assert found["best"] == "rate-0.01/seed-0" and found["selected"] == 70
+    assert found["best"] == "learning_rate-0.01/seed-0" and found["selected"] == 70
     first, second = found["cells"]
     assert first["scores"]["f1"]["best"] == 30 and first["scores"]["f1"]["mean"] == 25
     assert second["selected"]["median"] == 45 and second["selected"]["runs"] == 2
@@ -651,14 +667,14 @@ def test_python_fits_a_model_in_one_call(tmp_path: Path) -> None:
 
 
 def test_a_folder_tells_of_all_its_runs_whatever_was_asked_last(tmp_path: Path) -> None:
-    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
     given, out = order("pairs", sample("pairs", 16), *settings), tmp_path / "out"
-    tuned(planned(given, grid=["rate=1e-3"], seeds=2), out)
-    tuned(planned(given, grid=["rate=2e-3"]), out)
+    tuned(planned(given, grid=["learning_rate=1e-3"], seeds=2), out)
+    tuned(planned(given, grid=["learning_rate=2e-3"]), out)
     result = Run(out).result()
     assert result is not None
     runs = {cell["name"]: cell["selected"]["runs"] for cell in result["cells"]}
-    assert runs == {"rate-0.001": 2, "rate-0.002": 1}
+    assert runs == {"learning_rate-0.001": 2, "learning_rate-0.002": 1}
 
 
 def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) -> None:
@@ -681,7 +697,7 @@ def test_settings_of_the_kind_of_task_are_tried_used_and_kept(tmp_path: Path) ->
 
 
 def test_coreference_reads_a_document_twice_where_segments_overlap(told: str) -> None:
-    settings = ("length=8", "steps=1", "sequences=1")
+    settings = ("length=8", "steps=1", "batch_size=1")
     once = inputs_for(order("coreference", told, *settings))
     twice = inputs_for(order("coreference", told, *settings, "task.overlap=true", "task.hidden=16"))
     assert isinstance(twice.task.kind, Coreference) and twice.task.kind.hidden == 16

@@ -263,7 +263,7 @@ def test_a_link_that_leads_to_another_file_is_a_changed_file(tmp_path: Path) -> 
         refuse_changed(before, Data("sst2", root=str(tmp_path)).digests(), since="then")
 
 
-@pytest.mark.parametrize("words", [("--set", "epoch=1"), ("--grid", "rate=fast")])
+@pytest.mark.parametrize("words", [("--set", "epoch=1"), ("--grid", "learning_rate=fast")])
 def test_a_wrong_setting_leaves_no_folder_behind(
     tmp_path: Path, says: Says, words: tuple[str, str]
 ) -> None:

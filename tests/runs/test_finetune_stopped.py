@@ -30,7 +30,7 @@ from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
 
-LONG = ("sequences=4", "rate=1e-3", "length=64", "epochs=2")
+LONG = ("batch_size=4", "learning_rate=1e-3", "length=64", "epochs=2")
 
 
 def command(out: Path, *words: str, epochs: int = 2) -> list[str]:
@@ -228,22 +228,22 @@ def test_a_trial_that_another_process_still_writes_is_left_alone(tmp_path: Path)
 
 
 def test_trials_side_by_side_are_the_same_and_one_that_diverges_says_so(tmp_path: Path) -> None:
-    settings = tuple(word for word in SHORT if not word.startswith("rate"))
+    settings = tuple(word for word in SHORT if not word.startswith("learning_rate"))
     given = order("pairs", sample("pairs", 16), *settings, "warmup=0")
-    tuned(planned(given, grid=["rate=1e-3"]), tmp_path / "alone")
-    plan, out = planned(given, grid=["rate=1e-3,1e30"]), tmp_path / "out"
+    tuned(planned(given, grid=["learning_rate=1e-3"]), tmp_path / "alone")
+    plan, out = planned(given, grid=["learning_rate=1e-3,1e30"]), tmp_path / "out"
     happened = tuned(plan, out, at_once=2)
-    assert any("lower optimiser.rate" in said.text for said in events(Said, happened))
-    place = Path("rate-0.001") / "seed-0"
+    assert any("lower optimiser.learning_rate" in said.text for said in events(Said, happened))
+    place = Path("learning_rate-0.001") / "seed-0"
     assert equal(weights(out / place), weights(tmp_path / "alone" / place))
     result = Run(out).result()
     assert result is not None and result["best"] == str(place) and len(result["cells"]) == 1
-    assert "diverged" in (Run(out / "rate-1e+30" / "seed-0").result() or {})
+    assert "diverged" in (Run(out / "learning_rate-1e+30" / "seed-0").result() or {})
     assert not events(Step, tuned(plan, out))  # nor is it tried again
 
 
 def test_a_task_on_which_every_run_diverges_has_no_best(tmp_path: Path) -> None:
-    settings = [word for word in SHORT if not word.startswith("rate")]
-    given = order("pairs", sample("pairs", 16), *settings, "warmup=0", "rate=1e30")
+    settings = [word for word in SHORT if not word.startswith("learning_rate")]
+    given = order("pairs", sample("pairs", 16), *settings, "warmup=0", "learning_rate=1e30")
     with pytest.raises(UserError, match="every run diverged"):
         tuned(planned(given), tmp_path / "out")

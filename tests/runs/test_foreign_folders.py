@@ -278,7 +278,10 @@ def tune(model: Path, out: Path) -> None:
     words = ["finetune", str(model), "classify", "--train", str(out.parent / "train.tsv")]
     words += ["--dev", str(out.parent / "dev.tsv"), "--out", str(out), "--device", "cpu"]
     assert (
-        cli.main([*words, "--set", "epochs=1", "--set", "sequences=4", "--set", "rate=1e-9"]) == 0
+        cli.main(
+            [*words, "--set", "epochs=1", "--set", "batch_size=4", "--set", "learning_rate=1e-9"]
+        )
+        == 0
     )
 
 
@@ -316,8 +319,11 @@ def test_pretraining_goes_on_from_an_encoder_alone(
     assert cli.main([*words, "--tokenizer-from", str(place)]) == 0
     words = ["pretrain", "bert", "--data", str(tmp_path / "corpus"), "--from", str(place)]
     words += ["--out", str(tmp_path / "run"), "--budget", "2steps", "--device", "cpu"]
-    words += ["--set", "schedule.sequences=4", "--set", "blocks.length=24"]
-    assert cli.main([*words, "--set", "schedule.phases=[]", "--set", "optimiser.rate=1e-9"]) == 0
+    words += ["--set", "schedule.batch_size=4", "--set", "blocks.length=24"]
+    assert (
+        cli.main([*words, "--set", "schedule.phases=[]", "--set", "optimiser.learning_rate=1e-9"])
+        == 0
+    )
     found = load(str(tmp_path / "run")).module.state_dict()
     weights = load_file(place / "model.safetensors")
     for mine, theirs in {

@@ -68,7 +68,9 @@ class TopicsHead(Head):
         return {"loss": losses.sum(-1).where(labelled, 0.0).sum(), "count": labelled.sum()}
 
     def predict(self, encoded: Encoded, inputs: Input, targets: dict[str, Tensor]) -> Tensor:
-        scores: Tensor = self.classifier(encoded.states.index_select(0, targets["at"])).float()
+        scores: Tensor = self.classifier(
+            encoded.hidden_states.index_select(0, targets["at"])
+        ).float()
         return scores
 
 

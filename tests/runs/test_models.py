@@ -42,7 +42,7 @@ KINDS = {
     "elmo": "wordpiece",
 }
 FAMILIES = ["bert", "roberta", "swift", "albert", "xlnet", "gpt"]
-SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.sequences=8", "blocks.length=32"]
+SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.batch_size=8", "blocks.length=32"]
 ATTENTIVE = ["encoder.heads=2", "encoder.inner=128"]
 NARROW = ["encoder.embedding=32", "encoder.positions=32"]
 SETTINGS = {
@@ -389,7 +389,7 @@ def test_the_vector_of_cls_is_taken_where_it_stands(made: Path, recipe: str, pla
     given = load(str(made / recipe))
     with torch.inference_mode():
         text = packed(given.reader().read([LINES[0]]), torch.device("cpu"))
-        states = given.module.encode(text).states
+        states = given.module.encode(text).hidden_states
     assert int(text.ids[place]) == given.vocabulary.role("cls")
     assert int(text.segments[place]) == (2 if recipe == "xlnet" else 0)
     found = embed(given, [LINES[0]], pool="cls")
@@ -529,7 +529,7 @@ def test_a_model_goes_on_with_words_of_a_new_domain(
     start = continued(apart, run, data=[corpus], seed=0).start
     assert start is not None and torch.equal(start[f"heads.{head}.table"], start[table])
     words = ["pretrain", recipe, "--data", corpus, "--from", run, "--out", more]
-    words += ["--budget", "2steps", "--set", "schedule.sequences=8", "--device", "cpu"]
+    words += ["--budget", "2steps", "--set", "schedule.batch_size=8", "--device", "cpu"]
     said(capsys, *words, "--set", "blocks.length=32", "--set", "schedule.phases=[]")
     new = load(more)
     assert len(dict(new.module.named_parameters())[table]) == store.vocabulary.size

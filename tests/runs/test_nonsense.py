@@ -24,19 +24,19 @@ COMMANDS = [
     "corpus check CORPUS",
     "show bert --size tiny --set encoder.width=64",
     "diff bert roberta",
-    "mask bert text --epoch 0 --corpus CORPUS --seed 0 --set masking.rate=0.3",
+    "mask bert text --epoch 0 --corpus CORPUS --seed 0 --set masking.mask_rate=0.3",
     "blocks bert --corpus CORPUS --count 1 --number 0 --size tiny --part train --epoch 0 --seed 0",
     "report FOLDER --out NEW.html --title Mine",
     "tasks mnli",
     "study roberta-masking --plan --size tiny --budget 2steps --seeds 1 --variants static"
     " --tasks sst2 --task-data FOLDER --set encoder.width=64 --tune epochs=1",
     "pretrain bert --data CORPUS --out FILE --budget 1steps --size 1x64 --seed 0 --save-every 1"
-    " --set schedule.sequences=2 --keep 1 --evaluate-every 1 --micro-batch 1 --precision fp32"
+    " --set schedule.batch_size=2 --keep 1 --evaluate-every 1 --micro-batch 1 --precision fp32"
     " --device cpu",
     "pretrain --resume FOLDER --data CORPUS",
     "distil FOLDER --recipe distilbert --data CORPUS --out NEW --budget 1steps",
     "finetune FOLDER pairs --train FILE --dev FILE --out NEW --protocol bert --set steps=1"
-    " --seeds 1 --seed 0 --at-once 1 --columns label=label --grid rate=1",
+    " --seeds 1 --seed 0 --at-once 1 --columns label=label --grid learning_rate=1",
     "evaluate FOLDER sst2 --task-data FOLDER --split dev",
     "evaluate FOLDER --data CORPUS --masks bert --blocks 1",
     "predict FOLDER --file FILE --out NEW --columns first=a",

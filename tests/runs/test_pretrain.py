@@ -125,9 +125,9 @@ def test_a_changed_recipe_is_refused_with_the_difference(tmp_path: Path) -> None
     place = tmp_path / "run"
     went(task("bert", steps=2), place)
     starting.resumed(place, recipe=shrunk("bert", steps=2))
-    changed = shrunk("bert", "masking.rate=0.3", "optimiser.decay=0.5", steps=2)
+    changed = shrunk("bert", "masking.mask_rate=0.3", "optimiser.weight_decay=0.5", steps=2)
     with pytest.raises(
-        UserError, match=r"masking\.rate 0\.15 → 0\.3; optimiser\.decay 0\.01 → 0\.5"
+        UserError, match=r"masking\.mask_rate 0\.15 → 0\.3; optimiser\.weight_decay 0\.01 → 0\.5"
     ):
         starting.resumed(place, recipe=changed)
 
@@ -187,7 +187,7 @@ def test_a_budget_of_steps_is_those_steps(tmp_path: Path) -> None:
     assert len(of(Step, events)) == 7
     (began,) = of(Began, events)
     assert began.recipe.schedule.steps == 7 and 1 <= began.recipe.schedule.warmup <= 3
-    assert of(Step, events)[-1].rate > 0
+    assert of(Step, events)[-1].learning_rate > 0
 
 
 def test_a_budget_of_tokens_is_kept_and_nearly_used_up(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_corpus_without_one_block_is_refused(name: str, tmp_path: Path) -> Non
 
 def test_fewer_blocks_than_a_step_takes_repeat_and_this_is_said(tmp_path: Path) -> None:
     place = little(tmp_path, [" ".join(corpus()[0].split()[:60])])
-    given = starting.fresh(shrunk("roberta_wwm", sequences=16), data=[place], seed=0)
+    given = starting.fresh(shrunk("roberta_wwm", batch_size=16), data=[place], seed=0)
     events = went(given, tmp_path / "run")
     texts = [said.text for said in of(Said, events)]
     assert any("they repeat" in text for text in texts)
@@ -297,14 +297,14 @@ def cramped(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", ["roberta", "xlnet"])
 def test_out_of_memory_halves_the_micro_batch_and_goes_on(name: str, tmp_path: Path) -> None:
     machine = Machine(device="cpu", workers=1, micro_batch=8)
-    events = went(task(name, steps=5, sequences=8), tmp_path / "a", machine)
+    events = went(task(name, steps=5, batch_size=8), tmp_path / "a", machine)
     said = [one.text for one in of(Said, events) if "out of memory" in one.text]
     assert said == [
         "out of memory: micro-batches of 4 sequences from here on",
         "out of memory: micro-batches of 2 sequences from here on",
     ]
     assert [step.number for step in of(Step, events)] == [1, 2, 3, 4, 5]
-    went(task(name, steps=5, sequences=8), tmp_path / "b", replace(machine, micro_batch=2))
+    went(task(name, steps=5, batch_size=8), tmp_path / "b", replace(machine, micro_batch=2))
     assert_same(checkpoint(tmp_path / "a", 5), checkpoint(tmp_path / "b", 5))
 
 
@@ -337,7 +337,7 @@ def test_memory_that_runs_out_elsewhere_is_told_in_a_sentence(
 
 @pytest.mark.usefixtures("cramped")
 def test_memory_may_run_out_while_steps_are_timed(tmp_path: Path) -> None:
-    given = replace(task("roberta", steps=50, sequences=8), budget=parse("0.5s"))
+    given = replace(task("roberta", steps=50, batch_size=8), budget=parse("0.5s"))
     machine = Machine(device="cpu", workers=0, micro_batch=4)
     events = went(given, tmp_path / "a", machine)
     last = len(of(Step, events))
@@ -490,7 +490,7 @@ def test_a_student_is_as_wide_as_its_teacher_and_its_blocks_are_as_short() -> No
     assert given.recipe.encoder.width == before.encoder.width
     assert given.recipe.encoder.layers == max(1, before.encoder.layers // 2)
     assert given.recipe.blocks.length == before.blocks.length < 512
-    assert given.recipe.schedule.sequences == before.schedule.sequences
+    assert given.recipe.schedule.batch_size == before.schedule.batch_size
 
 
 def test_a_student_keeps_what_was_set_of_its_encoder() -> None:
@@ -516,4 +516,4 @@ def test_going_on_from_a_shrunk_model_keeps_its_short_blocks_unless_told(shaped:
     )
     before = load(teacher()).recipe
     assert (given.recipe.blocks.length == before.blocks.length) is not shaped
-    assert (given.recipe.schedule.sequences == before.schedule.sequences) is not shaped
+    assert (given.recipe.schedule.batch_size == before.schedule.batch_size) is not shaped

@@ -121,7 +121,7 @@ def settings(folder: Path) -> set[str]:
 
 
 def test_runs_that_read_one_corpus_do_not_differ_in_their_tokenizers(made: Path) -> None:
-    assert "masking.rate" not in settings(made) and "blocks.use" in settings(made)
+    assert "masking.mask_rate" not in settings(made) and "blocks.use" in settings(made)
     assert not [key for key in settings(made) if key.startswith("tokenizer.")]
 
 

@@ -178,7 +178,7 @@ def test_a_halved_micro_batch_is_recorded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(PretrainingModel, "forward", tight)
     place, machine = tmp_path / "run", Machine(device="cpu", workers=0, micro_batch=8)
     for event in pretrain(
-        task("roberta", steps=5, sequences=8), place, machine=machine, saving=OFTEN
+        task("roberta", steps=5, batch_size=8), place, machine=machine, saving=OFTEN
     ):
         taken[0] += isinstance(event, Step)
     settings = {"micro_tokens": {"from": 256, "to": 64}}
@@ -271,7 +271,7 @@ def test_no_split_changes_a_loss_without_dropout_and_with_it_another_is_another_
     for drops, same in (((), True), (DROPS, False)):
         losses = []
         for split in (2, 8):
-            given = task("roberta", *drops, steps=4, sequences=8)
+            given = task("roberta", *drops, steps=4, batch_size=8)
             place = tmp_path / f"{split}-{same}"
             events = went(given, place, replace(MACHINE, micro_batch=split))
             losses.append([step.sums["masked_lm"]["loss"] for step in of(Step, events)])

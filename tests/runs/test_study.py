@@ -193,7 +193,11 @@ def test_a_cell_that_failed_is_done_once_what_was_wrong_is_mended(
 
 
 def test_a_loss_that_is_no_number_fails_its_cell_alone(tmp_path: Path) -> None:
-    wild = {"name": "wild", "says": "too fast", "set": ["optimiser.rate=1e30", "optimiser.clip=0"]}
+    wild = {
+        "name": "wild",
+        "says": "too fast",
+        "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"],
+    }
     out = tmp_path / "out"
     ran(made(tmp_path, wild, STATIC), out, budget="6steps")
     first, second = cells(out)
@@ -210,7 +214,7 @@ def test_a_student_comes_after_its_teacher_and_learns_from_it(tmp_path: Path) ->
 
 
 def test_a_student_without_its_teacher_fails_with_a_sentence(tmp_path: Path) -> None:
-    wild = {**STATIC, "set": ["optimiser.rate=1e30", "optimiser.clip=0"]}
+    wild = {**STATIC, "set": ["optimiser.learning_rate=1e30", "optimiser.clip=0"]}
     out = tmp_path / "out"
     ran(made(tmp_path, wild, STUDENT), out, budget="6steps")
     assert "needs the run of static" in cells(out)[1]["failed"]
@@ -261,13 +265,13 @@ def test_a_log_that_is_taken_over_is_written_whole_or_not_at_all(
 
 
 def test_one_task_may_be_tuned_otherwise_than_the_others(tmp_path: Path) -> None:
-    once = {"name": "once", "says": "once", "finetune": ["rate=1e-4"]}
-    words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "rate=2e-4"]
+    once = {"name": "once", "says": "once", "finetune": ["learning_rate=1e-4"]}
+    words = ["reviews.epochs=1", "epochs=3", "mnli.epochs=9", "learning_rate=2e-4"]
     study = made(tmp_path, STATIC, once, tasks=["sst2", reviews()], finetune=words)
     request = make_request(study, [store("wordpiece")])
-    assert request.settings("static", "sst2") == ("epochs=3", "rate=2e-4")
-    assert request.settings("static", "reviews") == ("epochs=1", "rate=2e-4")
-    assert request.settings("once", "reviews") == ("epochs=1", "rate=1e-4")
+    assert request.settings("static", "sst2") == ("epochs=3", "learning_rate=2e-4")
+    assert request.settings("static", "reviews") == ("epochs=1", "learning_rate=2e-4")
+    assert request.settings("once", "reviews") == ("epochs=1", "learning_rate=1e-4")
     for words in (["review.epochs=1"], ["epochs=1", "review.epochs=1"]):
         with pytest.raises(UserError, match=r"review is no task; did you mean reviews\?"):
             study.narrowed(tuning=words)
@@ -281,13 +285,13 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def reckoned(request: StudyRequest, variant: str, machine: Machine, *, budget: float) -> float:
         heard.append(variant)
         recipe = request.recipe(variant)
-        return recipe.encoder.layers * recipe.schedule.sequences / 1000
+        return recipe.encoder.layers * recipe.schedule.batch_size / 1000
 
     monkeypatch.setattr(timing, "seconds_a_step", reckoned)
     return heard
 
 
-LONG = {"name": "long", "says": "larger steps", "set": ["schedule.sequences=8"]}
+LONG = {"name": "long", "says": "larger steps", "set": ["schedule.batch_size=8"]}
 
 
 def test_a_budget_in_time_gives_every_cell_as_many_tokens(tmp_path: Path, timed: list[str]) -> None:
@@ -370,11 +374,11 @@ def test_the_same_folder_keeps_its_plan_for_more_seeds(tmp_path: Path, timed: li
     with pytest.raises(UserError, match="was started with another budget"):
         plan_of(study, out, budget="20m")
     with pytest.raises(UserError, match="was started with another recipe"):
-        plan_of(study.narrowed(overrides=["masking.rate=0.3"]), out, budget="10m")
+        plan_of(study.narrowed(overrides=["masking.mask_rate=0.3"]), out, budget="10m")
 
 
 def test_masks_that_differ_are_measured_by_those_of_the_base(tmp_path: Path) -> None:
-    many = {"name": "many", "says": "hides more", "set": ["masking.rate=0.4"]}
+    many = {"name": "many", "says": "hides more", "set": ["masking.mask_rate=0.4"]}
     out = tmp_path / "out"
     ran(made(tmp_path, STATIC, many), out)
     place = out / "cells" / "many" / "seed-0"

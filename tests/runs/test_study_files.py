@@ -114,8 +114,8 @@ def test_a_narrower_study_keeps_the_claims_it_can_judge(tmp_path: Path) -> None:
     assert study.narrowed(variants=["static", "student"]).claims == ()
     with pytest.raises(UserError, match="is distilled from static; name that as well"):
         study.narrowed(variants=["student"])
-    changed = study.narrowed(overrides=["masking.rate=0.3"])
-    assert changed.recipe_of("dynamic").tables()["masking"]["rate"] == 0.3
+    changed = study.narrowed(overrides=["masking.mask_rate=0.3"])
+    assert changed.recipe_of("dynamic").tables()["masking"]["mask_rate"] == 0.3
     tuned = study.narrowed(tuning=["epochs=1"])
     assert tuned.finetune == (*study.finetune, "epochs=1")
 

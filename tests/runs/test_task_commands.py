@@ -39,7 +39,7 @@ from clozelab.finetuning.examples import (
 from clozelab.finetuning.files.named import NAMED
 from clozelab.finetuning.kinds import KINDS
 
-HEART = ("sequences=8", "rate=2e-3", "length=64", "epochs=50")
+HEART = ("batch_size=8", "learning_rate=2e-3", "length=64", "epochs=50")
 NLI = ("contradiction", "entailment", "neutral")
 TEXTS = ["a small furry animal", "a machine for printing books", "a bird that cannot fly"]
 
@@ -170,7 +170,7 @@ def test_several_runs_are_told_in_one_table_and_their_notes_once(
     file = sample("definitions", 16)
     capsys.readouterr()
     tune("classify", root / "two", "--train", file, "--dev", file, "--seeds", "2", "--grid",
-         "layer_decay=0.9,1.0", settings=("sequences=8", "steps=2", "length=100"))  # fmt: skip
+         "layer_decay=0.9,1.0", settings=("batch_size=8", "steps=2", "length=100"))  # fmt: skip
     told = capsys.readouterr()
     head, *rows = told.out.splitlines()
     assert head.split() == ["cell", "accuracy", "median", "best", "runs"]

@@ -55,8 +55,8 @@ def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: 
     begun = starting.continued(recipe, teacher(), data=[store("wordpiece")], seed=0)
     list(pretrain(begun, tmp_path / "run", machine=MACHINE, saving=QUIET))
     starting.resumed(tmp_path / "run", recipe=recipe)
-    with pytest.raises(UserError, match=r"masking\.rate"):
-        starting.resumed(tmp_path / "run", recipe=shrunk("bert", "masking.rate=0.3", steps=1))
+    with pytest.raises(UserError, match=r"masking\.mask_rate"):
+        starting.resumed(tmp_path / "run", recipe=shrunk("bert", "masking.mask_rate=0.3", steps=1))
 
 
 def test_a_corpus_that_was_moved_is_asked_for(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def pretrained(folder: Path, name: str) -> None:
 
 def tuned(folder: Path, name: str, kind: TaskKind, **tuning: Any) -> Path:
     recipe, tokenizer = opened(name)
-    how = FinetuneConfig(rate=1e-3, sequences=8, length=48, epochs=1.0, **tuning)
+    how = FinetuneConfig(learning_rate=1e-3, batch_size=8, length=48, epochs=1.0, **tuning)
     task = TunedTask("own" if kind.name == "tag" else kind.name, kind, how)
     save(folder, recipe, build_tuned(recipe, kind, how, seed=0), tokenizer, task)
     return folder
@@ -509,7 +509,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = file_of(folder, kind)
         words = ["finetune", str(folder / before), kind, "--train", file, "--dev", file]
         words += ["--out", str(folder / kind), "--seeds", seeds, "--device", "cpu"]
-        settings = ("epochs=none", "steps=2", "rate=0.01")
+        settings = ("epochs=none", "steps=2", "learning_rate=0.01")
         done(*words, *(word for setting in settings for word in ("--set", setting)))
     return folder
 
@@ -593,7 +593,7 @@ def test_pairs_are_laid_as_the_class_they_go_to_has_them(tmp_path: Path) -> None
         ),
         "odd",
     )
-    how = FinetuneConfig(rate=1e-3, sequences=8, length=48, epochs=1.0)
+    how = FinetuneConfig(learning_rate=1e-3, batch_size=8, length=48, epochs=1.0)
     kind = Classify(LABELS, pair=True)
     model = build_tuned(changed, kind, how, seed=0)
     save(tmp_path / "two", changed, model, odd, TunedTask("own", kind, how))

@@ -28,7 +28,7 @@ from clozelab.training.loop import Prepared, Step, train
 from clozelab.training.timing import StepTimer
 
 torch.set_num_threads(1)
-STILL = ("optimiser.rate=1e-9", "schedule.decay=constant")
+STILL = ("optimiser.learning_rate=1e-9", "schedule.decay=constant")
 
 
 # What limits a run
@@ -165,12 +165,16 @@ def test_a_run_that_does_not_learn_is_warned_once_with_the_cause(tmp_path: Path)
     events = went(task("roberta", *STILL, steps=80, seed=2), tmp_path / "run")
     assert warned(events) == [31]
     (said,) = (event.text for event in of(Said, events) if "plateau" in event.text)
-    assert said.endswith("a learning rate of 1e-09 is unusual: raise it by --set optimiser.rate=…")
+    assert said.endswith(
+        "a learning rate of 1e-09 is unusual: raise it by --set optimiser.learning_rate=…"
+    )
 
 
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_learns_is_not(tmp_path: Path) -> None:
-    events = went(task("roberta", "optimiser.rate=0.01", steps=48, sequences=8), tmp_path / "run")
+    events = went(
+        task("roberta", "optimiser.learning_rate=0.01", steps=48, batch_size=8), tmp_path / "run"
+    )
     losses = [step.sums["masked_lm"] for step in of(Step, events)]
     assert losses[-1]["loss"] / losses[-1]["count"] < losses[0]["loss"] / losses[0]["count"] - 1
     assert warned(events) == []

@@ -91,7 +91,7 @@ def batch(
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
     share = PackedExamples(
-        {**laid.columns, "places": places}, laid.starts, {"answer": laid.targets}
+        {**laid.columns, "position_ids": places}, laid.starts, {"answer": laid.targets}
     )
     part = blocks or slice(0, len(lengths))
     tokens = int(lengths[part].sum())
@@ -100,7 +100,7 @@ def batch(
         tokens=tokens + spare,
         blocks=len(lengths[part]) + spare,
         slots={"answer": slots + spare},
-        longest=longest or int(lengths.max()),
+        max_seqlen=longest or int(lengths.max()),
         constant=spare > 0,
     )
     return room.collate(share, part)
@@ -112,5 +112,5 @@ def encode(given: Input, width: int, *, table: torch.Tensor | None = None) -> En
     words = torch.randn(64, width, generator=generator, dtype=torch.float64)
     places = torch.randn(512, width, generator=generator, dtype=torch.float64)
     words[0] *= 50
-    states = words[given.ids] + places[given.places]
+    states = words[given.ids] + places[given.position_ids]
     return Encoded(states, table)

@@ -28,8 +28,8 @@ from clozelab.runs.session import SaveOptions
 from clozelab.training.loop import Step, train
 
 STILL = ("dropout=0", "attention_dropout=0", "head_dropout=0")
-QUICK = ("sequences=8", "rate=2e-3", "length=64", "epochs=12", *STILL)
-SHORT = ("sequences=8", "rate=1e-3", "length=64", "steps=2", *STILL)
+QUICK = ("batch_size=8", "learning_rate=2e-3", "length=64", "epochs=12", *STILL)
+SHORT = ("batch_size=8", "learning_rate=1e-3", "length=64", "steps=2", *STILL)
 _SHAPE = {
     "layers": 2,
     "width": 64,
@@ -59,7 +59,7 @@ def _base(recipe: str) -> str:
     shape = _SHAPE if recipe in ("bert", "gpt") else {}
     words = [f"encoder.{key}={value}" for key, value in shape.items()]
     words += ["blocks.reuse=32"] if recipe == "xlnet" else []
-    went(task(recipe, *words, "blocks.length=64", steps=4, sequences=4), place)
+    went(task(recipe, *words, "blocks.length=64", steps=4, batch_size=4), place)
     return str(place)
 
 

@@ -71,7 +71,7 @@ def store(kind: str, *, documents: int = 60, skip: int = 0) -> str:
     return str(out)
 
 
-def shrunk(name: str, *overrides: str, steps: int = 4, sequences: int = 4) -> Recipe:
+def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> Recipe:
     """A recipe so small that a step takes milliseconds; nothing is dropped out."""
     whole = read(name, size="tiny").tables()
     shape = dict(_SHAPES[whole["encoder"]["use"]])
@@ -83,8 +83,8 @@ def shrunk(name: str, *overrides: str, steps: int = 4, sequences: int = 4) -> Re
             settings[f"encoder.{key}"] = 0.0
     settings["blocks.length"] = 32
     if name == "xlnet":
-        settings |= {"blocks.reuse": 16, "blocks.rows": sequences}
-    settings |= {"schedule.steps": steps, "schedule.warmup": 0, "schedule.sequences": sequences}
+        settings |= {"blocks.reuse": 16, "blocks.rows": batch_size}
+    settings |= {"schedule.steps": steps, "schedule.warmup": 0, "schedule.batch_size": batch_size}
     words = [f"{key}={value}" for key, value in settings.items()]
     return read(name, size="tiny", overrides=[*words, *overrides])
 

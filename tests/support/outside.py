@@ -32,7 +32,7 @@ class EachNth:
     n: int = 7
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
-        chosen = np.flatnonzero((blocks.places % self.n == 0) & ~blocks.fixed)
+        chosen = np.flatnonzero((blocks.positions % self.n == 0) & ~blocks.fixed)
         return Hidden(np.stack([chosen, chosen + 1], axis=1))
 
 

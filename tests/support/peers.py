@@ -100,9 +100,9 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     first = inside.starts[:-1].long()
     for name, head in model.heads.items():
         if name in ("next_sentence", "sentence_order"):
-            found[name] = head.logits(encoded.states, first)
+            found[name] = head.logits(encoded.hidden_states, first)
         else:
-            found["words"] = head.logits(encoded.states, encoded.table)
+            found["words"] = head.logits(encoded.hidden_states, encoded.table)
     return found
 
 

@@ -68,7 +68,7 @@ class Case:
 def complete(blocks: Blocks, masking: Masking | None, *, seed: int = 0, words: int = 40) -> Case:
     """The blocks with pair labels and words added, and tokens hidden in them."""
     rng = np.random.default_rng(seed)
-    begins = ((blocks.marks & Mark.WORD) != 0) | blocks.fixed | (blocks.places == 0)
+    begins = ((blocks.marks & Mark.WORD) != 0) | blocks.fixed | (blocks.positions == 0)
     sizes = np.bincount(blocks.rows[begins], minlength=len(blocks))
     numbers = rng.integers(0, words, int(sizes.sum())).astype(np.int32)
     spelled = Spelled(offsets(sizes), numbers, np.zeros((len(numbers), 5), np.uint16))
@@ -92,7 +92,7 @@ def columns(targets: Targets, sizes: Sequence[int] | Ints, *, idle: int = 0) -> 
     base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
     out = {}
     for name, values in targets.columns.items():
-        moved = values + base if name in Targets.PLACES else values
+        moved = values + base if name in Targets.POSITIONS else values
         fill = Targets.IGNORED if name.endswith("labels") else 0
         out[name] = torch.from_numpy(np.append(moved, np.full(idle, fill)).astype(np.int64))
     return out

@@ -85,7 +85,7 @@ def share(laid: TokenizedExamples, name: str) -> PackedExamples:
     """TokenizedExamples examples as what is packed."""
     lengths = np.diff(laid.starts)
     places = np.arange(int(laid.starts[-1])) - np.repeat(laid.starts[:-1], lengths)
-    columns = {**laid.columns, "places": places}
+    columns = {**laid.columns, "position_ids": places}
     return PackedExamples(columns, laid.starts, {name: laid.targets}, groups=laid.groups)
 
 
@@ -97,7 +97,7 @@ def batch(laid: TokenizedExamples, name: str, *, idle: int = 0) -> Batch:
         tokens=given.tokens + idle * longest - min(idle, 1),
         blocks=len(given) + 2 * idle,
         slots={name: int(laid.targets.starts[-1]) + idle},
-        longest=longest + idle,
+        max_seqlen=longest + idle,
         constant=True,
     )
     return room.collate(given, slice(0, len(given)))

@@ -141,7 +141,7 @@ def tuning(name: str) -> dict[str, Any]:
     """Losses and batches of a task, from the old run's weights on."""
     kind, source, settings = TUNINGS[name]
     few = 1 if kind == "coreference" else 4
-    words = (f"sequences={few}", "rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
+    words = (f"batch_size={few}", "learning_rate=1e-3", "length=48", "steps=4", "warmup=0", *STILL)
     given = inputs_of(order(kind, _examples(source), *words, *settings, model=str(old() / "run")))
     work = finetuning.doubled(given)
     jobs = islice(work.jobs(0, work.start()), PREPARED)
@@ -202,7 +202,7 @@ def _numbers(steps: Sequence[Step], model: nn.Module) -> dict[str, Any]:
     return {
         "losses": {name: [step[name]["loss"] for step in objectives] for name in objectives[0]},
         "gradient norms": [step.norm for step in steps],
-        "learning rates": [step.rate for step in steps],
+        "learning rates": [step.learning_rate for step in steps],
         "parameter norm": float(torch.stack(squares).sum().sqrt()),
     }
 

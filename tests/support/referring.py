@@ -106,12 +106,14 @@ def batch(laid: TokenizedExamples, group: int, *, idle: int = 0) -> tuple[Input,
     """One group as a micro-batch, with so many dummy tokens and slots behind."""
     lengths = np.diff(laid.starts)
     places = np.arange(laid.starts[-1]) - np.repeat(laid.starts[:-1], lengths)
-    share = PackedExamples({**laid.columns, "places": places}, laid.starts, {"task": laid.targets})
+    share = PackedExamples(
+        {**laid.columns, "position_ids": places}, laid.starts, {"task": laid.targets}
+    )
     part = slice(int(laid.groups[group]), int(laid.groups[group + 1]))
     tokens = int(laid.starts[part.stop] - laid.starts[part.start]) + idle
     slots = int(laid.targets.starts[part.stop] - laid.targets.starts[part.start]) + idle
     blocks = part.stop - part.start + idle
     longest = int(lengths.max(initial=1))
-    room = BatchShape(tokens, blocks, {"task": slots}, longest=longest, constant=bool(idle))
+    room = BatchShape(tokens, blocks, {"task": slots}, max_seqlen=longest, constant=bool(idle))
     made = room.collate(share, part)
     return made.input, made.targets["task"]

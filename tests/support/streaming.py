@@ -31,11 +31,11 @@ def batch(
 ) -> Input:
     """Blocks of those lengths with targets, specials, segments; every second one is reversed."""
     draw = torch.Generator().manual_seed(seed)
-    parts: dict[str, list[Tensor]] = {"places": [], "segments": [], "order": [], "kinds": []}
+    parts: dict[str, list[Tensor]] = {"position_ids": [], "segments": [], "order": [], "kinds": []}
     for length in lengths:
         first = (length + 1) // 2
         halves = [first, length - first]
-        parts["places"].append(torch.arange(length))
+        parts["position_ids"].append(torch.arange(length))
         segments = (torch.arange(length) >= first + 1).long()
         segments[-1:] = 2
         parts["segments"].append(segments)
@@ -46,8 +46,8 @@ def batch(
     starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0)], dtype=torch.int32)
     return Input(
         ids=torch.randint(0, vocabulary, (sum(lengths),), generator=draw),
-        starts=starts,
-        longest=max(lengths),
+        cu_seqlens=starts,
+        max_seqlen=max(lengths),
         dense=len(set(lengths)) == 1,
         reverse=torch.arange(len(lengths)) % 2 == 1,
         queries=slots(flat["kinds"], starts),
@@ -73,7 +73,7 @@ def plain(given: Input) -> Input:
 def sees(given: Input, block: int) -> Tensor:
     """[L, L] who sees whom in a block before anyone sees itself: card by card, pair by pair."""
     assert given.order is not None and given.kinds is not None
-    a, b = int(given.starts[block]), int(given.starts[block + 1])
+    a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
     length, first = b - a, (b - a + 1) // 2
     out = torch.zeros(length, length, dtype=torch.bool)
     for i in range(length):

@@ -23,9 +23,9 @@ SAVE_OPTIONS = SaveOptions(save_every=1, evaluate_every=0, evaluate_blocks=16, k
 SMALL = (
     *("encoder.layers=2", "encoder.width=32", "encoder.heads=2", "encoder.inner=64"),
     *("encoder.embedding=32", "encoder.dropout=0.0", "encoder.attention_dropout=0.0"),
-    *("blocks.length=32", "schedule.warmup=0", "schedule.sequences=4", "schedule.phases=[]"),
+    *("blocks.length=32", "schedule.warmup=0", "schedule.batch_size=4", "schedule.phases=[]"),
 )
-TUNED = ("sequences=8", "length=32", "steps=2")
+TUNED = ("batch_size=8", "length=32", "steps=2")
 STATIC = {"name": "static", "says": "ten copies"}
 DYNAMIC = {"name": "dynamic", "says": "fresh masks", "set": ["corruption.copies=0"]}
 STUDENT = {
@@ -38,7 +38,7 @@ STUDENT = {
 BROKEN = {  # the store has no entities
     "name": "broken",
     "says": "hides names",
-    "set": ["masking.use=knowledge", "masking.rate=0.15", "masking.levels={entity = 1.0}"],
+    "set": ["masking.use=knowledge", "masking.mask_rate=0.15", "masking.levels={entity = 1.0}"],
 }
 
 

@@ -18,10 +18,10 @@ OUT = "out"  # the folder that every command makes, in a folder of its own
 _SHAPE = ("layers=1", "width=32", "heads=2", "inner=64", "embedding=32")
 _SMALL = (
     *(f"encoder.{one}" for one in _SHAPE),
-    *("blocks.length=32", "schedule.sequences=4", "schedule.warmup=0", "schedule.phases=[]"),
+    *("blocks.length=32", "schedule.batch_size=4", "schedule.warmup=0", "schedule.phases=[]"),
 )
 _WATCHING = ("--save-every", "2", "--evaluate-every", "2", "--keep", "1")
-_TUNED = ("sequences=8", "length=32", "steps=2")
+_TUNED = ("batch_size=8", "length=32", "steps=2")
 _STUDY = """title = "Masks"
 question = "Do fresh masks help?"
 [paper]

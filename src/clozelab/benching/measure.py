@@ -76,7 +76,7 @@ def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
                 if not full:
                     records.append(trial.record())
                     continue
-                sequences = recipe.schedule.sequences
+                sequences = recipe.schedule.batch_size
                 sentence = (
                     f"{recipe.name}: out of memory with {sequences} sequences a step; use fewer:"
                     f" --sequences {max(1, sequences // 2)}"
@@ -152,7 +152,7 @@ class _Trial:
                 "size": self.row.size or f"{encoder.layers}x{encoder.width}",
                 "length": recipe.blocks.length,
                 "dropout": encoder.dropout,
-                "sequences": recipe.schedule.sequences,
+                "sequences": recipe.schedule.batch_size,
                 "vocabulary": recipe.tokenizer.vocabulary,
                 "parameters": began.parameters,
                 "precision": began.precision,

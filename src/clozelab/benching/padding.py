@@ -20,7 +20,7 @@ def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, 
     """The arguments of a model of that config; rows as long as the longest, or of full length."""
     inputs, lengths = batch.input, real_lengths(batch)
     two_streams = config["model_type"] == "xlnet"
-    width = inputs.longest if full or two_streams else max(lengths)
+    width = inputs.max_seqlen if full or two_streams else max(lengths)
 
     def rows(values: Tensor, fill: int) -> Tensor:
         padded = pad_sequence(list(torch.split(values[: sum(lengths)], lengths)), True, fill)
@@ -40,7 +40,7 @@ def padded(batch: Batch, config: Mapping[str, Any], *, full: bool) -> dict[str, 
 
 def real_lengths(batch: Batch) -> list[int]:
     """The tokens of each block that is no dummy."""
-    starts = batch.input.starts
+    starts = batch.input.cu_seqlens
     real = len(batch.input.ids) if batch.input.real is None else int(batch.input.real)
     lengths: list[int] = starts.diff()[starts[:-1] < real].tolist()
     return lengths
@@ -71,7 +71,7 @@ def _permuted(batch: Batch, blocks: int) -> dict[str, Tensor]:
     assert inputs.queries is not None, "a permutation model has queries"
     labels = batch.targets["permutation_lm"]["labels"].view(blocks, -1)
     content, _ = attention_masks(inputs, padding(inputs), None)
-    mapping = one_hot(inputs.places[inputs.queries], inputs.longest)
+    mapping = one_hot(inputs.position_ids[inputs.queries], inputs.max_seqlen)
     mapping = mapping * (labels != Targets.IGNORED)[..., None]
     return {
         "labels": labels,

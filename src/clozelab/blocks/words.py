@@ -112,7 +112,7 @@ def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
     rows = blocks.rows[first]
     starts = offsets(np.bincount(rows, minlength=len(blocks)))
     special = blocks.fixed[first]
-    opening = special & (blocks.places[first] == 0)
+    opening = special & (blocks.positions[first] == 0)
     numbers = _look_up(spelling, fold(blocks.ids, first))
     numbers[special] = CLOSE
     numbers[opening] = OPEN

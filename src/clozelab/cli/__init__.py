@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from rich.markup import escape
 
@@ -27,7 +29,8 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     open_streams()
     try:
-        with terminable():
+        with terminable(), warnings.catch_warnings():
+            warnings.showwarning = _warn
             try:
                 run(sys.argv[1:] if words is None else words)
             finally:  # also of --help, which leaves by SystemExit
@@ -40,6 +43,11 @@ def main(words: Sequence[str] | None = None) -> int:
             err.print(f"[bold red]clozelab:[/] {escape(sentence)}")
         return code
     return 0
+
+
+def _warn(message: Warning | str, *place: Any, **more: Any) -> None:
+    """A warning in a line, without the place in our source."""
+    err.print(f"[bold yellow]clozelab:[/] {escape(str(message))}", soft_wrap=True)
 
 
 def run(words: Sequence[str]) -> None:

@@ -18,9 +18,18 @@ _TEXT = (
 )
 _BLANK = "It is one of {} most common kinds of bug."
 _SENTENCES = ("And the king said unto his servants, Go forth.", "The file system crashed again.")
-_TUNING = ("--set", "rate=1e-3", "--set", "epochs=10", "--set", "sequences=8", "--seeds", "3")
+_TUNING = (
+    "--set",
+    "learning_rate=1e-3",
+    "--set",
+    "epochs=10",
+    "--set",
+    "batch_size=8",
+    "--seeds",
+    "3",
+)
 # So little text is gone through in more and smaller steps than tiny has.
-_SETTINGS = {"swift": ("--set", "schedule.sequences=8")}
+_SETTINGS = {"swift": ("--set", "schedule.batch_size=8")}
 
 
 @command

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab import registry
+from clozelab.config.renamed import current
 from clozelab.config.slots import TABLES
 from clozelab.config.toml import Table
 from clozelab.errors import UserError
@@ -41,7 +42,7 @@ def values(text: str) -> list[Any]:
 
 def override(tables: Table, change: str, *, place: str) -> None:
     """Set one dotted key of a recipe's `tables`."""
-    key, text = split(change, example="masking.rate=0.3", place=place)
+    key, text = split(change, example="masking.mask_rate=0.3", place=place)
     *path, last = key.split(".")
     first = (*path, last)[0]
     if first not in (*TABLES, *_WORDS):
@@ -50,7 +51,10 @@ def override(tables: Table, change: str, *, place: str) -> None:
     for word in path:
         at = _step(at, word, place=place, key=key)
     if not isinstance(at, dict):
-        raise UserError(f"{place}: {key} cannot be set; name a key of a table, as in masking.rate")
+        raise UserError(
+            f"{place}: {key} cannot be set; name a key of a table, as in masking.mask_rate"
+        )
+    last = current(key, at).rpartition(".")[2]
     at[last] = use = value(text)
     if last == "use" and path and isinstance(use, str):
         part = registry.find(path[0], use)

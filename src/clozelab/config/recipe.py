@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from clozelab import registry
 from clozelab.config import slots, toml
 from clozelab.config.overrides import override
+from clozelab.config.renamed import recorded
 from clozelab.config.sizes import DIAL, derived, unknown
 from clozelab.config.tables import build, flat, plain
 from clozelab.config.toml import RECIPES, Source, Table, written
@@ -138,8 +139,9 @@ def read(
 
 
 def parse(text: str, place: str) -> Recipe:
-    """The recipe that a text holds; `place` is what errors call it."""
-    return _checked(Source(text, place, Path(place)))[1]
+    """The recipe that a record holds as text; `place` is what errors call it."""
+    with recorded():
+        return _checked(Source(text, place, Path(place)))[1]
 
 
 def chain(name_or_path: str | Path) -> list[str]:

@@ -24,14 +24,14 @@ class Dial:
     layers: int
     width: int
     length: int
-    sequences: int
-    rate: float
+    batch_size: int
+    learning_rate: float
 
 
 DIAL = {
-    "tiny": Dial(layers=2, width=128, length=64, sequences=32, rate=1e-3),
-    "mini": Dial(layers=4, width=256, length=128, sequences=128, rate=1e-3),
-    "small": Dial(layers=6, width=512, length=128, sequences=256, rate=7e-4),
+    "tiny": Dial(layers=2, width=128, length=64, batch_size=32, learning_rate=1e-3),
+    "mini": Dial(layers=4, width=256, length=128, batch_size=128, learning_rate=1e-3),
+    "small": Dial(layers=6, width=512, length=128, batch_size=256, learning_rate=7e-4),
 }
 
 
@@ -64,20 +64,20 @@ def unknown(recipe: str, size: str, *, released: list[str]) -> UserError:
 
 
 def _turned(recipe: Recipe, dial: Dial) -> Recipe:
-    """Layers, width, length, sequences and rate from the dial; everything else is the recipe's."""
+    """Layers, width, length, batch size and learning rate by the dial, the rest by the recipe."""
     length = min(dial.length, recipe.blocks.length)
     encoder = recipe.encoder.resized(dial.layers, dial.width)
-    # What else counts tokens keeps its share of the length; a stream's rows are its sequences.
+    # What else counts tokens keeps its share of the length; a stream's rows are its batch.
     tokens = {name: _scaled(recipe, name, length) for name in ("reuse", "memory")}
-    blocks = {"length": length, "reuse": tokens["reuse"], "rows": dial.sequences}
+    blocks = {"length": length, "reuse": tokens["reuse"], "rows": dial.batch_size}
     return replace(
         recipe,
         encoder=_with(encoder, {"memory": tokens["memory"]}),
         blocks=_with(recipe.blocks, blocks),
         # A softmax over whole words would dwarf a small encoder.
         objectives=tuple(part.with_words(256 * dial.width) for part in recipe.objectives),
-        optimiser=replace(recipe.optimiser, rate=dial.rate),
-        schedule=replace(recipe.schedule, sequences=dial.sequences, phases=(), ramp=()),
+        optimiser=replace(recipe.optimiser, learning_rate=dial.learning_rate),
+        schedule=replace(recipe.schedule, batch_size=dial.batch_size, phases=(), ramp=()),
     )
 
 

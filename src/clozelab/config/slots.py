@@ -76,7 +76,7 @@ def check(recipe: Recipe) -> None:
 
 def warnings(recipe: Recipe) -> list[str]:
     """What is allowed and yet hardly meant: a cap left over from shorter blocks."""
-    cap, rate = getattr(recipe.masking, "cap", None), getattr(recipe.masking, "rate", 0.0)
+    cap, rate = getattr(recipe.masking, "cap", None), getattr(recipe.masking, "mask_rate", 0.0)
     length = recipe.blocks.length
     if cap is None or cap >= 0.9 * rate * length:
         return []
@@ -185,10 +185,10 @@ def _memory(recipe: Recipe) -> str | None:
             f" {use('blocks', recipe.blocks)} does not provide; use blocks stream_pair,"
             " or set encoder.memory = 0"
         )
-    rows = getattr(recipe.blocks, "rows", recipe.schedule.sequences)
-    if rows != recipe.schedule.sequences:
+    rows = getattr(recipe.blocks, "rows", recipe.schedule.batch_size)
+    if rows != recipe.schedule.batch_size:
         return (
-            f"schedule.sequences = {recipe.schedule.sequences} and blocks.rows = {rows} must be"
+            f"schedule.batch_size = {recipe.schedule.batch_size} and blocks.rows = {rows} must be"
             " equal for the memory to follow its row; set both, or set encoder.memory = 0"
         )
     if recipe.schedule.ramp:

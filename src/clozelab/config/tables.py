@@ -13,6 +13,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from clozelab.config.renamed import renamed
 from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
@@ -21,6 +22,7 @@ from clozelab.nearest import listed, remedy
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     """The part that `table` describes; `key` is the table's dotted name."""
     fields = {field.name: field for field in dataclasses.fields(part)}
+    table = renamed(dict(table), fields, place=place, key=key)
     for name in table:
         if name not in fields:
             fix = remedy(name, fields)

@@ -19,23 +19,23 @@ from clozelab.contracts import Input
 class Layout(NamedTuple):
     """Where the blocks of a batch lie, for all of its layers."""
 
-    starts: Tensor  # [B + 1] int32
-    longest: int
+    cu_seqlens: Tensor  # [B + 1] int32
+    max_seqlen: int
     dense: bool
     cells: Tensor | None  # [B · L] the token in each cell of the rectangle
     cell: Tensor | None  # [N] the cell of each token
-    seen: Tensor | None  # [B, 1, 1, L] which cells are tokens
+    attention_mask: Tensor | None  # [B, 1, 1, L] which cells are tokens
 
 
 def lay_out(batch: Input, dtype: torch.dtype) -> Layout:
     """The layout of a batch whose vectors have that type."""
-    bare = Layout(batch.starts, batch.longest, batch.dense, None, None, None)
-    if batch.dense and batch.seen is not None:
-        return bare._replace(seen=batch.seen[:, None, None, :])
+    bare = Layout(batch.cu_seqlens, batch.max_seqlen, batch.dense, None, None, None)
+    if batch.dense and batch.attention_mask is not None:
+        return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
     if batch.dense or packs(batch.ids.device, dtype):
         return bare
     cells, cell, seen = rectangle(batch)
-    return bare._replace(cells=cells, cell=cell, seen=seen[:, None, None, :])
+    return bare._replace(cells=cells, cell=cell, attention_mask=seen[:, None, None, :])
 
 
 def packs(device: torch.device, dtype: torch.dtype) -> bool:
@@ -48,11 +48,11 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
 
     The cells of an empty block count as real: a softmax needs something to look at.
     """
-    columns = torch.arange(batch.longest, device=batch.ids.device)
-    first, lengths = batch.starts[:-1].long(), batch.starts.diff().long()
+    columns = torch.arange(batch.max_seqlen, device=batch.ids.device)
+    first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
     tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
-    rows = torch.searchsorted(batch.starts[1:].contiguous(), _count(batch), right=True)
-    cell = rows * batch.longest + batch.places
+    rows = torch.searchsorted(batch.cu_seqlens[1:].contiguous(), _count(batch), right=True)
+    cell = rows * batch.max_seqlen + batch.position_ids
     seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
     return tokens.flatten(), cell, seen
 
@@ -65,7 +65,7 @@ def attend(
     if layout.dense or layout.cells is not None:
         return _in_rows(q, k, v, layout, dropout, causal).reshape(tokens, heads * width)
     out: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, layout.starts, layout.starts, layout.longest, layout.longest,
+        q, k, v, layout.cu_seqlens, layout.cu_seqlens, layout.max_seqlen, layout.max_seqlen,
         dropout, causal, False,
     )[0]  # fmt: skip
     return out.reshape(tokens, heads * width)
@@ -79,11 +79,11 @@ def _in_rows(
     laid = (
         x if layout.cells is None else x.flatten(1).index_select(0, layout.cells) for x in (q, k, v)
     )
-    rows = (x.view(-1, layout.longest, heads, width).transpose(1, 2) for x in laid)
+    rows = (x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in laid)
     query, key, value = rows
-    mask = layout.seen
+    mask = layout.attention_mask
     if mask is not None and causal:
-        size = (layout.longest, layout.longest)
+        size = (layout.max_seqlen, layout.max_seqlen)
         mask = mask & torch.ones(size, dtype=torch.bool, device=q.device).tril()
     out = functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
@@ -94,4 +94,4 @@ def _in_rows(
 
 def _count(batch: Input) -> Tensor:
     """0, 1, … as the starts count."""
-    return torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.starts.dtype)
+    return torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)

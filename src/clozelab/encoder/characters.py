@@ -87,14 +87,14 @@ class ReadingOrder(NamedTuple):
 def lay(batch: Input) -> ReadingOrder:
     """Lay the blocks of a batch side by side, step by step."""
     words, cell, _ = rectangle(batch)
-    longest, blocks, total = batch.longest, len(batch.starts) - 1, len(cell)
-    lengths = batch.starts.diff().long()
+    longest, blocks, total = batch.max_seqlen, len(batch.cu_seqlens) - 1, len(cell)
+    lengths = batch.cu_seqlens.diff().long()
     columns = torch.arange(longest, device=words.device)
     turned = torch.where(columns < lengths[:, None], lengths[:, None] - 1 - columns, columns)
     forward = words.view(blocks, longest)
     backward = forward.gather(1, turned) + total
     row = cell // longest
-    there, back = batch.places, lengths[row] - 1 - batch.places + longest
+    there, back = batch.position_ids, lengths[row] - 1 - batch.position_ids + longest
     return ReadingOrder(
         words=torch.cat([forward.T, backward.T]).flatten(),
         steps=torch.cat([there, back]) * blocks + row.repeat(2),

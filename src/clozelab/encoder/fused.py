@@ -68,17 +68,17 @@ def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> 
     qkv = attention.qkv(x).view(x.shape[0], 3, attention.heads, -1)
     rate = attention.rate if attention.training else 0.0
     # Long rectangles without dropout take the library's kernel, which is made for them.
-    long = layout.longest > SHORT and not rate
-    dense = layout.dense and (long or layout.seen is not None)
+    long = layout.max_seqlen > SHORT and not rate
+    dense = layout.dense and (long or layout.attention_mask is not None)
     if dense or qkv.shape[-1] not in WIDTHS:
         q, k, v = qkv.unbind(1)
         out = attend(q, k, v, layout, dropout=rate, causal=attention.causal)
     else:
         out = attend_packed(
             qkv,
-            layout.starts,
+            layout.cu_seqlens,
             seed=seed,
-            longest=layout.longest,
+            max_seqlen=layout.max_seqlen,
             rate=rate,
             causal=attention.causal,
         )

@@ -72,8 +72,8 @@ class AttentionMask(NamedTuple):
 def padding(batch: Input) -> Padding:
     """The rectangle of a batch."""
     if batch.dense:
-        return Padding(batch.longest, None, None, batch.seen)
-    return Padding(batch.longest, *rectangle(batch))
+        return Padding(batch.max_seqlen, None, None, batch.attention_mask)
+    return Padding(batch.max_seqlen, *rectangle(batch))
 
 
 def attention_masks(
@@ -87,7 +87,7 @@ def attention_masks(
     content = _mask((query_ranks, positions, segments), keys, memory, sees_itself=True)
     if batch.queries is None:
         return content, None
-    at = batch.places[batch.queries].long()
+    at = batch.position_ids[batch.queries].long()
     rows = (query_ranks.gather(1, at), at, segments.gather(1, at))
     queries = _mask(rows, keys, memory, sees_itself=False)
     # Key j and a query at position i of the block are past + i - j apart; columns count down from
@@ -112,12 +112,12 @@ def _ranks(batch: Input, padding: Padding) -> tuple[Tensor, Tensor]:
     a special's is one more, so it sees itself as well. The second half's ranks lie above all of the
     first half's.
     """
-    positions = padding.pad(batch.places)
+    positions = padding.pad(batch.position_ids)
     query, key = torch.zeros_like(positions), torch.full_like(positions, -1)
     if batch.order is not None:
         assert batch.kinds is not None, "an order of prediction comes with the tokens' kinds"
         kinds = padding.pad(batch.kinds)
-        lengths = batch.starts.diff()[:, None]
+        lengths = batch.cu_seqlens.diff()[:, None]
         second_half = (positions >= (lengths + 1) // 2) * (padding.length + 1)
         key = torch.where(kinds == _PLAIN, -1, padding.pad(batch.order)) + second_half
         query = torch.where(kinds == _TARGET, key, key + 1)

@@ -33,7 +33,7 @@ class Embeddings(nn.Module):
 
     def forward(self, batch: Input, dtype: torch.dtype) -> Tensor:
         """[N, W] in the given precision."""
-        x: Tensor = self.words(batch.ids) + self.positions(batch.places + self.offset)
+        x: Tensor = self.words(batch.ids) + self.positions(batch.position_ids + self.offset)
         if self.types is not None:
             x = x + self.types(batch.segments)
         if self.norm is not None:
@@ -66,7 +66,7 @@ class Attention(nn.Module):
         width, (weight, bias) = x.shape[1], (p.to(x.dtype) for p in self.qkv.parameters())
         query = functional.linear(x.index_select(0, at), weight[:width], bias[:width])
         both = functional.linear(x, weight[width:], bias[width:])
-        both = both.view(len(at), layout.longest, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
+        both = both.view(len(at), layout.max_seqlen, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         query = query.view(len(at), self.heads, 1, -1)
         attended = functional.scaled_dot_product_attention(query, both[0], both[1])
         out: Tensor = self.output(attended.reshape(len(at), width))

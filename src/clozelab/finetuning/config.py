@@ -18,41 +18,31 @@ _SHARES = ("dropout", "attention_dropout", "head_dropout")
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """One fine-tuning, but for its data and its seed.
-
-    `sequences` are the examples of a step, `length` the most tokens of a block. A run has as many
-    `steps`, or passes over its examples as many times as `epochs` say; of them a share `warmup`,
-    or `warmup_steps`, raise the rate. `rate` is that of the head and the last layer; each layer
-    below has `layer_decay` times the rate of the one above it, and `head_rate` sets the head's
-    apart. Dropout that is None stays the encoder's own. `features` other than "tuned" leave the
-    encoder as it is and read those of its layers; `reader` stands between vectors and head.
-    `after` is a task to tune on first. A teacher's answers, where there is one, are softened by
-    `temperature` and weigh 1 − `alpha`. `task` has settings of the kind of task itself, as lines
-    of TOML by name: "stride = 64".
-    """
+    """One fine-tuning, but for its data and its seed."""
 
     provides: ClassVar[frozenset[str]] = frozenset()
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    rate: float
-    sequences: int
-    length: int
-    epochs: float | None = None
+    learning_rate: float  # of the head and the last layer
+    batch_size: int  # examples of a step
+    length: int  # the most tokens of a block
+    epochs: float | None = None  # passes over the examples, unless `steps` are given
     steps: int | None = None
-    warmup: float | None = None
+    warmup: float | None = None  # share of the steps, unless `warmup_steps` are given
     warmup_steps: int | None = None
     shape: Literal["linear", "google_linear", "polynomial", "constant", "cosine"] = "linear"
     optimiser: Literal["adamw", "bert_adam"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-6
-    decay: float = 0.01
+    weight_decay: float = 0.01
     decay_all: bool = False
     clip: float = 1.0
-    layer_decay: float = 1.0
-    head_rate: float | None = None
-    dropout: float | None = None
+    layer_decay: float = 1.0  # a layer has so many times the learning rate of the one above
+    head_learning_rate: float | None = None
+    dropout: float | None = None  # None: as the encoder has it
     attention_dropout: float | None = None
     head_dropout: float = 0.1
+    # "tuned" trains the encoder; the others leave it as it is and read those of its layers.
     features: Literal[
         "tuned",
         "embeddings",
@@ -64,22 +54,22 @@ class FinetuneConfig:
         "weighted_all",
         "sum_all",
     ] = "tuned"
-    reader: Literal["linear", "bilstm"] = "linear"
+    reader: Literal["linear", "bilstm"] = "linear"  # between vectors and head
     hidden: int = 768  # of the BiLSTM, both directions alike
     head: Literal["span", "beam"] = "span"  # of questions: BERT's or XLNet's
     lm_weight: float = 0.0  # of GPT's language model beside the task
-    after: str | None = None
-    alpha: float = 0.5
-    temperature: float = 2.0
-    task: tuple[str, ...] = ()
+    after: str | None = None  # a task to fine-tune on first
+    alpha: float = 0.5  # weight of the labels beside a teacher's answers
+    temperature: float = 2.0  # of a teacher's answers
+    task: tuple[str, ...] = ()  # settings of the kind of task, as lines of TOML: "stride = 64"
 
     def __post_init__(self) -> None:
         self.optimiser_part()
-        for name in ("sequences", "length", "steps", "hidden"):
+        for name in ("batch_size", "length", "steps", "hidden"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} = {value}: must be at least 1")
-        for name in ("epochs", "head_rate", "temperature"):
+        for name in ("epochs", "head_learning_rate", "temperature"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{name} = {value}: must be above 0")
@@ -103,7 +93,7 @@ class FinetuneConfig:
         """The steps of a run over so many examples."""
         steps = self.steps
         if steps is None:
-            steps = max(1, round(ceil(examples / self.sequences) * (self.epochs or 0)))
+            steps = max(1, round(ceil(examples / self.batch_size) * (self.epochs or 0)))
         if self.warmup_steps is not None and self.warmup_steps > steps:
             raise UserError(
                 f"warmup_steps = {self.warmup_steps}: the run has only {steps} steps;"
@@ -111,29 +101,33 @@ class FinetuneConfig:
             )
         # A share is cut to whole steps, as in BERT's code and RoBERTa's settings.
         warmup = int((self.warmup or 0) * steps) if self.warmup_steps is None else self.warmup_steps
-        return Schedule(steps=steps, warmup=warmup, sequences=self.sequences, decay=self.shape)
+        return Schedule(steps=steps, warmup=warmup, batch_size=self.batch_size, decay=self.shape)
 
     def optimiser_part(self) -> Adamw | BertAdam:
         """The optimiser; its groups have the rates that `scale` says."""
         part = Adamw if self.optimiser == "adamw" else BertAdam
         return part(
-            rate=self.rate,
+            learning_rate=self.learning_rate,
             betas=self.betas,
             epsilon=self.epsilon,
-            decay=self.decay,
+            weight_decay=self.weight_decay,
             decay_all=self.decay_all,
             clip=self.clip,
         )
 
     def scale(self, name: str, layers: int, *, shared: bool = False) -> float:
-        """A parameter's rate as a multiple of `rate`, by its name in an encoder of `layers`.
+        """A parameter's learning rate by its name, as a multiple of `learning_rate`.
 
         What several layers share (`shared`) has the rate of the last of them, the encoder's last.
         """
         # Differs from XLNet's code: that scales gradients, which Adam undoes, and no embedding.
         owner, _, rest = name.partition(".")
         if owner != "encoder":
-            return 1.0 if self.head_rate is None else self.head_rate / self.rate
+            return (
+                1.0
+                if self.head_learning_rate is None
+                else self.head_learning_rate / self.learning_rate
+            )
         place, number = f"{rest}.".split(".")[:2]
         if place in ("embeddings", "characters"):
             return self.layer_decay**layers

@@ -69,7 +69,7 @@ def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     lengths = np.diff(tokenized.starts)
     places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     places = places.astype(np.int32)
-    columns: dict[str, Array] = {**tokenized.columns, "places": places}
+    columns: dict[str, Array] = {**tokenized.columns, "position_ids": places}
     alone = len(tokenized.groups) - 1 == len(lengths)
     return PackedExamples(
         columns,

@@ -12,15 +12,17 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from clozelab import statistics
 from clozelab.config import recipe as recipes
+from clozelab.config.renamed import recorded, renamed
 from clozelab.errors import UserError
 from clozelab.files import claim, kind_of, locked, mark, write_text
 from clozelab.finetuning import protocols
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.inputs import (
     FinetuneInputs,
     forget,
@@ -242,8 +244,12 @@ def _begin(plan: Plan, out: Path) -> list[str]:
 
 def _planned_before(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        plan = dict(json.loads(file.read_text(encoding="utf-8")))
+        with recorded():
+            known = [field.name for field in fields(FinetuneConfig)]
+            plan["tuning"] = renamed(plan["tuning"], known, place=str(file), key="tuning")
+        return plan
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise UserError(f"{file}: cannot be read; name another folder by --out") from None
 
 
@@ -325,8 +331,8 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
         )
     if not told:
         raise UserError(
-            f"{out}: every run diverged; lower the rate (--set rate=…) or lengthen the warm-up, in"
-            " a folder of its own"
+            f"{out}: every run diverged; lower the learning rate (--set learning_rate=…) or"
+            " lengthen the warm-up, in a folder of its own"
         )
     return {"task": task, "best": best, "selected": value, "cells": told}
 

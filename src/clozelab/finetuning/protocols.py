@@ -19,6 +19,7 @@ from typing import Any
 from clozelab.config import overrides as setting
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
+from clozelab.config.renamed import current, recorded, renamed
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import PROTOCOLS, Source, Table, written
 from clozelab.errors import UserError
@@ -36,7 +37,12 @@ _SMALL = 768  # a narrower encoder learns faster than the papers' settings were 
 _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(FinetuneConfig)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
-_LEAST: Table = {"rate": 1e-5, "sequences": 1, "length": 1, "steps": 1}  # to try one value upon
+_LEAST: Table = {
+    "learning_rate": 1e-5,
+    "batch_size": 1,
+    "length": 1,
+    "steps": 1,
+}  # to try one value upon
 
 
 def tasks() -> dict[str, str]:
@@ -103,19 +109,24 @@ def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
         if key in tables["grids"]:
             return _lists(tables["grids"][key], place=place, key=f"grids.{key}", kind=kind)
     if not tables["grid"]:
-        raise UserError(f"{place} has no grid for {task}; give one, as in --grid rate=1e-5,2e-5")
+        raise UserError(
+            f"{place} has no grid for {task}; give one, as in --grid learning_rate=1e-5,2e-5"
+        )
     return _lists(tables["grid"], place=place, key="grid", kind=None)
 
 
 def cells(
     grid: Mapping[str, Sequence[Any]], overrides: Iterable[str] = (), *, kind: str | None = None
 ) -> list[Table]:
-    """Every combination of a grid's values, or of those that words like rate=1e-5,2e-5 list.
+    """Every combination of a grid's values, or of those that words like
+    batch_size=16,32 list.
 
     In the order of the settings, so that the same cell has the same name however it was asked for.
     `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
     """
-    words = [setting.split(word, example="rate=1e-5,2e-5", place="grid") for word in overrides]
+    words = [
+        setting.split(word, example="learning_rate=1e-5,2e-5", place="grid") for word in overrides
+    ]
     for key, text in words:
         if [name for name, _ in words].count(key) > 1:
             raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
@@ -125,7 +136,7 @@ def cells(
 
 
 def named(cell: Mapping[str, Any]) -> str:
-    """A short name for a cell, fit for a folder: rate-2e-05-sequences-32."""
+    """A short name for a cell, fit for a folder: learning_rate-2e-05-batch_size-32."""
     return "-".join(f"{key}-{_short(cell[key])}" for key in sorted(cell, key=_place))
 
 
@@ -150,7 +161,9 @@ def _tables(source: Source) -> tuple[Table, str]:
             head = word if word not in _MANY else f"{word}.{'tag' if word == 'kinds' else 'cola'}"
             raise UserError(f"{place}: {word} has keys outside a table; write them under [{head}]")
     if "default" not in tables:
-        raise UserError(f"{place}: table default is missing; give it, with a rate and epochs")
+        raise UserError(
+            f"{place}: table default is missing; give it, with learning_rate, batch_size and epochs"
+        )
     tables = {word: tables.get(word, {}) for word in _WORDS}
     _check(tables, place)
     return tables, place
@@ -196,8 +209,9 @@ def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
     task = table.get("task", {})
     if not isinstance(task, dict):
         raise UserError(f"{place}: {key}.task must be a table; write what it sets, as task.stride")
+    own = {name: value for name, value in table.items() if name != "task"}
     return {
-        **{name: value for name, value in table.items() if name != "task"},
+        **renamed(own, _FIELDS, place=place, key=key),
         **{f"{_TASK}{name}": value for name, value in task.items()},
     }
 
@@ -275,7 +289,8 @@ def _lists(
 def _changes(overrides: Iterable[str]) -> Table:
     found: Table = {}
     for change in overrides:
-        key, text = setting.split(change, example="rate=2e-5", place="protocol")
+        key, text = setting.split(change, example="learning_rate=2e-5", place="protocol")
+        key = current(key, _FIELDS)
         if key == "task":
             raise UserError(f"protocol: {change!r} sets nothing; name a setting, as task.stride=64")
         if key in found:
@@ -294,7 +309,9 @@ def _kind(task: str) -> str:
 
 def _place(name: str) -> tuple[int, str]:
     """Where a setting stands among others: as in `FinetuneConfig`, then those of the kind."""
-    return _FIELDS.index(name) if name in _FIELDS else len(_FIELDS), name
+    with recorded():
+        today = current(name, _FIELDS)
+    return _FIELDS.index(today) if today in _FIELDS else len(_FIELDS), name
 
 
 def _short(value: Any) -> str:

@@ -68,7 +68,7 @@ class StepSampler:
         many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
         blocks = -(-int(self.sequences * many) // self.ranks)
         return batch_shape(
-            sample, tokens=tokens, blocks=blocks, longest=self.longest, constant=True
+            sample, tokens=tokens, blocks=blocks, max_seqlen=self.longest, constant=True
         )
 
     def _order(self, epoch: int) -> Ints:

@@ -12,6 +12,7 @@ from typing import Any
 
 from clozelab import registry
 from clozelab.config import toml
+from clozelab.config.renamed import recorded
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import written
 from clozelab.errors import UserError
@@ -67,12 +68,14 @@ def parse(text: str, place: str) -> TunedTask:
     if part is None:
         fix = f"{remedy(str(use), KINDS)}{registry.failures()}"
         raise UserError(f"{place}: task.use = {written(use)} is unknown; {fix}")
-    kind: TaskKind = build(part, task, place=place, key="task")
-    return TunedTask(name, kind, build(FinetuneConfig, tuning, place=place, key="tuning"), columns)
+    with recorded():
+        kind: TaskKind = build(part, task, place=place, key="task")
+        config: FinetuneConfig = build(FinetuneConfig, tuning, place=place, key="tuning")
+    return TunedTask(name, kind, config, columns)
 
 
 # BERT's (A.3): how a model of another library was tuned is not known.
-_TUNED: dict[str, Any] = {"rate": 2e-5, "sequences": 32, "epochs": 3.0}
+_TUNED: dict[str, Any] = {"learning_rate": 2e-5, "batch_size": 32, "epochs": 3.0}
 _SUMMARY = ("summary", "drop_first", "bias")
 _ALIKE = ("pool", "head", "beams", "dropout")  # settings that a head has under our names
 

@@ -65,7 +65,7 @@ class Trial:
         self.sampler = StepSampler(
             inputs.share,
             self.kind.name,
-            sequences=self.tuning.sequences,
+            sequences=self.tuning.batch_size,
             seed=inputs.seed,
             alone=self.model.head.rows == "group",
             rank=world.rank,

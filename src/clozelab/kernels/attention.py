@@ -249,9 +249,9 @@ def _by_all(
     tl.store(cells + 2 * ROW, by_v.to(kind), inside[:, None])
 
 
-def _holds(longest: int, qkv: Tensor) -> bool:
+def _holds(max_seqlen: int, qkv: Tensor) -> bool:
     """Whether one program can hold a block: on a desktop's GPU there is no room for that."""
-    short = longest <= SHORT and qkv.shape[-1] <= 64
+    short = max_seqlen <= SHORT and qkv.shape[-1] <= 64
     return short and (not qkv.is_cuda or _room(qkv.device.index) >= _HELD)
 
 
@@ -264,14 +264,14 @@ def _room(device: int) -> int:
 
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
-    qkv: Tensor, starts: Tensor, seed: Tensor, longest: int, rate: float, causal: bool
+    qkv: Tensor, starts: Tensor, seed: Tensor, max_seqlen: int, rate: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     """[N, H · D] attended sums, and [H, N] the logarithm of each row's sum of weights."""
     qkv = qkv.contiguous()
     tokens, _, heads, width = qkv.shape
     out = qkv.new_empty((tokens, heads * width))
     logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
-    tiles = triton.cdiv(longest, FORWARD["BM"])
+    tiles = triton.cdiv(max_seqlen, FORWARD["BM"])
     _forward[((len(starts) - 1) * heads * tiles,)](
         qkv, out, logs, starts, seed, tokens, tiles, inverse_root(width) / math.log(2),
         threshold(rate), scale(rate), HEADS=heads, WIDTH=width, CAUSAL=causal, DROPS=rate > 0,
@@ -281,7 +281,7 @@ def _attend(
 
 
 @_attend.register_fake
-def _(qkv, starts, seed, longest, rate, causal):
+def _(qkv, starts, seed, max_seqlen, rate, causal):
     tokens, _, heads, width = qkv.shape
     logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
     return qkv.new_empty((tokens, heads * width)), logs
@@ -290,7 +290,7 @@ def _(qkv, starts, seed, longest, rate, causal):
 @torch.library.custom_op("clozelab::attend_backward", mutates_args=())
 def _attend_backward(
     by_out: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, starts: Tensor, seed: Tensor,
-    longest: int, rate: float, causal: bool,
+    max_seqlen: int, rate: float, causal: bool,
 ) -> Tensor:  # fmt: skip
     by_out, qkv = by_out.contiguous(), qkv.contiguous()
     tokens, _, heads, width = qkv.shape
@@ -298,20 +298,20 @@ def _attend_backward(
     streams = (len(starts) - 1) * heads
     numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "CAUSAL": causal, "DROPS": rate > 0}
-    if _holds(longest, qkv):
-        size = max(16, triton.next_power_of_2(longest))
+    if _holds(max_seqlen, qkv):
+        size = max(16, triton.next_power_of_2(max_seqlen))
         _by_all[(streams,)](
             by_out, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,
             SIZE=size, **settings, **WHOLE,
         )  # fmt: skip
         return by_qkv
     deltas = torch.empty_like(logs)
-    tiles = triton.cdiv(longest, QUERIES["BM"])
+    tiles = triton.cdiv(max_seqlen, QUERIES["BM"])
     _by_queries[(streams * tiles,)](
         by_out, qkv, out, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
         **settings, **QUERIES,
     )  # fmt: skip
-    tiles = triton.cdiv(longest, OTHERS["BN"])
+    tiles = triton.cdiv(max_seqlen, OTHERS["BN"])
     _by_others[(streams * tiles,)](
         by_out, qkv, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
         **settings, **OTHERS,
@@ -320,12 +320,12 @@ def _attend_backward(
 
 
 @_attend_backward.register_fake
-def _(by_out, qkv, out, logs, starts, seed, longest, rate, causal):
+def _(by_out, qkv, out, logs, starts, seed, max_seqlen, rate, causal):
     return torch.empty_like(qkv)
 
 
 def _keep(ctx, inputs, output):
-    qkv, starts, seed, ctx.longest, ctx.rate, ctx.causal = inputs
+    qkv, starts, seed, ctx.max_seqlen, ctx.rate, ctx.causal = inputs
     out, logs = output
     ctx.mark_non_differentiable(logs)
     ctx.save_for_backward(qkv, out, logs, starts, seed)
@@ -334,7 +334,7 @@ def _keep(ctx, inputs, output):
 def _return(ctx, by_out, _):
     qkv, out, logs, starts, seed = ctx.saved_tensors
     by_qkv = _attend_backward(
-        by_out, qkv, out, logs, starts, seed, ctx.longest, ctx.rate, ctx.causal
+        by_out, qkv, out, logs, starts, seed, ctx.max_seqlen, ctx.rate, ctx.causal
     )
     return by_qkv, None, None, None, None, None
 
@@ -343,8 +343,8 @@ _attend.register_autograd(_return, setup_context=_keep)
 
 
 def attend(
-    qkv: Tensor, starts: Tensor, *, seed: Tensor, longest: int, rate: float, causal: bool
+    qkv: Tensor, starts: Tensor, *, seed: Tensor, max_seqlen: int, rate: float, causal: bool
 ) -> Tensor:
     """[N, 3, H, D] queries, keys and values of packed blocks → [N, H · D]."""
-    out, _ = _attend(qkv, starts, seed, longest, rate, causal)
+    out, _ = _attend(qkv, starts, seed, max_seqlen, rate, causal)
     return out

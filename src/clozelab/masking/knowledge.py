@@ -43,7 +43,7 @@ class Knowledge(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     levels: dict[str, float] = field(
         default_factory=lambda: {"character": 1.0, "phrase": 1.0, "entity": 1.0}
     )
@@ -89,9 +89,9 @@ class Knowledge(Part):
         units = divide(blocks, self.begins(blocks, key))
         keys = draws(blocks, key, 0)[units.first]
         if self.choose == "bernoulli":
-            chosen = np.asarray(uniform(keys) < self.rate)
+            chosen = np.asarray(uniform(keys) < self.mask_rate)
         else:
-            wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+            wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
             chosen = _window(units, keys, wanted=wanted, turns=block_draws(blocks, key, 1))
         groups = np.full(len(blocks.ids), -1, dtype=np.int64)
         free = ~blocks.fixed

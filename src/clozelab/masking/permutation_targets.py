@@ -25,7 +25,7 @@ class PermutationTargets(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction"})
 
-    rate: MaskRate = 0.1667  # share of the tokens to predict
+    mask_rate: MaskRate = 0.1667  # share of the tokens to predict
     longest: PositiveInt = 5
     context: PositiveInt = 6
     unit: Literal["word", "piece"] = "word"
@@ -41,7 +41,7 @@ class PermutationTargets(Part):
 
     def _goals(self, blocks: Blocks) -> Ints:
         """[2B] how many to choose in each half: the first half gets the odd one."""
-        total = (self.rate * blocks.lengths).astype(np.int64)
+        total = (self.mask_rate * blocks.lengths).astype(np.int64)
         return np.stack([total - total // 2, total // 2], axis=1).reshape(-1)
 
     def _natural(self, halves: _Halves, goals: Ints) -> Bools:
@@ -99,9 +99,9 @@ class _Halves:
     def __init__(self, blocks: Blocks, key: int) -> None:
         first = (blocks.lengths + 1) // 2
         self.sizes: Ints = np.stack([first, blocks.lengths - first], axis=1).reshape(-1)
-        half = 2 * blocks.rows + (blocks.places >= first[blocks.rows])
+        half = 2 * blocks.rows + (blocks.positions >= first[blocks.rows])
         begin = np.stack([np.zeros_like(first), first], axis=1).reshape(-1)
-        column = blocks.places - begin[half]
+        column = blocks.positions - begin[half]
         begins = (blocks.marks & Mark.WORD) != 0
         width = int(self.sizes.max(initial=1))
         reverse = np.zeros(len(blocks), bool) if blocks.reverse is None else blocks.reverse

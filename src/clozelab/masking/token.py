@@ -36,7 +36,7 @@ class Token(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     count: Literal["round", "floor", "bernoulli"] = "round"
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
@@ -52,17 +52,17 @@ class Token(Part):
         free = np.arange(len(blocks.ids)) if self.specials else np.flatnonzero(~blocks.fixed)
         keys = draws(blocks, key, 0)[free]
         if self.count == "bernoulli":
-            return _single(free[uniform(keys) < self.rate])
-        rows, places = blocks.rows[free], blocks.places[free]
+            return _single(free[uniform(keys) < self.mask_rate])
+        rows, places = blocks.rows[free], blocks.positions[free]
         available = np.bincount(rows, minlength=len(blocks))
         counts = np.minimum(self._wanted(blocks, key), available)
         return _single(free[smallest(keys, rows, places, counts=counts)])
 
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
-            return budget(blocks, self.rate, over=self.over, cap=self.cap)
+            return budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
         extra = uniform(block_draws(blocks, key, 0))
-        wanted = np.maximum(1, np.floor(self.rate * blocks.lengths + extra).astype(np.int64))
+        wanted = np.maximum(1, np.floor(self.mask_rate * blocks.lengths + extra).astype(np.int64))
         return wanted if self.cap is None else np.minimum(self.cap, wanted)
 
 
@@ -77,7 +77,7 @@ class Rarity(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     smoothing: float = 0.7  # 0: every token alike, 1: rare ones by the inverse of their count
     scope: Literal["block", "batch"] = "block"
 
@@ -91,11 +91,11 @@ class Rarity(Part):
         counts = np.maximum(vocabulary.counts[blocks.ids[free]], 1).astype(np.float64)
         # The smallest of exponentials with rates w is a draw in proportion to w; and so on down.
         waits = -np.log1p(-uniform(draws(blocks, key, 0)[free])) * counts**self.smoothing
-        rows, places, sizes = blocks.rows[free], blocks.places[free], blocks.lengths
+        rows, places, sizes = blocks.rows[free], blocks.positions[free], blocks.lengths
         if self.scope == "batch":
             rows, places = np.zeros_like(free), np.arange(len(free))
             sizes = np.array([len(blocks.ids)])
-        wanted = np.ceil(self.rate * sizes - 1e-9).astype(np.int64)
+        wanted = np.ceil(self.mask_rate * sizes - 1e-9).astype(np.int64)
         return _single(free[lowest(waits, rows, places, counts=wanted, fill=np.inf)])
 
 

@@ -32,7 +32,9 @@ _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
 
 def draws(blocks: Blocks, key: int, draw: int) -> Keys:
     """[N] one key per token, for the strategy's draw number `draw`."""
-    return mix(np.repeat(mix(key, blocks.numbers), blocks.lengths), blocks.places * _DRAWS + draw)
+    return mix(
+        np.repeat(mix(key, blocks.numbers), blocks.lengths), blocks.positions * _DRAWS + draw
+    )
 
 
 def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:

@@ -41,7 +41,7 @@ class WholeWord(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
     words: Literal["tokenizer", "segmenter"] = "tokenizer"
@@ -57,7 +57,7 @@ class WholeWord(Part):
         bit = Mark.WORD if self.words == "tokenizer" else Mark.SEGMENT
         begins = (blocks.marks & bit) != 0
         units = divide(blocks, begins, joins_over_specials=self.compat == "google")
-        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+        wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
         run = take(units, wanted, draws(blocks, key, 0)[units.first])
         return Hidden(whole(blocks, units, run, wanted=wanted))
 
@@ -72,7 +72,7 @@ class Ngram(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
     longest: Annotated[int, between(1, 20, "n-grams have 1 to 20 words")] = 3
@@ -82,7 +82,7 @@ class Ngram(Part):
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose n-grams; see `Masking`."""
         units = divide(blocks, (blocks.marks & Mark.WORD) != 0)
-        wanted = budget(blocks, self.rate, over=self.over, cap=self.cap)
+        wanted = budget(blocks, self.mask_rate, over=self.over, cap=self.cap)
         table = inverse_lengths(self.longest, reverse=self.favour == "long")
         lengths = 1 + weighted(draws(blocks, key, 1)[units.first], table)
         order = draws(blocks, key, 0)[units.first]
@@ -101,7 +101,7 @@ class SpanMasking(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    rate: MaskRate = 0.15  # share of the tokens to hide
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     p: Annotated[float, inside(0, 1, "the geometric parameter lies between 0 and 1")] = 0.2
     longest: Annotated[int, at_least(1, "a span has at least one word")] = 10
     ends: Literal["cut", "whole"] = "cut"
@@ -121,7 +121,7 @@ class SpanMasking(Part):
         free = np.flatnonzero(~blocks.fixed)
         counts = content(blocks)
         first_free = np.cumsum(counts) - counts
-        wanted = np.ceil(self.rate * counts - 1e-9).astype(np.int64)
+        wanted = np.ceil(self.mask_rate * counts - 1e-9).astype(np.int64)
         left = wanted.copy()
         chosen = np.zeros(len(blocks.ids), dtype=bool)
         misses = np.zeros(len(blocks), dtype=np.int64)

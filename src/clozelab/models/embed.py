@@ -131,7 +131,7 @@ def _states(
     if layer == "all":
         states = torch.stack(encoded.layers, dim=1)
     else:
-        states = encoded.states if layer == -1 else encoded.layers[layer]
+        states = encoded.hidden_states if layer == -1 else encoded.layers[layer]
     array: Floats = states.float().cpu().numpy()
     return np.split(array, np.cumsum([len(text) for text in texts])[:-1])
 

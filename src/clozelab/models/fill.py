@@ -104,7 +104,7 @@ def _from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
     text, device = model.reader().around(ids), model.device
     encoded = model.module.encode(packed([text], device))
-    states = encoded.states[torch.from_numpy(at + text.own.start).to(device)]
+    states = encoded.hidden_states[torch.from_numpy(at + text.own.start).to(device)]
     logits: Tensor = head.logits(states, encoded.table)
     return logits
 
@@ -118,7 +118,7 @@ def _from_queries(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     batch: Input = packed([text], device)
     # The encoder lets each half of a block follow the one before; taken back from the second
     # half, all that is no blank comes first in the order, and all blanks after it together.
-    later = (batch.places >= (size + 1) // 2) * (size + 1)
+    later = (batch.position_ids >= (size + 1) // 2) * (size + 1)
     encoded = model.module.encode(
         batch._replace(
             order=torch.where(blank, 0, -1) - later,
@@ -145,7 +145,7 @@ def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
                 " put a word before it"
             )
         encoded = model.module.encode(packed([model.reader().around(left)], model.device))
-        logits = head.logits(encoded.states[-1:], encoded.table)
+        logits = head.logits(encoded.hidden_states[-1:], encoded.table)
         ids[position] = int(logits[0, : model.vocabulary.size].argmax())
         rows.append(logits)
     return torch.cat(rows)

@@ -131,7 +131,7 @@ class Model:
         They are on the model's device, and take part in gradients where these are recorded.
         """
         rows = self.reader().read([texts] if isinstance(texts, str) else texts)
-        states = self.module.encode(packed(rows, self.device)).states
+        states = self.module.encode(packed(rows, self.device)).hidden_states
         states_of = torch.split(states, [len(row) for row in rows])
         masks = [torch.ones(len(row), dtype=torch.bool, device=self.device) for row in rows]
         pad = nn.utils.rnn.pad_sequence

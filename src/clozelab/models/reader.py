@@ -246,9 +246,9 @@ def packed(texts: Sequence[Text], device: torch.device) -> Input:
     places = np.concatenate([np.arange(len(text)) for text in texts])
     return Input(
         **columns,
-        places=_tensor(places, device),
-        starts=_tensor(starts, device).int(),
-        longest=max(len(text) for text in texts),
+        position_ids=_tensor(places, device),
+        cu_seqlens=_tensor(starts, device).int(),
+        max_seqlen=max(len(text) for text in texts),
     )
 
 

@@ -44,7 +44,7 @@ class PermutationLm(Weighted):
         slot = np.arange(len(at)) - (np.cumsum(counts) - counts)[rows]
         places = np.zeros((len(blocks), slots), dtype=np.int64)
         labels = np.full((len(blocks), slots), Targets.IGNORED, dtype=np.int64)
-        places[rows, slot] = blocks.places[at]
+        places[rows, slot] = blocks.positions[at]
         labels[rows, slot] = blocks.ids[at]
         columns = {"queries": places.reshape(-1), "labels": labels.reshape(-1)}
         return Targets(np.arange(len(blocks) + 1) * slots, columns)

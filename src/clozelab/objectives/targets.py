@@ -12,7 +12,7 @@ def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
     """Every hidden token, with what the encoder saw in its place."""
     at = hidden.positions
     columns = {
-        "at": blocks.places[at],
+        "at": blocks.positions[at],
         "labels": blocks.ids[at].astype(np.int64),
         "decisions": corrupted.decisions.astype(np.int64),
     }
@@ -29,14 +29,14 @@ def pairs(blocks: Blocks) -> Targets:
 
 def following(blocks: Blocks) -> Targets:
     """At every token but a block's last, the next."""
-    at = np.flatnonzero(blocks.places < np.repeat(blocks.lengths - 1, blocks.lengths))
-    columns = {"at": blocks.places[at], "labels": blocks.ids[at + 1].astype(np.int64)}
+    at = np.flatnonzero(blocks.positions < np.repeat(blocks.lengths - 1, blocks.lengths))
+    columns = {"at": blocks.positions[at], "labels": blocks.ids[at + 1].astype(np.int64)}
     return Targets(offsets(np.maximum(blocks.lengths - 1, 0)), columns)
 
 
 def everything(blocks: Blocks) -> Targets:
     """Every token where it stands, specials too."""
-    columns = {"at": blocks.places, "labels": blocks.ids.astype(np.int64)}
+    columns = {"at": blocks.positions, "labels": blocks.ids.astype(np.int64)}
     return Targets(blocks.starts, columns)
 
 
@@ -70,8 +70,8 @@ def inside_spans(blocks: Blocks, hidden: Hidden, *, longest: int, specials: bool
     sizes = np.minimum(end - start, longest)
     at = ranges(start, sizes)
     columns = {
-        "left": np.repeat(blocks.places[start - 1], sizes),
-        "right": np.repeat(blocks.places[end], sizes),
+        "left": np.repeat(blocks.positions[start - 1], sizes),
+        "right": np.repeat(blocks.positions[end], sizes),
         "offset": at - np.repeat(start, sizes),
         "labels": blocks.ids[at].astype(np.int64),
     }

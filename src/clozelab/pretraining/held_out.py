@@ -63,7 +63,11 @@ class HeldOut:
             # A process without a block has one to make blank batches like.
             examples = self.source.examples(0, mine if len(mine) else group[:1], progress=1.0)
             shape: BatchShape = batch_shape(
-                examples, tokens=tokens, blocks=len(examples), longest=self.length, constant=False
+                examples,
+                tokens=tokens,
+                blocks=len(examples),
+                max_seqlen=self.length,
+                constant=False,
             )
             yield Prepared(
                 number=number,

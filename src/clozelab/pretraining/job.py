@@ -131,7 +131,7 @@ class PretrainTrainer:
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
         length, device = self.recipe.blocks.length, self.world.device
-        held = min(self.tokens // length, self.recipe.schedule.sequences)  # of a step, or fewer
+        held = min(self.tokens // length, self.recipe.schedule.batch_size)  # of a step, or fewer
         fits = held // 2
         if fits < 1 or self.world.size > 1:
             raise UserError(
@@ -183,7 +183,7 @@ class PretrainTrainer:
             missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.job.start}
             if missing:
                 said.append(f"fresh weights for {', '.join(sorted(missing))}")
-        wanted = self.recipe.schedule.sequences_at(0)
+        wanted = self.recipe.schedule.batch_size_at(0)
         there = sum(source.size for source in self.sources(0))
         if there < wanted:
             said.append(f"blocks in the corpus: {there:,}; a step takes {wanted:,}, so they repeat")
@@ -274,7 +274,7 @@ class PretrainTrainer:
         ]
 
     def _check_rows(self) -> None:
-        sequences, size = self.recipe.schedule.sequences, self.world.size
+        sequences, size = self.recipe.schedule.batch_size, self.world.size
         if "stream" not in self.recipe.blocks.provides:
             return
         if len(self.job.stores) > 1:
@@ -284,7 +284,7 @@ class PretrainTrainer:
             )
         if sequences % size:
             raise UserError(
-                f"schedule.sequences = {sequences} rows cannot be shared by {size} processes;"
+                f"schedule.batch_size = {sequences} rows cannot be shared by {size} processes;"
                 f" use a multiple of {size}"
             )
 
@@ -322,7 +322,7 @@ class PretrainTrainer:
 
         So it is in narrow models; where a step is one micro-batch of one process, graphs help.
         """
-        most = self.recipe.schedule.sequences * self.recipe.blocks.length
+        most = self.recipe.schedule.batch_size * self.recipe.blocks.length
         alone = self.world.size == 1 and most <= self.tokens
         return alone and self.recipe.encoder.width <= _NARROW
 

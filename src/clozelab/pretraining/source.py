@@ -128,12 +128,12 @@ def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted)
         sizes = np.diff(words.starts)
         columns: dict[str, Array] = {
             "ids": words.ids,
-            "places": np.arange(len(words.ids)) - np.repeat(words.starts[:-1], sizes),
+            "position_ids": np.arange(len(words.ids)) - np.repeat(words.starts[:-1], sizes),
             "segments": np.zeros(len(words.ids), dtype=np.uint8),
             "characters": words.characters,
         }
         return PackedExamples(columns, words.starts, targets)
-    columns = {"ids": corrupted.ids, "places": blocks.places, "segments": blocks.segments}
+    columns = {"ids": corrupted.ids, "position_ids": blocks.positions, "segments": blocks.segments}
     if hidden.order is not None:
         kinds = blocks.fixed.astype(np.int64)
         kinds[hidden.positions] = 2

@@ -245,13 +245,13 @@ def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
     if other.blocks.length >= recipe.blocks.length:
         return recipe
     blocks: Any = recipe.blocks
-    few = min(recipe.schedule.sequences, other.schedule.sequences)
+    few = min(recipe.schedule.batch_size, other.schedule.batch_size)
     if "stream" in blocks.provides:
         blocks = replace(blocks, rows=few, reuse=other.blocks.length // 2)
     return replace(
         recipe,
         blocks=replace(blocks, length=other.blocks.length),
-        schedule=replace(recipe.schedule, sequences=few, phases=()),
+        schedule=replace(recipe.schedule, batch_size=few, phases=()),
     )
 
 

@@ -135,7 +135,7 @@ class Steps:
                 self.sample(sources),
                 tokens=self.tokens,
                 blocks=place[1],
-                longest=sources[0].blocks.length,
+                max_seqlen=sources[0].blocks.length,
                 constant=self.constant,
             )
         return self._shapes[place]
@@ -173,7 +173,7 @@ class Steps:
         self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
     ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
         """The blocks of a step, and the places after."""
-        many = self.recipe.schedule.sequences_at(step)
+        many = self.recipe.schedule.batch_size_at(step)
         if self.recipe.schedule.fill == "tokens":
             return self._pick_tokens(sources, places, step)
         return _take(sources, places, self._mixed(sources, step, many))
@@ -182,8 +182,8 @@ class Steps:
         self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
     ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
         """As many blocks as make the step's sequences of full length."""
-        wanted = self.recipe.schedule.sequences_at(step) * self.recipe.blocks.length
-        many = self.recipe.schedule.sequences_at(step)
+        wanted = self.recipe.schedule.batch_size_at(step) * self.recipe.blocks.length
+        many = self.recipe.schedule.batch_size_at(step)
         while True:
             stores = self._mixed(sources, step, many)
             picked, _ = _take(sources, places, stores)

@@ -8,6 +8,7 @@ from typing import Any
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
+from clozelab.config.renamed import recorded, renamed
 from clozelab.config.toml import written
 from clozelab.reporting import commands, figures
 from clozelab.reporting.document import (
@@ -72,7 +73,7 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
                 *(_summary(cell["scores"].get(metric)) for metric in metrics),
                 *(number(cell["selected"][key]) for key in ("median", "best")),
                 _runs(cell),
-                number({**record.order["tuning"], **cell["settings"]}["rate"], "g"),
+                number(_learning_rate(record, cell), "g"),
                 number(sum(record.seconds[cell["name"]].values()) / 60),
             ]
             for name, (record, cell) in zip(names, cells, strict=True)
@@ -117,6 +118,13 @@ def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
         name if names.count(name) == 1 else f"{name} ({record.name})"
         for name, (record, _) in zip(names, cells, strict=True)
     ]
+
+
+def _learning_rate(record: FinetuneRecord, cell: dict[str, Any]) -> float:
+    settings = {**record.order["tuning"], **cell["settings"]}
+    with recorded():
+        today = renamed(settings, ["learning_rate"], place=record.name, key="tuning")
+    return float(today["learning_rate"])
 
 
 def _runs(cell: dict[str, Any]) -> TableCell:

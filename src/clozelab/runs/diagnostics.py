@@ -221,11 +221,11 @@ def copying_loss(entropy: float, corruption: Corruption) -> float:
 
 def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     """The likeliest one, with a remedy."""
-    encoder, schedule, rate = recipe.encoder, recipe.schedule, recipe.optimiser.rate
+    encoder, schedule, rate = recipe.encoder, recipe.schedule, recipe.optimiser.learning_rate
     low, high = recipe.optimiser.usual_rates or (rate, rate)
     if lower:
         return (
-            "it had been lower, so steps are too long: lower optimiser.rate or lengthen"
+            "it had been lower, so steps are too long: lower optimiser.learning_rate or lengthen"
             " schedule.warmup"
         )
     if repeats >= _REPEATED:
@@ -240,8 +240,10 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
         )
     if not low <= rate <= high:
         way = "raise" if rate < low else "lower"
-        return f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.rate=…"
-    length = f"{schedule.total:,} steps of {schedule.sequences:,} sequences"
+        return (
+            f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.learning_rate=…"
+        )
+    length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
         return (

@@ -61,7 +61,7 @@ class Log:
         last = steps[-1]
         seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
         numbers = {
-            "rate": last.rate,
+            "learning_rate": last.learning_rate,
             "norm": sum(s.norm for s in steps) / len(steps),
             "tokens": tokens,
             "seconds": seconds,

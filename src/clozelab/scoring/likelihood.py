@@ -132,9 +132,9 @@ class TextScorer:
         positions = torch.arange(width, device=self.model.device)
         return Input(
             **laid,
-            places=positions.repeat(rows),
-            starts=torch.arange(0, (rows + 1) * width, width, device=self.model.device).int(),
-            longest=width,
+            position_ids=positions.repeat(rows),
+            cu_seqlens=torch.arange(0, (rows + 1) * width, width, device=self.model.device).int(),
+            max_seqlen=width,
             dense=True,
         )
 
@@ -155,14 +155,14 @@ class TextScorer:
     def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
         """Rows [R, n] with tokens hidden: the states of one of them in each row, and its id."""
         batch = self.batch({"ids": np.where(hide, self.model.vocabulary.role("mask"), ids)})
-        cells = self._tensor(np.arange(len(ids)) * batch.longest + self.before + at)
+        cells = self._tensor(np.arange(len(ids)) * batch.max_seqlen + self.before + at)
         labels = ids[np.arange(len(ids)), at].astype(np.int64)
         encoder: Any = self.model.module.encoder
         if hasattr(encoder, "states_at"):  # the last layer is for these tokens alone
             encoded: Encoded = encoder.states_at(batch, cells)
-            return encoded, encoded.states, labels
+            return encoded, encoded.hidden_states, labels
         encoded = self.model.module.encode(batch)
-        return encoded, encoded.states.index_select(0, cells), labels
+        return encoded, encoded.hidden_states.index_select(0, cells), labels
 
     def nats(self, states: Tensor, labels: Array, table: Tensor | None) -> Nats:
         """[K] log-likelihoods of labels, by a stretch of rows at a time."""
@@ -317,23 +317,23 @@ def _from_left(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, N
     encoded = asked.model.module.encode(asked.batch({"ids": ids[:, :-1]}))
     labels = ids if asked.before else ids[:, 1:]
     places = texts.first[rows, None] + np.arange(ids.shape[1])[-labels.shape[1] :]
-    return places.reshape(-1), asked.nats(encoded.states, labels.reshape(-1), encoded.table)
+    return places.reshape(-1), asked.nats(encoded.hidden_states, labels.reshape(-1), encoded.table)
 
 
 def _by_queries(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token by a query that sees the tokens before it and the marks behind the text."""
     ids, n = texts.columns["ids"][rows], texts.length
     batch = asked.batch({"ids": ids})
-    width = batch.longest
-    own = batch.places < n
+    width = batch.max_seqlen
+    own = batch.position_ids < n
     # The encoder lets the second half of a block follow the first; taken back there, the marks
     # come first in the order, and the tokens follow one another.
-    later = (batch.places >= (width + 1) // 2) * (width + 1)
+    later = (batch.position_ids >= (width + 1) // 2) * (width + 1)
     encoded = asked.model.module.encode(
         batch._replace(
-            order=torch.where(own, batch.places, -1) - later,
+            order=torch.where(own, batch.position_ids, -1) - later,
             kinds=torch.where(own, _TARGET, _OTHER),
-            queries=batch.starts[:-1, None].long() + torch.arange(n, device=asked.model.device),
+            queries=batch.cu_seqlens[:-1, None].long() + torch.arange(n, device=asked.model.device),
         )
     )
     assert encoded.queries is not None
@@ -345,7 +345,7 @@ def _from_both_ends(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[In
     """Each word from those before it and from those behind it: the mean of the two."""
     columns = {name: values[rows] for name, values in texts.columns.items()}
     batch = asked.batch(columns)
-    states = asked.model.module.encode(batch).states.view(len(rows), batch.longest, -1)
+    states = asked.model.module.encode(batch).hidden_states.view(len(rows), batch.max_seqlen, -1)
     left, right = states.chunk(2, dim=-1)
     labels = columns["ids"].astype(np.int64).reshape(-1)
     labels = np.where(labels < asked.vocabulary, labels, 0)  # others are unknown words

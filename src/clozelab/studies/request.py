@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from clozelab.config.recipe import Recipe, read
+from clozelab.config.renamed import first_names
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.request import Data, absolute
@@ -109,7 +110,7 @@ class StudyRequest:
             self._finetune(variant),
             self.study.variant(variant).protocol,
         )
-        return sha256(repr(parts).encode()).hexdigest()
+        return sha256(first_names(repr(parts)).encode()).hexdigest()
 
     def cells(self) -> list[Cell]:
         """Seed by seed, so that a study that ends early compares like with like; teachers first."""

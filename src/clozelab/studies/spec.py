@@ -17,6 +17,7 @@ from clozelab import registry
 from clozelab.config import recipe as recipes
 from clozelab.config import slots, toml
 from clozelab.config.recipe import Recipe
+from clozelab.config.renamed import recorded
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import STUDIES, written
 from clozelab.errors import UserError
@@ -160,7 +161,8 @@ class StudySpec(Base):
             variant = self.variant(variant)
         changes = [*self._shape(variant, size), *self.set, *variant.set]
         name = variant.recipe or self.recipe
-        return recipes.read(name, size=variant.size or size, overrides=changes)
+        with recorded():  # of a study that was recorded, or may be
+            return recipes.read(name, size=variant.size or size, overrides=changes)
 
     def narrowed(
         self,

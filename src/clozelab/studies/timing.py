@@ -68,7 +68,7 @@ def shape(request: StudyRequest, variant: str) -> str:
     """What decides the speed of a variant: variants of one shape are timed once."""
     tables = request.recipe(variant).tables()
     names = ("tokenizer", "blocks", "encoder", "objectives", "schedule")
-    masking = {key: tables["masking"].get(key) for key in ("use", "rate")}
+    masking = {key: tables["masking"].get(key) for key in ("use", "mask_rate")}
     shape = [{key: tables[key] for key in names}, masking, tables["optimiser"]["use"]]
     return repr([shape, request.stores(variant), request.study.variant(variant).teacher])
 
@@ -103,7 +103,7 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
         settings = tuning(request, variant, task)
         longest = min(settings.length, recipe.blocks.length)
         length = _tokens(found.part, train, stores[0][0], length=longest)
-        batch = settings.sequences
+        batch = settings.batch_size
         steps = settings.steps or math.ceil((settings.epochs or 1) * len(train) / batch)
         epochs = max(1.0, steps * batch / max(len(train), 1))
         evaluated = epochs * len(dev) * length / 3  # the forward pass alone

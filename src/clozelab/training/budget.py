@@ -60,6 +60,6 @@ def steps(budget: Budget, *, tokens_a_step: float, seconds_a_step: float | None)
     if count < 1:
         raise UserError(
             f"--budget: {budget.amount:,.6g} {budget.kind} are too few, since one step takes"
-            f" {cost}; give more, or take a smaller --size or fewer schedule.sequences"
+            f" {cost}; give more, or take a smaller --size or fewer schedule.batch_size"
         )
     return count

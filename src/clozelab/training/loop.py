@@ -53,7 +53,7 @@ class Step:
     number: int  # steps done, this one included
     sums: Measured  # over all processes
     norm: float  # of the gradient, before clipping
-    rate: float
+    learning_rate: float
     tokens: int
     seconds: float
     waited: float = 0.0  # seconds, for the feed, while the step before was under way
@@ -105,7 +105,7 @@ class _PendingStep:
     number: int
     gradients: _Gradients
     scalars: AsyncScalars  # its sums, then the gradient's norm
-    rate: float
+    learning_rate: float
     scaled: bool  # a scaler has skipped the update if the norm is not finite
     timer: StepTimer
     after: object
@@ -121,7 +121,7 @@ class _PendingStep:
             self.number,
             sums,
             norm,
-            self.rate,
+            self.learning_rate,
             tokens,
             seconds=now - since,
             waited=self.timer.waited,
@@ -284,7 +284,7 @@ def _remembering(batch: Batch, memory: Tensor | None, before: Sequence[Tensor]) 
     if memory is None:
         return batch
     first = sum(part.shape[1] for part in before)
-    mine = memory[:, first : first + len(batch.input.starts) - 1]
+    mine = memory[:, first : first + len(batch.input.cu_seqlens) - 1]
     if not mine.shape[1]:  # a blank batch comes after all rows
         return batch
     return batch._replace(input=batch.input._replace(memory=mine))
@@ -319,6 +319,6 @@ def _check(sums: Measured, number: int, *, norm: float) -> None:
     for what, value in {**losses, "the gradient's norm": norm}.items():
         if not math.isfinite(value):
             raise DivergedError(
-                f"step {number}: {what} is {value}; lower optimiser.rate, lengthen"
+                f"step {number}: {what} is {value}; lower optimiser.learning_rate, lengthen"
                 " schedule.warmup or set optimiser.clip=1"
             )

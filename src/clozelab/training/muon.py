@@ -32,7 +32,7 @@ def build(settings: Muon, parameters: Named, *, scale: Scale | None = None) -> l
     others = [(name, p) for name, p in named if not _inner(name, p)]
     optimisers: list[Optimizer] = []
     if inner:
-        groups = updates.grouped(inner, settings, rate=settings.matrix_rate, scale=scale)
+        groups = updates.grouped(inner, settings, rate=settings.matrix_learning_rate, scale=scale)
         parts: dict[Tensor, int] = {p: 3 for name, p in inner if name.endswith("qkv.weight")}
         optimisers.append(MuonOptimizer(groups, settings=settings, parts=parts))
     if others:

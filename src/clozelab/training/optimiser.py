@@ -28,17 +28,18 @@ class Optimiser(Checked):
     # Peak learning rates between which it usually pretrains; None: nobody can say.
     usual_rates: ClassVar[tuple[float, float] | None] = None
 
-    rate: Annotated[float, above(0, "must be above 0, for instance 1e-4")]  # peak learning rate
+    # The peak.
+    learning_rate: Annotated[float, above(0, "must be above 0, for instance 1e-4")]
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
     epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-6")] = 1e-6
-    decay: NonNegativeFloat = 0.01  # of weights, decoupled
+    weight_decay: NonNegativeFloat = 0.01  # of weights, decoupled
     decay_all: bool = False  # biases and norms, too
     clip: NonNegativeFloat = 1.0  # the largest global gradient norm; 0 is no clipping
 
     def build(self, parameters: Named, *, scale: Scale | None = None) -> list[Optimizer]:
         """The optimisers of a model's named parameters, those that train.
 
-        `scale` gives the multiple of `rate` that a name has, for rates of their own.
+        `scale` gives the multiple of `learning_rate` that a name has, for rates of their own.
         """
         from clozelab.training.updates import adam
 
@@ -76,12 +77,12 @@ class Lamb(Optimiser):
 class Muon(Optimiser):
     """Orthogonalised momentum for the layers' matrices, Adam for everything else.
 
-    `rate` is Adam's, so that it means what it means elsewhere.
+    `learning_rate` is Adam's, so that it means what it means elsewhere.
     """
 
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
     epsilon: PositiveFloat = 1e-8
-    matrix_rate: PositiveFloat = 0.02  # the matrices' learning rate
+    matrix_learning_rate: PositiveFloat = 0.02  # the matrices' learning rate
     momentum: BelowOne = 0.95
     # Of the polynomial that orthogonalises.
     iterations: Annotated[int, between(1, 99, "must be at least 1 and below 100")] = 5

@@ -27,7 +27,7 @@ class PackedExamples:
     A group of blocks is judged together, as the choices of a question are; no groups, each alone.
     """
 
-    columns: Mapping[str, Array]  # "ids", "places", "segments" and what else `Input` names, [N]
+    columns: Mapping[str, Array]  # [N] "ids", "position_ids", "segments" and what `Input` names
     starts: Ints  # [B + 1]
     targets: Mapping[str, Targets]
     reverse: Array | None = None  # [B]
@@ -93,7 +93,7 @@ class BatchShape:
     tokens: int
     blocks: int
     slots: Mapping[str, int]
-    longest: int
+    max_seqlen: int
     constant: bool
 
     def divide(self, examples: PackedExamples) -> list[slice]:
@@ -106,7 +106,7 @@ class BatchShape:
         while first < len(units) - 1:
             taken = tokens[first + 1 :] - tokens[first]
             blocks = units[first + 1 :] - units[first]
-            idle = np.maximum(-((taken - self.tokens) // self.longest), 0)
+            idle = np.maximum(-((taken - self.tokens) // self.max_seqlen), 0)
             full = (taken > self.tokens) | (blocks + idle > self.blocks)
             for name, before in slots.items():
                 full |= before[first + 1 :] - before[first] > self.slots[name]
@@ -125,13 +125,13 @@ class BatchShape:
         starts = examples.starts[part.start : part.stop + 1]
         begin, end = (int(starts[0]), int(starts[-1])) if len(starts) else (0, 0)
         lengths = np.diff(starts) if len(starts) else np.zeros(0, dtype=np.int64)
-        size = max(self.tokens, end - begin) if self.constant else end - begin or self.longest
-        idle = _idle(size - (end - begin), self.longest)
+        size = max(self.tokens, end - begin) if self.constant else end - begin or self.max_seqlen
+        idle = _idle(size - (end - begin), self.max_seqlen)
         columns = {
             name: _filled(values[begin:end], size) for name, values in examples.columns.items()
         }
         if idle:
-            columns["places"][end - begin :] = torch.from_numpy(
+            columns["position_ids"][end - begin :] = torch.from_numpy(
                 np.concatenate([np.arange(length) for length in idle])
             )
         every = np.concatenate([lengths, idle]).astype(np.int64)
@@ -141,7 +141,7 @@ class BatchShape:
         targets = {
             name: self._slots(name, whole, part, begins) for name, whole in examples.targets.items()
         }
-        dense = len(lengths) > 0 and not idle and bool((every == self.longest).all())
+        dense = len(lengths) > 0 and not idle and bool((every == self.max_seqlen).all())
         more: dict[str, Any] = {}
         for found in targets.values():
             if "queries" in found:
@@ -151,8 +151,8 @@ class BatchShape:
             more["reverse"] = torch.from_numpy(turned)
         inputs = Input(
             **columns,
-            starts=torch.from_numpy(begins.astype(np.int32)),
-            longest=self.longest,
+            cu_seqlens=torch.from_numpy(begins.astype(np.int32)),
+            max_seqlen=self.max_seqlen,
             dense=dense,
             real=torch.tensor(end - begin),
             **more,
@@ -169,7 +169,7 @@ class BatchShape:
         base = np.repeat(begins[: max(len(starts) - 1, 0)], np.diff(starts))
         columns = {}
         for column, values in targets.columns.items():
-            taken = values[begin:end] + base if column in Targets.PLACES else values[begin:end]
+            taken = values[begin:end] + base if column in Targets.POSITIONS else values[begin:end]
             fill = Targets.IGNORED if column.endswith("labels") else 0
             columns[column] = _filled(taken, size, fill)
         return columns
@@ -196,7 +196,7 @@ def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def batch_shape(
-    examples: PackedExamples, *, tokens: int, blocks: int, longest: int, constant: bool
+    examples: PackedExamples, *, tokens: int, blocks: int, max_seqlen: int, constant: bool
 ) -> BatchShape:
     """The shape of micro-batches of at most `tokens`, by blocks like those to come.
 
@@ -207,24 +207,24 @@ def batch_shape(
     mean, spread = float(lengths.mean()), float(lengths.std())
     groups = np.diff(examples.starts[examples.units])
     largest = int(groups.max())
-    most = max(tokens, longest, largest)
-    if lengths.min() == longest:
-        rows = max(-(-blocks // -(-blocks // (most // longest))), largest // longest)
-        size, count = rows * longest, rows
+    most = max(tokens, max_seqlen, largest)
+    if lengths.min() == max_seqlen:
+        rows = max(-(-blocks // -(-blocks // (most // max_seqlen))), largest // max_seqlen)
+        size, count = rows * max_seqlen, rows
     else:
         expected = blocks * mean + 3 * spread * blocks**0.5
         batches = -(-expected // most)
-        even = expected / batches + (longest / 2 if batches > 1 else 0)
-        size = max(longest, largest, min(-(-int(even) // 64) * 64, most))
+        even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
+        size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, most))
         # A group may stand alone, with dummies behind it.
-        alone = np.diff(examples.units) - (groups - size) // longest
+        alone = np.diff(examples.units) - (groups - size) // max_seqlen
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
     for name, targets in examples.targets.items():
         expected = size * int(targets.starts[-1]) / examples.tokens
         needed = min(size, int(1.02 * expected + 3 * expected**0.5))
         slots[name] = max(-(-needed // 16) * 16, *_sizes(targets.starts, examples.units))
-    return BatchShape(size, count, slots, longest, constant)
+    return BatchShape(size, count, slots, max_seqlen, constant)
 
 
 def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
@@ -274,10 +274,10 @@ def _labels(columns: Mapping[str, Ints]) -> int:
     return int(sum((values != Targets.IGNORED).sum() for values in labels))
 
 
-def _idle(tokens: int, longest: int) -> list[int]:
+def _idle(tokens: int, max_seqlen: int) -> list[int]:
     """The lengths of the dummy blocks that fill `tokens`."""
-    whole, rest = divmod(tokens, longest)
-    return [longest] * whole + ([rest] if rest else [])
+    whole, rest = divmod(tokens, max_seqlen)
+    return [max_seqlen] * whole + ([rest] if rest else [])
 
 
 def _filled(values: Array, size: int, fill: int = 0) -> Tensor:

@@ -39,8 +39,8 @@ class Schedule(Checked):
 
     steps: PositiveInt
     warmup: NonNegativeInt  # steps over which the learning rate rises
-    sequences: PositiveInt  # blocks of a step
-    # "tokens": a step takes as many blocks as make `sequences` full ones, so that formats of short
+    batch_size: PositiveInt  # blocks of a step
+    # "tokens": a step takes as many blocks as make `batch_size` full ones, so that formats of short
     # blocks see as much text.
     fill: Literal["sequences", "tokens"] = "sequences"
     # How the learning rate falls: "linear" from the peak; "google_linear" along the line that
@@ -99,10 +99,10 @@ class Schedule(Checked):
         first = ends[number - 1] if number else 0
         return Phase(self.phases[number][0], first, ends[number] - 1, number)
 
-    def sequences_at(self, step: int) -> int:
+    def batch_size_at(self, step: int) -> int:
         """How many blocks the step after so many others takes."""
         shares = [share for _, share in self.ramp]
-        sizes = [*(size for size, _ in self.ramp), self.sequences]
+        sizes = [*(size for size, _ in self.ramp), self.batch_size]
         ends = self._ends([*shares, 1 - sum(shares)])
         return sizes[bisect_right(ends, min(self._planned(step), self.steps - 1))]
 
@@ -111,7 +111,7 @@ class Schedule(Checked):
         phases = [share for _, share in self.phases] or [1.0]
         ramp = [share for _, share in self.ramp]
         ends = [*accumulate(phases)][:-1], [*accumulate(ramp)]
-        sizes = [*(size for size, _ in self.ramp), self.sequences]
+        sizes = [*(size for size, _ in self.ramp), self.batch_size]
         places = sorted({first, *(end for some in ends for end in some if end > first), 1.0})
         for place, end in pairwise(places):
             phase, size = (bisect_right(some, place) for some in ends)
@@ -176,5 +176,5 @@ class Schedule(Checked):
         sizes = [size for size, _ in self.ramp]
         if any(share <= 0 for _, share in self.ramp) or sum(share for _, share in self.ramp) >= 1:
             raise UserError("ramp: the shares of the steps must be above 0 and sum to less than 1")
-        if sizes != sorted({*sizes}) or any(not 1 <= size < self.sequences for size in sizes):
-            raise UserError(f"ramp: must grow step by step towards sequences = {self.sequences}")
+        if sizes != sorted({*sizes}) or any(not 1 <= size < self.batch_size for size in sizes):
+            raise UserError(f"ramp: must grow step by step towards batch_size = {self.batch_size}")

@@ -95,7 +95,7 @@ def gradients_of(parameters: Sequence[Tensor]) -> Tensors:
 
 def adam(settings: Optimiser, parameters: Named, *, scale: Scale | None = None) -> Optimizer:
     """Adam with decoupled decay in one kernel, BERT's Adam, or LAMB."""
-    groups = grouped(parameters, settings, rate=settings.rate, scale=scale)
+    groups = grouped(parameters, settings, rate=settings.learning_rate, scale=scale)
     if settings.corrects_bias:
         return AdamW(groups, betas=settings.betas, eps=settings.epsilon, fused=True)
     return UncorrectedAdam(
@@ -116,7 +116,7 @@ def grouped(
     groups: list[dict[str, Any]] = []
     # What has the settings' own rate comes first: a step's rate is that of the first group.
     for spared, factor in sorted(members, key=lambda kind: (kind[0], kind[1] != 1, -kind[1])):
-        decay = 0.0 if spared and not settings.decay_all else settings.decay
+        decay = 0.0 if spared and not settings.decay_all else settings.weight_decay
         group = {"params": members[spared, factor], "weight_decay": decay, "spared": spared}
         groups.append(group | {"lr": rate * factor, "peak": rate * factor})
     return groups

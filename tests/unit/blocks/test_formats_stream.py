@@ -205,7 +205,7 @@ def test_the_next_token_of_every_causal_position_is_the_streams_next() -> None:
     blocks = everything(Causal(length=32).plan(documents, 9))
     stream = np.array(stream_of(documents, 9))
     inside = np.flatnonzero(blocks.rows[1:] == blocks.rows[:-1])
-    at = blocks.rows[inside] * 32 + blocks.places[inside]
+    at = blocks.rows[inside] * 32 + blocks.positions[inside]
     assert np.array_equal(blocks.ids[inside + 1], stream[at + 1])
     assert len(inside) == len(stream) - len(blocks)
 

@@ -74,8 +74,8 @@ def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None
 
 
 def test_difference_of_one_key() -> None:
-    found = difference(read("bert"), read("bert", overrides=["masking.rate=0.3"]))
-    assert found == [("masking.rate", 0.15, 0.3)]
+    found = difference(read("bert"), read("bert", overrides=["masking.mask_rate=0.3"]))
+    assert found == [("masking.mask_rate", 0.15, 0.3)]
 
 
 def test_difference_counts_objectives_and_marks_what_is_absent() -> None:
@@ -94,9 +94,9 @@ def test_what_came_later_is_told_where_it_is_not_the_default() -> None:
 
 
 def test_a_table_replaces_its_counterpart_whole() -> None:
-    recipe = parse(MINE + '[masking]\nuse = "token"\nrate = 0.4\n', "mine.toml")
+    recipe = parse(MINE + '[masking]\nuse = "token"\nmask_rate = 0.4\n', "mine.toml")
     assert recipe.name == recipe.title == "mine"
-    assert recipe.masking == read("bert", overrides=["masking.rate=0.4"]).masking
+    assert recipe.masking == read("bert", overrides=["masking.mask_rate=0.4"]).masking
     only = parse(MINE + '[[objectives]]\nuse = "masked_lm"\n', "mine.toml")
     assert len(only.objectives) == 1
 
@@ -110,7 +110,7 @@ def test_a_file_may_extend_a_file_beside_it(tmp_path: Path) -> None:
 
 def test_a_recipe_extends_any_recipe_and_the_nearest_table_counts(tmp_path: Path) -> None:
     (tmp_path / "often.toml").write_text(
-        'extends = "roberta"\n[masking]\nuse = "token"\nrate = 0.4\n'
+        'extends = "roberta"\n[masking]\nuse = "token"\nmask_rate = 0.4\n'
     )
     (tmp_path / "below").mkdir()
     last = tmp_path / "below" / "last.toml"
@@ -120,7 +120,7 @@ def test_a_recipe_extends_any_recipe_and_the_nearest_table_counts(tmp_path: Path
         roberta,
         name="last",
         title="last",
-        masking=replace(roberta.masking, rate=0.4),
+        masking=replace(roberta.masking, mask_rate=0.4),
         corruption=replace(roberta.corruption, mask=1.0, same=0.0),
     )
     assert sizes(last) == sizes("roberta")
@@ -165,17 +165,20 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
         (MINE + "zzz = 1", ("mine.toml", "zzz", "masking", "blocks")),
         (MINE + "masking = 1", ("mine.toml", "masking", "table")),
         (MINE + '[objectives]\nuse = "masked_lm"', ("mine.toml", "[[objectives]]")),
-        (MINE + "[masking]\nrate = 0.1", ("mine.toml", "masking.use", "missing", "whole_word")),
+        (
+            MINE + "[masking]\nmask_rate = 0.1",
+            ("mine.toml", "masking.use", "missing", "whole_word"),
+        ),
         (MINE + '[masking]\nuse = "spam"', ("mine.toml", "masking.use", "did you mean span?")),
         (MINE + '[masking]\nuse = "zzz"', ("mine.toml", "masking.use", "token", "whole_word")),
         (
             MINE + '[masking]\nuse = "span"\nlongst = 3',
             ("mine.toml", "masking.longst", "did you mean longest?"),
         ),
-        (MINE + '[optimiser]\nuse = "adamw"', ("mine.toml", "optimiser.rate", "missing")),
-        (MINE + '[masking]\nuse = "token"\nrate = "x"', ("masking.rate", "a number")),
+        (MINE + '[optimiser]\nuse = "adamw"', ("mine.toml", "optimiser.learning_rate", "missing")),
+        (MINE + '[masking]\nuse = "token"\nmask_rate = "x"', ("masking.mask_rate", "a number")),
         (MINE + '[masking]\nuse = "token"\ncap = 2.5', ("masking.cap", "a whole number")),
-        (MINE + '[masking]\nuse = "token"\nrate = true', ("masking.rate", "a number")),
+        (MINE + '[masking]\nuse = "token"\nmask_rate = true', ("masking.mask_rate", "a number")),
         (MINE + '[masking]\nuse = "token"\ncap = true', ("masking.cap", "a whole number")),
         (MINE + '[masking]\nuse = "token"\nspecials = 1', ("masking.specials", "true or false")),
         (
@@ -183,16 +186,22 @@ def test_what_is_wrong_in_a_table_is_said_of_the_file_that_has_it(tmp_path: Path
             ("masking.count", "did you mean round?"),
         ),
         (MINE + '[masking]\nuse = "token"\ncount = "zzz"', ("masking.count", "floor", "bernoulli")),
-        (MINE + '[masking]\nuse = "token"\nrate = 2', ("mine.toml: masking.rate", "0.15")),
+        (
+            MINE + '[masking]\nuse = "token"\nmask_rate = 2',
+            ("mine.toml: masking.mask_rate", "0.15"),
+        ),
         (MINE + '[masking]\nuse = "knowledge"\nlevels = { wrd = 1 }', ("levels.wrd", "word")),
         (MINE + '[masking]\nuse = "knowledge"\nlevels = { word = "a" }', ("levels.word",)),
-        (MINE + '[optimiser]\nuse = "adamw"\nrate = nan', ("optimiser.rate", "a number")),
         (
-            MINE + '[optimiser]\nuse = "adamw"\nrate = 1\nbetas = [0.9]',
+            MINE + '[optimiser]\nuse = "adamw"\nlearning_rate = nan',
+            ("optimiser.learning_rate", "a number"),
+        ),
+        (
+            MINE + '[optimiser]\nuse = "adamw"\nlearning_rate = 1\nbetas = [0.9]',
             ("optimiser.betas", "2 items"),
         ),
         (
-            MINE + '[optimiser]\nuse = "adamw"\nrate = 1\nbetas = [0.9, "b"]',
+            MINE + '[optimiser]\nuse = "adamw"\nlearning_rate = 1\nbetas = [0.9, "b"]',
             ("optimiser.betas.1", "a number"),
         ),
         (MINE + "[schedule]\nsteps = 9\nwarmup = 10\nsequences = 1", ("schedule.warmup", "steps")),
@@ -234,7 +243,7 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(
         ("gpt", ["masking.use=token"], ("masking token", "use masking nothing")),
         ("gpt", ["encoder.embedding=64"], ("plain head", "encoder.embedding = 768")),
         ("bert", ["encoder.types=1"], ("encoder.types = 1", "segment_pair", "use 2")),
-        ("xlnet", ["schedule.sequences=64"], ("blocks.rows = 8192", "set both")),
+        ("xlnet", ["schedule.batch_size=64"], ("blocks.rows = 8192", "set both")),
         ("bert", ["objectives.1.use=masked_lm"], ("masked_lm", "twice")),
         ("bert", ["objectives=[]"], ("objectives", "masked_lm")),
         ("bert", ["tokenizer.vocabulary=3"], ("tokenizer.vocabulary = 3", "specials")),
@@ -272,7 +281,7 @@ def test_overrides_set_values_and_swap_parts() -> None:
     )
     assert slots.use("masking", recipe.masking) == "span"
     assert recipe.tables()["masking"] == {
-        **{"use": "span", "rate": 0.15, "p": 0.3, "longest": 10, "ends": "cut"}
+        **{"use": "span", "mask_rate": 0.15, "p": 0.3, "longest": 10, "ends": "cut"}
     }
     assert recipe.objectives[0].weight == 2
     assert recipe.corruption.unit == "span"
@@ -283,10 +292,10 @@ def test_overrides_set_values_and_swap_parts() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("masking.rate", ("masking.rate=0.3",)),
-        ("masking.rat=0.3", ("masking.rat", "did you mean rate?")),
+        ("masking.mask_rate", ("masking.mask_rate=0.3",)),
+        ("masking.mask_rat=0.3", ("masking.mask_rat", "did you mean mask_rate?")),
         ("maskin.rate=0.3", ("maskin.rate", "did you mean masking?")),
-        ("masking.rate.x=0.3", ("masking.rate.x", "cannot be set")),
+        ("masking.mask_rate.x=0.3", ("masking.mask_rate.x", "cannot be set")),
         ("masking.use=spam", ("masking.use", "did you mean span?")),
         ("objectives.5.weight=1", ("objectives.5.weight", "from 0 to 1")),
         ("objectives.0.wight=1", ("objectives.0.wight", "did you mean weight?")),
@@ -339,8 +348,8 @@ def test_the_dial_is_the_same_for_every_recipe(name: str, size: str) -> None:
     assert (recipe.encoder.layers, recipe.encoder.width) == (dial.layers, dial.width)
     assert getattr(recipe.encoder, "heads", dial.width // 64) == dial.width // 64
     assert recipe.blocks.length == dial.length
-    assert recipe.schedule.sequences == dial.sequences
-    assert recipe.optimiser.rate == dial.rate
+    assert recipe.schedule.batch_size == dial.batch_size
+    assert recipe.optimiser.learning_rate == dial.learning_rate
     assert recipe.schedule.phases == ()
     assert recipe.schedule.steps == own.schedule.steps
     assert recipe.masking == own.masking
@@ -352,7 +361,7 @@ def test_the_dial_keeps_what_makes_a_recipe() -> None:
     assert (albert.embedding, albert.parameters(1)["layers.ffn"]) == (128, 526_080)
     xlnet = read("xlnet", size="tiny").tables()
     assert (xlnet["blocks"]["reuse"], xlnet["encoder"]["memory"]) == (32, 48)
-    assert xlnet["blocks"]["rows"] == xlnet["schedule"]["sequences"] == 32
+    assert xlnet["blocks"]["rows"] == xlnet["schedule"]["batch_size"] == 32
     elmo = read("elmo", size="tiny").tables()
     assert elmo["encoder"]["inner"] == 8 * 128
     assert sum(many for _, many in elmo["encoder"]["filters"]) == 4 * 128
@@ -367,7 +376,7 @@ def test_layers_by_width_keeps_length_and_schedule() -> None:
 
 def test_released_sizes_carry_their_own_settings() -> None:
     large = read("roberta", size="large")
-    assert (large.optimiser.rate, large.schedule.warmup) == (4e-4, 30_000)
+    assert (large.optimiser.learning_rate, large.schedule.warmup) == (4e-4, 30_000)
     assert read("roberta_wwm", size="large").schedule.steps == 2_000_000
     assert read("albert", size="xxlarge").encoder.width == 4096
 

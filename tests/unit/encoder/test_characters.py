@@ -41,10 +41,10 @@ def laid(
     padding = torch.full((total - sum(lengths), 9), SMALL.alphabet - 1)
     return Input(
         ids=torch.zeros(total, dtype=torch.long),
-        places=torch.cat([torch.arange(n) for n in every]),
+        position_ids=torch.cat([torch.arange(n) for n in every]),
         segments=torch.zeros(total, dtype=torch.long),
-        starts=torch.tensor([0, *every]).cumsum(0).int(),
-        longest=longest or max(every),
+        cu_seqlens=torch.tensor([0, *every]).cumsum(0).int(),
+        max_seqlen=longest or max(every),
         characters=torch.cat([characters, padding]),
     )
 
@@ -100,7 +100,9 @@ def by_hand(encoder: CharacterLstm, batch: Input) -> list[Tensor]:
     assert batch.characters is not None
     words = [spelled(encoder.characters, letters) for letters in batch.characters]
     layers: list[list[Tensor]] = [[] for _ in range(1 + len(encoder.layers))]
-    for first, last in zip(batch.starts[:-1].tolist(), batch.starts[1:].tolist(), strict=True):
+    for first, last in zip(
+        batch.cu_seqlens[:-1].tolist(), batch.cu_seqlens[1:].tolist(), strict=True
+    ):
         ways = [words[first:last], words[first:last][::-1]]
         layers[0] += [torch.cat([word, word]) for word in words[first:last]]
         for number, layer in enumerate(encoder.layers):
@@ -129,7 +131,7 @@ def test_the_encoder_equals_a_loop_over_words(scale: float) -> None:
 def test_its_gradients_are_those_of_the_loop_through_clips_too(scale: float) -> None:
     batch, grads = laid(LENGTHS, seed=4), []
     weights = torch.randn(sum(LENGTHS), 12, generator=torch.Generator().manual_seed(0)).double()
-    for states in (lambda e: e(batch).states, lambda e: by_hand(e, batch)[-1]):
+    for states in (lambda e: e(batch).hidden_states, lambda e: by_hand(e, batch)[-1]):
         encoder = made(scale=scale)
         (states(encoder) * weights).sum().backward()
         grads.append({name: p.grad for name, p in encoder.named_parameters()})
@@ -154,8 +156,8 @@ def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> Non
     encoded: Encoded = encoder(batch, keep=True)
     first, last = encoded.layers[0], encoded.layers[-1]
     assert torch.equal(first[:, :6], first[:, 6:])
-    assert torch.equal(last, encoded.states)
-    assert encoded.states.shape == (sum(LENGTHS), 12)
+    assert torch.equal(last, encoded.hidden_states)
+    assert encoded.hidden_states.shape == (sum(LENGTHS), 12)
     assert encoded.table is None
     assert encoder(batch).layers == ()
 
@@ -163,21 +165,21 @@ def test_the_first_layer_kept_is_the_word_twice_and_the_last_the_states() -> Non
 def test_batch_mates_and_dummies_change_nothing() -> None:
     encoder = made(seed=3)
     batch = laid(LENGTHS)
-    together = encoder(batch).states
-    filled = encoder(laid(LENGTHS, idle=(7, 2, 0, 0), longest=8)).states
+    together = encoder(batch).hidden_states
+    filled = encoder(laid(LENGTHS, idle=(7, 2, 0, 0), max_seqlen=8)).hidden_states
     assert torch.allclose(filled[: sum(LENGTHS)], together, rtol=1e-12, atol=1e-12)
     assert torch.isfinite(filled).all()
     assert batch.characters is not None
     for row, length in enumerate(LENGTHS):
-        first = int(batch.starts[row])
+        first = int(batch.cu_seqlens[row])
         words = slice(first, first + length)
         alone = laid([length])._replace(characters=batch.characters[words])
-        assert torch.allclose(encoder(alone).states, together[words], rtol=1e-12, atol=1e-12)
+        assert torch.allclose(encoder(alone).hidden_states, together[words], rtol=1e-12, atol=1e-12)
 
 
 def test_each_half_reads_in_its_own_direction_only() -> None:
     encoder, batch = made(scale=3.0), laid([7, 5])
-    before, after = encoder(batch).states, encoder(altered(batch, 3)).states
+    before, after = encoder(batch).hidden_states, encoder(altered(batch, 3)).hidden_states
     changed = (before - after).abs() > 1e-9
     forward, backward = changed[:, :6].any(1), changed[:, 6:].any(1)
     assert forward.tolist() == [False] * 3 + [True] * 4 + [False] * 5
@@ -188,15 +190,15 @@ def test_cells_and_projections_are_clipped() -> None:
     shape = replace(SMALL, layers=1, clip=0.25)
     bounded, free = made(shape, scale=20.0), made(replace(shape, clip=1e9), scale=20.0)
     batch = laid(LENGTHS)
-    states = bounded(batch).states
+    states = bounded(batch).hidden_states
     assert states.abs().max() == 0.25
-    assert free(batch).states.abs().max() > 1
+    assert free(batch).hidden_states.abs().max() > 1
     # Where the projection is far from its bound, only the clipped cell can tell the two apart.
     with torch.no_grad():
         for encoder in (bounded, free):
             encoder.layers[0].projection.mul_(1e-4)
-    gap = (bounded(batch).states - free(batch).states).abs().max()
-    assert bounded(batch).states.abs().max() < 0.25
+    gap = (bounded(batch).hidden_states - free(batch).hidden_states).abs().max()
+    assert bounded(batch).hidden_states.abs().max() < 0.25
     assert gap > 1e-4
 
 
@@ -230,7 +232,7 @@ def test_the_published_size_is_counted_part_by_part() -> None:
 
 def test_every_parameter_gets_gradient() -> None:
     encoder = made()
-    encoder(laid([30, 20])).states.pow(2).sum().backward()
+    encoder(laid([30, 20])).hidden_states.pow(2).sum().backward()
     for name, parameter in encoder.named_parameters():
         assert parameter.grad is not None
         assert torch.isfinite(parameter.grad).all()
@@ -250,11 +252,11 @@ def test_a_fresh_encoder_remembers_and_passes_words_on() -> None:
 def test_dropout_falls_on_training_alone() -> None:
     encoder, batch = made(replace(SMALL, dropout=0.5)), laid(LENGTHS)
     torch.manual_seed(0)
-    first, second = encoder(batch).states, encoder(batch).states
+    first, second = encoder(batch).hidden_states, encoder(batch).hidden_states
     assert not torch.equal(first, second)
     encoder.eval()
-    plain = made()(batch).states
-    assert torch.equal(encoder(batch).states, plain)
+    plain = made()(batch).hidden_states
+    assert torch.equal(encoder(batch).hidden_states, plain)
 
 
 def test_recomputing_a_layer_changes_no_gradient() -> None:
@@ -264,16 +266,16 @@ def test_recomputing_a_layer_changes_no_gradient() -> None:
         encoder = made(replace(SMALL, dropout=0.3))
         encoder.recompute = recompute
         torch.manual_seed(7)
-        encoder(batch).states.sum().backward()
+        encoder(batch).hidden_states.sum().backward()
         grads.append([parameter.grad for parameter in encoder.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
 
 
 def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
     encoder, batch = made().float(), laid(LENGTHS)
-    exact = encoder(batch).states
+    exact = encoder(batch).hidden_states
     encoder.precision = torch.bfloat16
-    near = encoder(batch).states
+    near = encoder(batch).hidden_states
     assert near.dtype == torch.bfloat16
     assert (near.float() - exact).abs().max() < 0.02 * exact.abs().max()
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
@@ -284,6 +286,6 @@ def test_the_encoder_compiles_whole() -> None:
     for compiled in (False, True):
         encoder = made()
         run = torch.compile(encoder, backend="aot_eager", fullgraph=True) if compiled else encoder
-        run(batch).states.sum().backward()
+        run(batch).hidden_states.sum().backward()
         grads.append([parameter.grad for parameter in encoder.parameters()])
     assert all(torch.allclose(a, b, rtol=1e-12) for a, b in zip(*grads, strict=True))

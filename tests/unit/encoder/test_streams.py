@@ -55,7 +55,7 @@ def wave(distance: int, width: int) -> Tensor:
 
 def looped(model: Streams, given: Input, block: int) -> tuple[list[Tensor], Tensor]:
     """A block's states after each layer and its queries' last, one pair of places at a time."""
-    a, b = int(given.starts[block]), int(given.starts[block + 1])
+    a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
     length, heads = b - a, model.shape.heads
     rule = sees(given, block) if given.order is not None else torch.ones(length, length).bool()
     segments = given.segments[a:b].tolist()
@@ -111,13 +111,13 @@ def test_it_equals_a_loop_over_pairs(lengths: list[int], memory: int) -> None:
     assert out.queries is not None
     for block in range(len(lengths)):
         layers, queries = looped(model, given, block)
-        inside = slice(int(given.starts[block]), int(given.starts[block + 1]))
+        inside = slice(int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1]))
         for mine, theirs in zip(out.layers, layers, strict=True):
             torch.testing.assert_close(mine[inside], theirs, rtol=0, atol=1e-9)
         torch.testing.assert_close(
             out.queries.view(len(lengths), -1, 8)[block], queries, rtol=0, atol=1e-9
         )
-    assert_same(out.layers[-1], out.states)
+    assert_same(out.layers[-1], out.hidden_states)
 
 
 @torch.no_grad()
@@ -126,7 +126,7 @@ def test_without_an_order_every_token_sees_its_block() -> None:
     out = model(given)
     for block, inside in enumerate([slice(0, 6), slice(6, 10)]):
         layers, _ = looped(model, given, block)
-        torch.testing.assert_close(out.states[inside], layers[-1], rtol=0, atol=1e-9)
+        torch.testing.assert_close(out.hidden_states[inside], layers[-1], rtol=0, atol=1e-9)
     assert out.queries is None and out.memory is None and out.layers == ()
 
 
@@ -135,10 +135,10 @@ def test_only_whether_segments_differ_matters() -> None:
     model, given = built(), batch([8, 8])
     swapped = torch.tensor([1, 0, 2])[given.segments]
     a, b = model(given), model(given._replace(segments=swapped))
-    assert_same(a.states, b.states)
+    assert_same(a.hidden_states, b.hidden_states)
     assert_same(a.queries, b.queries)
     one = torch.zeros_like(given.segments)
-    assert not torch.allclose(a.states, model(given._replace(segments=one)).states)
+    assert not torch.allclose(a.hidden_states, model(given._replace(segments=one)).hidden_states)
 
 
 # --- who sees whom
@@ -169,10 +169,10 @@ def test_gradients_flow_exactly_where_the_order_allows(seed: int, layers: int) -
     model, given = built(shape(layers=layers)), told_apart([9, 9, 6], seed)
     out = model(given)
     assert out.queries is not None and given.queries is not None
-    content = influence(model, given, out.states)
+    content = influence(model, given, out.hidden_states)
     queries = influence(model, given, out.queries).view(3, -1, len(given.ids))
     for block in range(3):
-        a, b = int(given.starts[block]), int(given.starts[block + 1])
+        a, b = int(given.cu_seqlens[block]), int(given.cu_seqlens[block + 1])
         rule = sees(given, block)
         assert torch.equal(content[a:b, a:b], rule | torch.eye(b - a).bool())
         assert torch.equal(queries[block][:, a:b], rule[given.queries[block] - a])
@@ -191,7 +191,7 @@ def test_altering_a_token_alters_what_sees_it_and_nothing_else(seed: int) -> Non
         ids = given.ids.clone()
         ids[token] = (ids[token] + 7) % V
         new = model(given._replace(ids=ids))
-        moved = ((new.states - old.states).abs() > 1e-11).any(-1)
+        moved = ((new.hidden_states - old.hidden_states).abs() > 1e-11).any(-1)
         assert torch.equal(moved, rule[:, token] | (torch.arange(8) == token))
         asked = ((new.queries - old.queries).abs() > 1e-11).any(-1)
         assert torch.equal(asked, rule[given.queries[0], token])
@@ -200,7 +200,7 @@ def test_altering_a_token_alters_what_sees_it_and_nothing_else(seed: int) -> Non
 def test_targets_of_a_half_see_each_other_once() -> None:
     model, given = built(), told_apart([12, 12], 2)
     kinds = torch.where(given.kinds == SPECIAL, PLAIN, given.kinds)
-    given = given._replace(kinds=kinds, queries=slots(kinds, given.starts))
+    given = given._replace(kinds=kinds, queries=slots(kinds, given.cu_seqlens))
     out = model(given)
     assert out.queries is not None and given.queries is not None
     queries = influence(model, given, out.queries)
@@ -220,12 +220,12 @@ def test_blocks_without_targets_are_read_in_both_directions() -> None:
     assert given.kinds is not None
     given = given._replace(kinds=torch.zeros_like(given.kinds), reverse=None, queries=None)
     model = built()
-    halves = plain(given)._replace(starts=torch.tensor([0, 4, 8, 12, 16]).int(), longest=4)
-    halves = halves._replace(places=halves.places % 4)
-    first = given.places < 4
-    assert_same(model(given).states[first], model(halves).states[first])
+    halves = plain(given)._replace(cu_seqlens=torch.tensor([0, 4, 8, 12, 16]).int(), max_seqlen=4)
+    halves = halves._replace(position_ids=halves.position_ids % 4)
+    first = given.position_ids < 4
+    assert_same(model(given).hidden_states[first], model(halves).hidden_states[first])
     one = built(shape(layers=1))
-    assert_same(one(given).states[~first], one(plain(given)).states[~first])
+    assert_same(one(given).hidden_states[~first], one(plain(given)).hidden_states[~first])
 
 
 def test_a_query_that_sees_nothing_still_has_a_gradient() -> None:
@@ -260,22 +260,22 @@ def test_memory_is_what_each_layer_read_in_the_first_half() -> None:
 def test_blank_memory_is_not_seen() -> None:
     model, given = built(), batch([8, 8])
     none, blank = model(given), model(given._replace(memory=torch.zeros(2, 2, 6, 8).double()))
-    assert_same(none.states, blank.states)
+    assert_same(none.hidden_states, blank.hidden_states)
     assert_same(none.queries, blank.queries)
     assert_same(none.memory, blank.memory)
     some = memories(2, 2, 4, 8)
     short = model(given._replace(memory=some))
     padded = model(given._replace(memory=functional.pad(some, (0, 0, 2, 0))))
-    assert_same(short.states, padded.states)
+    assert_same(short.hidden_states, padded.hidden_states)
     assert_same(short.queries, padded.queries)
     assert_same(short.memory, padded.memory)
-    assert not torch.allclose(short.states, none.states)
+    assert not torch.allclose(short.hidden_states, none.hidden_states)
 
 
 def test_no_gradient_flows_into_memory_or_out_of_it() -> None:
     old = memories(2, 2, 6, 8).requires_grad_()
     out = built()(batch([8, 8], remembered=old))
-    (out.states.square().sum() + out.queries.square().sum()).backward()
+    (out.hidden_states.square().sum() + out.queries.square().sum()).backward()
     assert old.grad is None and not out.memory.requires_grad
 
 
@@ -295,29 +295,29 @@ def test_batch_mates_and_dummies_change_nothing() -> None:
     model = built()
     given = batch([9, 5, 7], seed=6)
     out = model(given)
-    starts = given.starts.tolist()
+    starts = given.cu_seqlens.tolist()
     for block in range(3):
         inside = slice(starts[block], starts[block + 1])
         alone = Input(
             given.ids[inside],
-            given.places[inside],
+            given.position_ids[inside],
             given.segments[inside],
             torch.tensor([0, starts[block + 1] - starts[block]]).int(),
-            longest=9,
+            max_seqlen=9,
             order=given.order[inside],
             kinds=given.kinds[inside],
             reverse=given.reverse[block : block + 1],
             queries=given.queries[block : block + 1] - starts[block],
         )
         lone = model(alone)
-        assert_same(lone.states, out.states[inside])
+        assert_same(lone.hidden_states, out.hidden_states[inside])
         assert_same(lone.queries, out.queries.view(3, -1, 8)[block])
-        tight = model(alone._replace(longest=starts[block + 1] - starts[block], dense=True))
-        assert_same(tight.states, lone.states)
+        tight = model(alone._replace(max_seqlen=starts[block + 1] - starts[block], dense=True))
+        assert_same(tight.hidden_states, lone.hidden_states)
         assert_same(tight.queries, lone.queries)
     for filler in (0, 3):
         padded = model(_with_dummies(given, filler))
-        assert_same(padded.states[:21], out.states)
+        assert_same(padded.hidden_states[:21], out.hidden_states)
         assert_same(padded.queries.view(5, -1, 8)[:3].flatten(0, 1), out.queries)
 
 
@@ -331,8 +331,10 @@ def test_padding_on_either_side_changes_nothing(left: int) -> None:
         ids, segments = torch.full((9,), filler), torch.full((9,), filler % 3)
         ids[seen[0]], segments[seen[0]] = given.ids, given.segments
         starts = torch.tensor([0, 9]).int()
-        padded = Input(ids, torch.arange(9), segments, starts, longest=9, dense=True, seen=seen)
-        assert_same(model(padded).states[seen[0]], model(given).states)
+        padded = Input(
+            ids, torch.arange(9), segments, starts, max_seqlen=9, dense=True, attention_mask=seen
+        )
+        assert_same(model(padded).hidden_states[seen[0]], model(given).hidden_states)
 
 
 def _with_dummies(given: Input, filler: int) -> Input:
@@ -343,8 +345,8 @@ def _with_dummies(given: Input, filler: int) -> Input:
     }
     return given._replace(
         **more,
-        places=torch.cat([given.places, torch.arange(4)]),
-        starts=torch.tensor([*given.starts.tolist(), 25, 25]).int(),
+        position_ids=torch.cat([given.position_ids, torch.arange(4)]),
+        cu_seqlens=torch.tensor([*given.cu_seqlens.tolist(), 25, 25]).int(),
         reverse=torch.cat([given.reverse, torch.tensor([False, True])]),
         queries=torch.cat([given.queries, torch.zeros(2, given.queries.shape[1]).long()]),
         real=torch.tensor(21),
@@ -369,7 +371,7 @@ def test_activations_may_be_narrower_than_the_weights() -> None:
     whole = model(given)
     model.precision = torch.bfloat16
     half = model(given)
-    for a, b in ((whole.states, half.states), (whole.queries, half.queries)):
+    for a, b in ((whole.hidden_states, half.hidden_states), (whole.queries, half.queries)):
         assert a.dtype == torch.float32 and b.dtype == torch.bfloat16
         torch.testing.assert_close(a, b.float(), rtol=0, atol=0.15)
     assert half.memory.dtype == torch.bfloat16
@@ -408,7 +410,7 @@ def test_it_compiles_whole() -> None:
         plain(batch([8, 5])),
     ):
         a, b = model(given, keep=True), compiled(given, keep=True)
-        assert_same(a.states, b.states)
+        assert_same(a.hidden_states, b.hidden_states)
         assert (a.queries is None and b.queries is None) or torch.equal(a.queries, b.queries)
 
 
@@ -536,8 +538,12 @@ def test_one_layer_is_compiled_for_all_and_for_training_only() -> None:
     def both(given: Input) -> list[Tensor]:
         out = model(given)
         assert out.queries is not None
-        loss = (out.queries**2).sum() + (out.states**2).sum()
-        return [out.queries, out.states, *torch.autograd.grad(loss, weights, allow_unused=True)]
+        loss = (out.queries**2).sum() + (out.hidden_states**2).sum()
+        return [
+            out.queries,
+            out.hidden_states,
+            *torch.autograd.grad(loss, weights, allow_unused=True),
+        ]
 
     plain = both(batch([12, 12]))
     model.compile(fullgraph=True, dynamic=False, backend=counter)

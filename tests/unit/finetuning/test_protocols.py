@@ -34,8 +34,8 @@ SYSTEMS = {
     *("bert", "roberta", "spanbert", "albert", "xlnet", "distilbert", "wwm", "ernie"),
     *("gpt", "elmo", "ours"),
 }
-SIMPLE = FinetuneConfig(rate=1e-4, sequences=32, length=128, epochs=3)
-MINE = "[default]\nrate = 1e-4\nsequences = 8\nlength = 64\nepochs = 2\n"
+SIMPLE = FinetuneConfig(learning_rate=1e-4, batch_size=32, length=128, epochs=3)
+MINE = "[default]\nlearning_rate = 1e-4\nbatch_size = 8\nlength = 64\nepochs = 2\n"
 
 
 def for_task(protocol: str | Path, task: str, *overrides: str) -> FinetuneConfig:
@@ -143,7 +143,7 @@ def test_rates_sequences_and_lengths_are_the_papers(
     system: str, task: str, rate: float, sequences: int, length: int
 ) -> None:
     found = for_task(system, task)
-    assert (found.rate, found.sequences, found.length) == (rate, sequences, length)
+    assert (found.learning_rate, found.batch_size, found.length) == (rate, sequences, length)
 
 
 def test_what_makes_a_system_is_in_its_protocol() -> None:
@@ -151,12 +151,17 @@ def test_what_makes_a_system_is_in_its_protocol() -> None:
     assert isinstance(bert.optimiser_part(), BertAdam) and bert.shape == "google_linear"
     part = roberta.optimiser_part()
     assert part == Adamw(
-        rate=1e-5, betas=(0.9, 0.98), epsilon=1e-6, decay=0.1, decay_all=True, clip=0.0
+        learning_rate=1e-5,
+        betas=(0.9, 0.98),
+        epsilon=1e-6,
+        weight_decay=0.1,
+        decay_all=True,
+        clip=0.0,
     )
     assert for_task("spanbert", "cola").epochs == 4 and for_task("spanbert", "sst2").epochs == 10
     assert for_task("xlnet", "squad1").layer_decay == 0.75
     assert for_task("xlnet", "race").layer_decay == 1
-    assert for_task("xlnet", "mnli").decay == 0
+    assert for_task("xlnet", "mnli").weight_decay == 0
     assert for_task("gpt", "swag").lm_weight == 0.5
     assert (for_task("elmo", "conll2003").features, for_task("elmo", "conll2003").reader) == (
         "weighted_all",
@@ -168,7 +173,7 @@ def test_what_makes_a_system_is_in_its_protocol() -> None:
     assert (distil.alpha, distil.temperature) == (0.5, 2.0)
     assert [for_task("ours", task).epochs for task in ("mnli", "rte", "litbank")] == [3, 10, 20]
     coreference = for_task("spanbert", "litbank")
-    assert (coreference.head_rate, coreference.head_dropout) == (1e-4, 0.3)
+    assert (coreference.head_learning_rate, coreference.head_dropout) == (1e-4, 0.3)
     assert for_task("roberta", "cola").head_dropout == 0
     assert for_task("bert", "cola").head_dropout == 0.1
     assert for_task("albert", "squad2").head_dropout == 0.1
@@ -210,16 +215,19 @@ def test_roberta_takes_about_the_steps_of_its_configurations(
 
 def test_albert_takes_the_steps_of_its_table_whatever_the_examples() -> None:
     found = for_task("albert", "mnli").schedule(123)
-    assert (found.steps, found.warmup, found.sequences) == (10_000, 1000, 128)
+    assert (found.steps, found.warmup, found.batch_size) == (10_000, 1000, 128)
 
 
 # --- layers and overrides ---
 
 
 def test_tables_are_laid_over_one_another_key_by_key(mine: Any) -> None:
-    path = mine(MINE + "[kinds.answer]\nlength = 384\nrate = 2e-4\n[tasks.squad2]\nrate = 3e-4\n")
-    assert for_task(path, "cola").rate == 1e-4
-    assert [(t.rate, t.length) for t in (for_task(path, "squad1"), for_task(path, "squad2"))] == [
+    kinds = "[kinds.answer]\nlength = 384\nlearning_rate = 2e-4\n"
+    path = mine(f"{MINE}{kinds}[tasks.squad2]\nlearning_rate = 3e-4\n")
+    assert for_task(path, "cola").learning_rate == 1e-4
+    assert [
+        (t.learning_rate, t.length) for t in (for_task(path, "squad1"), for_task(path, "squad2"))
+    ] == [
         (2e-4, 384),
         (3e-4, 384),
     ]
@@ -238,9 +246,9 @@ def test_steps_take_the_place_of_epochs_and_the_other_way_round(mine: Any) -> No
 
 def test_overrides_come_last_and_need_no_quotes() -> None:
     found = for_task(
-        "xlnet", "squad2", "rate=1e-3", "features=last", "betas=[0.8, 0.9]", "dropout=none"
+        "xlnet", "squad2", "learning_rate=1e-3", "features=last", "betas=[0.8, 0.9]", "dropout=none"
     )
-    assert (found.rate, found.features, found.betas, found.dropout) == (
+    assert (found.learning_rate, found.features, found.betas, found.dropout) == (
         1e-3,
         "last",
         (0.8, 0.9),
@@ -253,19 +261,19 @@ def test_overrides_come_last_and_need_no_quotes() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[tasks.coal]\nrate = 1.0\n", ("mine.toml: tasks.coal", "did you mean cola?")),
-        ("[kinds.tags]\nrate = 1.0\n", ("kinds.tags", "did you mean tag?")),
-        ("[task.cola]\nrate = 1.0\n", ("mine.toml: task", "did you mean tasks?")),
-        ("[tasks.rte]\nrat = 1.0\n", ("tasks.rte.rat is no key", "did you mean rate?")),
-        ('[tasks.rte]\nrate = "a"\n', ('tasks.rte.rate = "a" must be a number',)),
-        ("[kinds.tag]\nrate = 0.0\n", ("kinds.tag.rate = 0.0: must be above 0",)),
+        ("[tasks.coal]\nlearning_rate = 1.0\n", ("mine.toml: tasks.coal", "did you mean cola?")),
+        ("[kinds.tags]\nlearning_rate = 1.0\n", ("kinds.tags", "did you mean tag?")),
+        ("[task.cola]\nlearning_rate = 1.0\n", ("mine.toml: task", "did you mean tasks?")),
+        ("[tasks.rte]\nlearning_rat = 1.0\n", ("is no key", "did you mean learning_rate?")),
+        ('[tasks.rte]\nlearning_rate = "a"\n', ('tasks.rte.learning_rate = "a" must be a number',)),
+        ("[kinds.tag]\nlearning_rate = 0.0\n", ("kinds.tag.learning_rate = 0.0: must be above 0",)),
         ("[kinds.tag]\nsteps = 1\nepochs = 1\n", ("kinds.tag.epochs and steps are both given",)),
         ('[tasks.rte]\nafter = "mlni"\n', ('tasks.rte.after = "mlni"', "did you mean mnli?")),
         ('[tasks.mnli]\nafter = "mnli"\n', ("tasks.mnli.after names mnli itself",)),
-        ("[grid]\nrate = 1e-5\n", ("grid.rate must be a list of values",)),
-        ("[grid]\nrate = []\n", ("grid.rate must be a list of values",)),
-        ("[grid]\nrate = [1e-5, -1.0]\n", ("grid.rate = -1.0: must be above 0",)),
-        ("[grids.coal]\nrate = [1.0]\n", ("grids.coal", "did you mean cola?")),
+        ("[grid]\nlearning_rate = 1e-5\n", ("grid.learning_rate must be a list of values",)),
+        ("[grid]\nlearning_rate = []\n", ("grid.learning_rate must be a list of values",)),
+        ("[grid]\nlearning_rate = [1e-5, -1.0]\n", ("grid.learning_rate = -1.0: must be above 0",)),
+        ("[grids.coal]\nlearning_rate = [1.0]\n", ("grids.coal", "did you mean cola?")),
         ("[grids.cola]\nepochs = [1]\nsteps = [1]\n", ("grids.cola has epochs and steps",)),
         ("[tasks]\ncola = 3\n", ("tasks has keys outside a table", "[tasks.cola]")),
         ("[default.task]\nstride = 1\n", ("default.task is for no kind", "[kinds.answer.task]")),
@@ -288,10 +296,12 @@ def test_a_file_that_is_no_protocol_is_refused(mine: Any) -> None:
     assert "table default is missing" in refusal(for_task, mine(""), "sst2")
     assert "is not TOML" in refusal(for_task, mine("x"), "sst2")
     assert "default has keys outside a table" in refusal(for_task, mine("default = 3"), "sst2")
-    short = refusal(for_task, mine("[default]\nrate = 1e-4\nsequences = 8\nlength = 9\n"), "sst2")
+    short = refusal(
+        for_task, mine("[default]\nlearning_rate = 1e-4\nbatch_size = 8\nlength = 9\n"), "sst2"
+    )
     assert "default.epochs is missing; give it a number, or give steps" in short
     assert "default.length is missing" in refusal(
-        for_task, mine("[default]\nrate = 1e-4\nsequences = 8\nepochs = 2\n"), "sst2"
+        for_task, mine("[default]\nlearning_rate = 1e-4\nbatch_size = 8\nepochs = 2\n"), "sst2"
     )
 
 
@@ -312,10 +322,10 @@ def test_an_unknown_word_is_refused(arguments: tuple[str, str, str], words: tupl
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["ratte=1"], ("bert: cola.ratte is no key", "did you mean rate?")),
-        (["rate"], ("'rate' sets nothing", "rate=2e-5")),
-        (["rate="], ("'rate=' sets nothing",)),
-        (["rate=1", "rate=2"], ("rate is set twice", "leave it out of the grid")),
+        (["batchsize=1"], ("bert: cola.batchsize is no key", "did you mean batch_size?")),
+        (["learning_rate"], ("'learning_rate' sets nothing", "learning_rate=2e-5")),
+        (["learning_rate="], ("'learning_rate=' sets nothing",)),
+        (["learning_rate=1", "learning_rate=2"], ("rate is set twice", "leave it out of the grid")),
         (["features=lst"], ('cola.features = "lst" is unknown', "did you mean last?")),
         (["steps=3", "epochs=1"], ("epochs and steps are both given",)),
     ],
@@ -335,8 +345,8 @@ def test_settings_of_the_kind_are_laid_over_one_another_like_the_rest(mine: Any)
     assert for_task(path, "cola").task == ()
     assert for_task(path, "squad1").task == ("best = 7", "stride = 64")
     assert for_task(path, "squad2").task == ("best = 7", "stride = 32")
-    found = for_task(path, "squad2", "task.longest=9", "task.stride=16", "rate=1.0")
-    assert (found.rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
+    found = for_task(path, "squad2", "task.longest=9", "task.stride=16", "learning_rate=1.0")
+    assert (found.learning_rate, found.task) == (1, ("best = 7", "longest = 9", "stride = 16"))
     assert len({found, for_task(path, "squad2")}) == 2  # they can be kept by
     assert build(FinetuneConfig, plain(found), place="task.toml", key="tuning") == found
     kind = kind_with({"impossible": True, "best": 1}, found.task, "answer", place="squad2")
@@ -385,9 +395,12 @@ def test_what_suits_the_kind_but_not_the_task_is_refused_when_it_is_made() -> No
 
 
 def test_settings_of_the_kind_can_be_tried(mine: Any) -> None:
-    path = mine(MINE + "[grids.answer]\nrate = [1.0]\ntask.stride = [64, 32]\n")
+    path = mine(MINE + "[grids.answer]\nlearning_rate = [1.0]\ntask.stride = [64, 32]\n")
     found = cells(grid(path, "squad1"), kind="answer")
-    assert [named(cell) for cell in found] == ["rate-1-task.stride-64", "rate-1-task.stride-32"]
+    assert [named(cell) for cell in found] == [
+        "learning_rate-1-task.stride-64",
+        "learning_rate-1-task.stride-32",
+    ]
     words = ["task.stride=32", "task.best=1,2", "length=64"]
     found = cells({}, words, kind="answer")
     assert [named(cell) for cell in found] == [
@@ -405,11 +418,16 @@ def test_settings_of_the_kind_can_be_tried(mine: Any) -> None:
 
 
 def test_a_grid_is_the_tasks_or_its_kinds_or_the_protocols(mine: Any) -> None:
-    assert grid("bert", "cola") == grid("bert", "stsb") == {"rate": [5e-5, 4e-5, 3e-5, 2e-5]}
-    generic = {"rate": [5e-5, 3e-5, 2e-5], "sequences": [16, 32], "epochs": [2, 3, 4]}
+    assert (
+        grid("bert", "cola") == grid("bert", "stsb") == {"learning_rate": [5e-5, 4e-5, 3e-5, 2e-5]}
+    )
+    generic = {"learning_rate": [5e-5, 3e-5, 2e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]}
     assert grid("bert", "conll2003") == grid("bert", "tag") == generic
-    path = mine(MINE + "[grid]\nrate = [1.0, 2.0]\n[grids.rte]\nsequences = [4]\n")
-    assert (grid(path, "rte"), grid(path, "cola")) == ({"sequences": [4]}, {"rate": [1.0, 2.0]})
+    path = mine(MINE + "[grid]\nlearning_rate = [1.0, 2.0]\n[grids.rte]\nbatch_size = [4]\n")
+    assert (grid(path, "rte"), grid(path, "cola")) == (
+        {"batch_size": [4]},
+        {"learning_rate": [1.0, 2.0]},
+    )
     assert "gpt has no grid for cola; give one" in refusal(grid, "gpt", "cola")
     assert "did you mean cola?" in refusal(grid, "bert", "coal")
 
@@ -417,21 +435,21 @@ def test_a_grid_is_the_tasks_or_its_kinds_or_the_protocols(mine: Any) -> None:
 def test_cells_come_in_a_fixed_order_with_names_that_never_change() -> None:
     found = cells(grid("roberta", "cola"))
     assert [named(cell) for cell in found] == [
-        *("rate-1e-05-sequences-16", "rate-1e-05-sequences-32"),
-        *("rate-2e-05-sequences-16", "rate-2e-05-sequences-32"),
-        *("rate-3e-05-sequences-16", "rate-3e-05-sequences-32"),
+        *("learning_rate-1e-05-batch_size-16", "learning_rate-1e-05-batch_size-32"),
+        *("learning_rate-2e-05-batch_size-16", "learning_rate-2e-05-batch_size-32"),
+        *("learning_rate-3e-05-batch_size-16", "learning_rate-3e-05-batch_size-32"),
     ]
     assert len({*map(named, cells(grid("bert", "conll2003")))}) == 18
 
 
 def test_a_users_grid_takes_the_place_of_the_protocols() -> None:
-    found = cells(grid("bert", "cola"), ["sequences=16,32", "rate=1e-5,0.00002"])
+    found = cells(grid("bert", "cola"), ["batch_size=16,32", "learning_rate=1e-5,0.00002"])
     assert [named(cell) for cell in found] == [
-        *("rate-1e-05-sequences-16", "rate-1e-05-sequences-32"),
-        *("rate-2e-05-sequences-16", "rate-2e-05-sequences-32"),
+        *("learning_rate-1e-05-batch_size-16", "learning_rate-1e-05-batch_size-32"),
+        *("learning_rate-2e-05-batch_size-16", "learning_rate-2e-05-batch_size-32"),
     ]
     # Whichever way a cell is asked for, it is the same cell.
-    again = cells({}, ["rate=2e-05,1.0e-5", "sequences=32,16"])
+    again = cells({}, ["learning_rate=2e-05,1.0e-5", "batch_size=32,16"])
     assert sorted(map(named, again)) == sorted(map(named, found))
     assert named(cells({}, ["epochs=3"])[0]) == named(cells({}, ["epochs=3.0"])[0]) == "epochs-3"
     words = ["betas=[0.9,0.98],[0.9,0.999]", "features=last,tuned", "decay_all=true"]
@@ -444,17 +462,17 @@ def test_no_grid_is_one_cell_without_a_name() -> None:
 
 
 def test_a_name_goes_by_the_order_of_the_settings() -> None:
-    assert named({"sequences": 32, "rate": 2e-5}) == "rate-2e-05-sequences-32"
+    assert named({"batch_size": 32, "learning_rate": 2e-5}) == "learning_rate-2e-05-batch_size-32"
 
 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["rate=1e-5,0.00001"], "grid.rate lists a value twice"),
-        (["rate=1e-5", "rate=2e-5"], "list its values once"),
-        (["rat=1e-5"], "did you mean rate?"),
-        (["rate=fast,slow"], 'grid.rate = "fast" must be a number'),
-        (["rate"], "'rate' sets nothing"),
+        (["learning_rate=1e-5,0.00001"], "grid.learning_rate lists a value twice"),
+        (["learning_rate=1e-5", "learning_rate=2e-5"], "list its values once"),
+        (["learning_rat=1e-5"], "did you mean learning_rate?"),
+        (["learning_rate=fast,slow"], 'grid.learning_rate = "fast" must be a number'),
+        (["learning_rate"], "'learning_rate' sets nothing"),
         (["steps=1,2", "epochs=1,2"], "grid has steps and epochs"),
         (["task.stride=1,2"], "grid.task is for no kind of task"),
         (["task=1,2"], "grid.task must be a table"),
@@ -468,8 +486,14 @@ def test_a_bad_grid_is_refused(words: list[str], problem: str) -> None:
 def test_a_cell_is_read_as_overrides_and_never_silently_beaten_by_them() -> None:
     for cell in cells(grid("spanbert", "cola")):
         found = for_task("spanbert", "cola", "epochs=1", *changes(cell))
-        assert (found.rate, found.sequences, found.epochs) == (cell["rate"], cell["sequences"], 1)
-    assert "rate is set twice" in refusal(for_task, "bert", "cola", "rate=1e-3", *changes(cell))
+        assert (found.learning_rate, found.batch_size, found.epochs) == (
+            cell["learning_rate"],
+            cell["batch_size"],
+            1,
+        )
+    assert "rate is set twice" in refusal(
+        for_task, "bert", "cola", "learning_rate=1e-3", *changes(cell)
+    )
 
 
 # --- the settings ---
@@ -483,8 +507,8 @@ def test_a_cell_is_read_as_overrides_and_never_silently_beaten_by_them() -> None
 def test_steps_are_the_batches_of_an_epoch_times_the_epochs(
     examples: int, sequences: int, epochs: float, steps: int
 ) -> None:
-    found = replace(SIMPLE, sequences=sequences, epochs=epochs).schedule(examples)
-    assert (found.steps, found.sequences) == (steps, sequences)
+    found = replace(SIMPLE, batch_size=sequences, epochs=epochs).schedule(examples)
+    assert (found.steps, found.batch_size) == (steps, sequences)
 
 
 def test_warm_up_is_a_share_cut_to_whole_steps_or_a_number_of_them() -> None:
@@ -500,8 +524,20 @@ def test_warm_up_is_a_share_cut_to_whole_steps_or_a_number_of_them() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("rate", 0.0), ("betas", (0.9, 1.0)), ("epsilon", 0.0), ("decay", -0.1), ("clip", -1.0)),
-        *(("sequences", 0), ("length", 0), ("epochs", 0.0), ("hidden", 0), ("head_rate", 0.0)),
+        *(
+            ("learning_rate", 0.0),
+            ("betas", (0.9, 1.0)),
+            ("epsilon", 0.0),
+            ("weight_decay", -0.1),
+            ("clip", -1.0),
+        ),
+        *(
+            ("batch_size", 0),
+            ("length", 0),
+            ("epochs", 0.0),
+            ("hidden", 0),
+            ("head_learning_rate", 0.0),
+        ),
         *(("warmup", -0.1), ("warmup", 1.1), ("warmup_steps", -1), ("layer_decay", 0.0)),
         *(("layer_decay", 1.1), ("dropout", 1.0), ("attention_dropout", -0.1)),
         *(("head_dropout", 1.0), ("lm_weight", -1.0), ("alpha", 1.1), ("temperature", 0.0)),
@@ -514,7 +550,7 @@ def test_settings_that_cannot_be_are_refused(field: str, value: Any) -> None:
 
 def test_one_of_two_ways_to_say_a_thing_is_given() -> None:
     with pytest.raises(UserError, match="epochs is missing"):
-        FinetuneConfig(rate=1e-4, sequences=1, length=8)
+        FinetuneConfig(learning_rate=1e-4, batch_size=1, length=8)
     with pytest.raises(UserError, match="epochs and steps are both given"):
         replace(SIMPLE, steps=3)
     with pytest.raises(UserError, match="warmup and warmup_steps are both given"):

@@ -68,7 +68,7 @@ def slots(laid: TokenizedExamples, window: int) -> dict[str, list[int]]:
 def alone(laid: TokenizedExamples, window: int) -> Tensor:
     """The vectors of one block."""
     made = batch(laid, blocks=slice(window, window + 1))
-    return encode(made.input, WIDTH).states
+    return encode(made.input, WIDTH).hidden_states
 
 
 def cross(logits: Tensor, at: int) -> Tensor:
@@ -201,7 +201,7 @@ def test_the_head_compiles_whole(kind: Answer) -> None:
 def test_half_precision_vectors_give_losses_in_full(kind: Answer) -> None:
     head = kind.build(WIDTH)
     made = batch(laid_for(kind))
-    states = encode(made.input, WIDTH).states
+    states = encode(made.input, WIDTH).hidden_states
     targets = made.targets["answer"]
     exact = head(Encoded(states.float(), None), made.input, targets)["loss"]
     rough = head(Encoded(states.bfloat16(), None), made.input, targets)["loss"]

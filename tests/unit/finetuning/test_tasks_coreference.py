@@ -115,9 +115,9 @@ def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None
     assert len(seen[AGAIN]) == (len(flat) - seen[AGAIN][0] if overlap else 0)
     words = placed(given, targets)
     assert torch.equal(given.ids[words.places], given.ids[words.again])
-    for segment in range(len(given.starts) - 1):
-        inside = (words.places >= given.starts[segment]) & (
-            words.places < given.starts[segment + 1]
+    for segment in range(len(given.cu_seqlens) - 1):
+        inside = (words.places >= given.cu_seqlens[segment]) & (
+            words.places < given.cu_seqlens[segment + 1]
         )
         assert (words.segments[words.owners[inside]] == segment).all()
     assert bool((words.places != words.again).any()) == overlap
@@ -126,7 +126,7 @@ def test_a_word_is_laid_where_its_row_says(overlap: bool, opening: bool) -> None
 def test_the_second_pass_gives_words_another_neighbourhood() -> None:
     given, targets = batch(replace(SMALL, overlap=True).tokenize([LONG], Letters()), 0)
     words = placed(given, targets)
-    ends = set((given.starts - 2).tolist()) | set((given.starts + 1).tolist())
+    ends = set((given.cu_seqlens - 2).tolist()) | set((given.cu_seqlens + 1).tolist())
     borders = [word in ends for word in words.places.tolist()]
     assert any(borders)  # what is at a border in one pass is not in the other
     assert any(
@@ -227,7 +227,7 @@ def test_probabilities_sum_to_one_over_antecedents_that_come_before() -> None:
 def plain(head: ClustersHead, encoded: Encoded, given: Input, targets: dict[str, Tensor]) -> Tensor:
     """[S, S] the scores again, with vectors side by side and every antecedent compared."""
     words = placed(given, targets)
-    first, second = encoded.states[words.places], encoded.states[words.again]
+    first, second = encoded.hidden_states[words.places], encoded.hidden_states[words.again]
     pieces = first
     if head.mix is not None:
         share = torch.sigmoid(head.mix(torch.cat([first, second], dim=1)))
@@ -282,7 +282,7 @@ def test_scores_are_those_of_the_plain_model(overlap: bool, rounds: int) -> None
     found = torch.full_like(wanted, -torch.inf).scatter(
         1, antecedents, scores[:, 1:].masked_fill(~before, -torch.inf)
     )
-    assert int(given.starts.numel()) > 4  # several segments, so that their distance counts
+    assert int(given.cu_seqlens.numel()) > 4  # several segments, so that their distance counts
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -355,7 +355,7 @@ def test_gradients_reach_every_parameter_and_both_passes(overlap: bool) -> None:
     head(encoded, given, targets)["loss"].backward()
     for name, parameter in head.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-    touched = encoded.states.grad.abs().sum(dim=1) > 0  # type: ignore[union-attr]
+    touched = encoded.hidden_states.grad.abs().sum(dim=1) > 0  # type: ignore[union-attr]
     words = placed(given, targets)
     _, _, ends = head.logits(encoded, given, targets)
     inside = ((words.owners >= ends[:, :1]) & (words.owners <= ends[:, 1:])).any(dim=0)
@@ -366,7 +366,12 @@ def test_gradients_reach_every_parameter_and_both_passes(overlap: bool) -> None:
 def test_dummies_change_nothing() -> None:
     head, encoded, given, targets = made()
     other, more, *rest = made(idle=7)
-    states = torch.cat([encoded.states, torch.randn(len(more.states) - len(encoded.states), WIDTH)])
+    states = torch.cat(
+        [
+            encoded.hidden_states,
+            torch.randn(len(more.hidden_states) - len(encoded.hidden_states), WIDTH),
+        ]
+    )
     assert len(rest[0].ids) > len(given.ids) and len(rest[1]["at"]) > len(targets["at"])
     for a, b in zip(
         head.logits(encoded, given, targets), head.logits(Encoded(states, None), *rest), strict=True
@@ -382,7 +387,7 @@ def test_nothing_to_predict_costs_nothing() -> None:
         sums = head(encoded, given, targets)
         assert [float(sums[name].detach()) for name in ("loss", "count", "correct")] == [0, 0, 0]
         sums["loss"].backward()
-        assert encoded.states.grad is not None and not encoded.states.grad.any()
+        assert encoded.hidden_states.grad is not None and not encoded.hidden_states.grad.any()
         assert head.predict(encoded, given, targets).shape[1] == 3
 
 

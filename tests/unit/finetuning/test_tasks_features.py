@@ -30,7 +30,7 @@ def layered(layers: int, *, tokens: int = 5) -> Encoded:
 
 def mixed(chosen: Any, layers: int) -> Tensor:
     out: Encoded = Mix(chosen, layers=layers, width=WIDTH).double()(layered(layers))
-    return out.states
+    return out.hidden_states
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 7])
@@ -56,7 +56,7 @@ def test_each_choice_is_of_the_layers_that_it_names(layers: int) -> None:
 @pytest.mark.parametrize("layers", [1, 3, 6])
 def test_a_mix_tells_its_width(chosen: Any, layers: int) -> None:
     mix = Mix(chosen, layers=layers, width=WIDTH)
-    assert mix.double()(layered(layers)).states.shape == (5, mix.width)
+    assert mix.double()(layered(layers)).hidden_states.shape == (5, mix.width)
 
 
 @pytest.mark.parametrize("chosen", ["weighted_last_four", "weighted_all"])
@@ -66,13 +66,13 @@ def test_weights_are_a_softmax_times_a_scale_and_are_trained(chosen: Any) -> Non
     assert mix.weights is not None and mix.scale is not None
     with torch.no_grad():
         mix.scale.fill_(2.5)
-    torch.testing.assert_close(mix(encoded).states, 2.5 * kept.mean(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(mix(encoded).hidden_states, 2.5 * kept.mean(0), rtol=0, atol=1e-12)
     with torch.no_grad():
         mix.weights.copy_(torch.linspace(-1, 2, len(kept)))
     shares = torch.linspace(-1, 2, len(kept)).double().softmax(0)
     wanted = 2.5 * (shares[:, None, None] * kept).sum(0)
-    torch.testing.assert_close(mix(encoded).states, wanted, rtol=0, atol=1e-6)
-    mix(encoded).states.square().sum().backward()
+    torch.testing.assert_close(mix(encoded).hidden_states, wanted, rtol=0, atol=1e-6)
+    mix(encoded).hidden_states.square().sum().backward()
     for parameter in mix.parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0
 
@@ -88,10 +88,10 @@ def packed(lengths: list[int], *, more: int = 0) -> Input:
     tokens = sum(lengths)
     return Input(
         ids=torch.arange(tokens),
-        places=torch.cat([torch.arange(length) for length in lengths]),
+        position_ids=torch.cat([torch.arange(length) for length in lengths]),
         segments=torch.zeros(tokens, dtype=torch.int64),
-        starts=sizes.cumsum(0).int(),
-        longest=max(lengths) + more,
+        cu_seqlens=sizes.cumsum(0).int(),
+        max_seqlen=max(lengths) + more,
     )
 
 
@@ -105,7 +105,7 @@ def reader(seed: int = 0) -> Recurrent:
 def test_a_block_is_read_by_itself_in_both_directions(lengths: list[int], more: int) -> None:
     model = reader()
     states = torch.randn(sum(lengths), WIDTH, dtype=torch.float64)
-    found = model(Encoded(states, None), packed(lengths, more=more)).states
+    found = model(Encoded(states, None), packed(lengths, more=more)).hidden_states
     assert found.shape == (sum(lengths), model.width) == (sum(lengths), 8)
     for mine, block in zip(found.split(lengths), states.split(lengths), strict=True):
         wanted, _ = model.lstm(block[None])
@@ -118,7 +118,7 @@ def test_it_is_two_lstms_each_way_and_every_weight_gets_gradient() -> None:
     assert sum(p.numel() for p in model.parameters()) == 2 * sum(sizes)
     assert isinstance(model.lstm, nn.LSTM) and Recurrent(5).width == 2 * 768
     states = torch.randn(9, WIDTH, dtype=torch.float64)
-    model(Encoded(states, None), packed([4, 5], more=1)).states.square().sum().backward()
+    model(Encoded(states, None), packed([4, 5], more=1)).hidden_states.square().sum().backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
@@ -127,7 +127,7 @@ def test_features_in_half_precision_are_read_in_that_of_the_weights() -> None:
     torch.manual_seed(0)
     model = Recurrent(WIDTH, 4)
     states = torch.randn(9, WIDTH).bfloat16()
-    found = model(Encoded(states, None), packed([4, 5])).states
+    found = model(Encoded(states, None), packed([4, 5])).hidden_states
     assert found.dtype == torch.bfloat16 and torch.isfinite(found).all()
 
 

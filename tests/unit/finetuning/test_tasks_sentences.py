@@ -248,7 +248,7 @@ def test_half_precision_states_give_single_precision_sums(kind: Any) -> None:
     given = batch(kind.tokenize(told(kind), READER), kind.name)
     model = Small(kind)
     exact = model(given)["loss"].item()
-    states = model.encoded(given).states.bfloat16()
+    states = model.encoded(given).hidden_states.bfloat16()
     found = model.head.float()(Encoded(states, None), given.input, given.targets[kind.name])
     assert found["loss"].dtype == torch.float32
     assert found["loss"].item() == pytest.approx(exact, rel=0.03)
@@ -269,7 +269,7 @@ def test_the_summary_is_the_activation_of_that_name() -> None:
     given = batch(Classify(LABELS).tokenize(told(Classify(LABELS)), READER), "classify")
     for name, activate in (("tanh", torch.tanh), ("relu", torch.relu)):
         model = Small(Classify(LABELS, summary=name))  # type: ignore[arg-type]
-        states = model.encoded(given).states[given.targets["classify"]["at"]]
+        states = model.encoded(given).hidden_states[given.targets["classify"]["at"]]
         wanted = model.head.classifier(activate(model.head.dense(states)))
         torch.testing.assert_close(model.predict(given), wanted, rtol=0, atol=1e-12)
 
@@ -352,7 +352,7 @@ def test_padding_inside_dense_rows_is_no_part_of_the_mean() -> None:
     given = batch(kind.tokenize([Sentences("x", "a b c d", None, "no")] * 3, READER), kind.name)
     seen = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]]).bool()
     states = torch.randn(18, WIDTH, dtype=torch.float64)
-    padded = given.input._replace(dense=True, seen=seen)
+    padded = given.input._replace(dense=True, attention_mask=seen)
     found = head.predict(Encoded(states, None), padded, given.targets[kind.name])
     for number, size in enumerate((6, 3, 5)):
         wanted = head.classifier(states[6 * number : 6 * number + size].mean(0))

@@ -94,7 +94,7 @@ def test_later_pieces_of_a_word_change_no_loss_of_their_own() -> None:
     wanted = -logits[0].log_softmax(0)[1] - logits[1].log_softmax(0)[0]
     assert sums["loss"].item() == pytest.approx(wanted.item(), rel=1e-12)
     assert sums["count"].item() == 2
-    states = model.encoded(given_).states
+    states = model.encoded(given_).hidden_states
     direct = model.head.classifier(states[[1, 4]])
     torch.testing.assert_close(logits[:2], direct, rtol=0, atol=0)
     assert (given_.targets["tag"]["labels"][2:] == Targets.IGNORED).all()

@@ -111,7 +111,7 @@ def test_words_are_those_of_a_segmenter() -> None:
     marks = np.array([15, 15, 13, 13, 15, 13, 15, 13, 15], dtype=np.uint8)  # [CLS] 北京大学 …
     one = lay([[1] * 7])
     blocks = replace(one, marks=marks)
-    part = Knowledge(levels={"word": 1.0}, rate=0.3)
+    part = Knowledge(levels={"word": 1.0}, mask_rate=0.3)
     assert part.units == ("segment",) == WholeWord(words="segmenter").units
     chosen = np.stack([flags(blocks, hide(part, blocks, draw)) for draw in range(50)])
     for first, stop in [(1, 4), (4, 6), (6, 8)]:
@@ -161,10 +161,10 @@ def test_a_level_for_an_epoch_is_the_same_in_every_block_and_drawn_anew_for_each
     ],
 )
 def test_stages_add_one_level_after_another(progress: float, levels: list[str]) -> None:
-    part = Knowledge(stages=(2.0, 3.0, 5.0), rate=0.2, over="content", cap=9, pick="epoch")
+    part = Knowledge(stages=(2.0, 3.0, 5.0), mask_rate=0.2, over="content", cap=9, pick="epoch")
     stage = part.stage(progress)
     assert list(stage.levels) == levels
-    assert (stage.rate, stage.cap, stage.pick) == (0.2, 9, "epoch")
+    assert (stage.mask_rate, stage.cap, stage.pick) == (0.2, 9, "epoch")
     assert (stage.choose, stage.over) == (part.choose, "content")
 
 
@@ -185,7 +185,7 @@ def test_without_stages_the_strategy_stays_what_it_is() -> None:
         {"stages": (1.0, -0.5, 1.0)},
         {"levels": {"character": 0.0, "phrase": 1.0}, "stages": (1.0, 1.0)},
         {"cap": 0},
-        {"rate": 0.0},
+        {"mask_rate": 0.0},
     ],
 )
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:

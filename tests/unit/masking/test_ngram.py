@@ -122,7 +122,7 @@ def test_runs_of_one_word_are_whole_word_masking() -> None:
     assert np.array_equal(hide(Ngram(longest=1), blocks).spans, hide(WholeWord(), blocks).spans)
 
 
-@pytest.mark.parametrize("wrong", [{"longest": 0}, {"longest": 21}, {"cap": 0}, {"rate": 1.5}])
+@pytest.mark.parametrize("wrong", [{"longest": 0}, {"longest": 21}, {"cap": 0}, {"mask_rate": 1.5}])
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         Ngram(**wrong)  # type: ignore[arg-type]

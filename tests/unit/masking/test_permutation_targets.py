@@ -35,7 +35,7 @@ def test_halves_of_512_tokens_have_43_and_42_targets(unit: str, blocks: Blocks) 
 
 def test_the_first_half_of_an_odd_block_is_the_longer() -> None:
     blocks = repeat([1] * 7, 3000, bare=True)  # goals 2 and 1 of halves of 4 and 3
-    chosen = flags(blocks, hide(PermutationTargets(rate=0.5), blocks)).reshape(-1, 7)
+    chosen = flags(blocks, hide(PermutationTargets(mask_rate=0.5), blocks)).reshape(-1, 7)
     assert (chosen[:, :4].sum(axis=1) == 2).all()
     assert (chosen[:, 4:].sum(axis=1) == 1).all()
     assert chosen.any(axis=0).all()
@@ -43,7 +43,7 @@ def test_the_first_half_of_an_odd_block_is_the_longer() -> None:
 
 def test_targets_on_specials_are_dropped_and_not_replaced() -> None:
     plain = repeat([1] * 512, 300, bare=True)
-    special = replace(plain, fixed=plain.places % 5 == 0)
+    special = replace(plain, fixed=plain.positions % 5 == 0)
     all_, kept = (
         hide(PermutationTargets(), plain).positions,
         hide(PermutationTargets(), special).positions,
@@ -94,14 +94,14 @@ def test_pieces_are_counted_not_words() -> None:
 
 
 def test_a_span_lies_anywhere_in_its_context() -> None:
-    part = PermutationTargets(longest=1, context=6, rate=0.1)
+    part = PermutationTargets(longest=1, context=6, mask_rate=0.1)
     first = natural(part, SINGLE).argmax(axis=1)
     assert_even(np.bincount(first), len(first), 1)
     assert first.max() == 5
 
 
 def test_the_cursor_goes_on_after_the_whole_context() -> None:
-    chosen = natural(PermutationTargets(longest=1, context=6, rate=0.1), SINGLE)
+    chosen = natural(PermutationTargets(longest=1, context=6, mask_rate=0.1), SINGLE)
     # One span in each window of 1 + 6 tokens: gaps between starts run from 1 + 1 to 1 + 6 + 5.
     rows, columns = np.nonzero(chosen)
     gaps = np.diff(columns)[np.diff(rows) == 0]
@@ -175,7 +175,7 @@ def test_reading_backwards_turns_only_the_blocks_marked() -> None:
     assert np.array_equal(chosen, np.where(reverse[EVEN.rows], mirrored, plain))
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"longest": 0}, {"context": 0}])
+@pytest.mark.parametrize("wrong", [{"mask_rate": 0.0}, {"longest": 0}, {"context": 0}])
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         PermutationTargets(**wrong)  # type: ignore[arg-type]

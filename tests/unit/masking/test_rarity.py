@@ -41,8 +41,8 @@ def test_one_token_is_drawn_in_proportion_to_its_weight() -> None:
     counts = np.zeros(1000, dtype=np.int64)
     counts[10:16] = [0, 1, 2, 8, 30, 100]  # an unseen token counts as seen once
     blocks = repeat([1] * 6, 20_000)
-    blocks = replace(blocks, ids=np.where(blocks.fixed, blocks.ids, blocks.places + 9))
-    hidden = Rarity(rate=0.1).hide(blocks, 3, vocabulary=replace(WORDS, counts=counts))
+    blocks = replace(blocks, ids=np.where(blocks.fixed, blocks.ids, blocks.positions + 9))
+    hidden = Rarity(mask_rate=0.1).hide(blocks, 3, vocabulary=replace(WORDS, counts=counts))
     assert len(hidden.positions) == 20_000
     seen = np.bincount(hidden.positions % 8 - 1)
     assert_shares(seen, np.maximum(counts[10:16], 1) ** -0.7)
@@ -52,11 +52,11 @@ def test_the_second_token_is_drawn_in_proportion_among_the_rest() -> None:
     counts = np.ones(1000, dtype=np.int64)
     counts[10:13] = [1, 4, 16]
     blocks = repeat([1] * 3, 20_000)
-    blocks = replace(blocks, ids=np.where(blocks.fixed, blocks.ids, blocks.places + 9))
-    hidden = Rarity(rate=0.4, smoothing=0.5).hide(
+    blocks = replace(blocks, ids=np.where(blocks.fixed, blocks.ids, blocks.positions + 9))
+    hidden = Rarity(mask_rate=0.4, smoothing=0.5).hide(
         blocks, 3, vocabulary=replace(WORDS, counts=counts)
     )
-    left = per_block(blocks, ~flags(blocks, hidden) * (blocks.places - 1) * ~blocks.fixed)
+    left = per_block(blocks, ~flags(blocks, hidden) * (blocks.positions - 1) * ~blocks.fixed)
     weights = np.array([1, 1 / 2, 1 / 4])
     share = weights / weights.sum()
     chance = [  # which one is left: the other two came in one order or the other

@@ -24,7 +24,7 @@ def walk(blocks: Blocks, part: SpanMasking, key: int) -> Bools:
     keys = block_draws(blocks, key, 0)
     for row, words in enumerate(groups(blocks)):
         tokens = [token for word in words for token in word]
-        wanted = ceil(part.rate * len(tokens))
+        wanted = ceil(part.mask_rate * len(tokens))
         draw, count = 0, 0
         while count < wanted:
             length = int(part.lengths(mix(keys[row : row + 1], 2 * draw))[0])
@@ -46,7 +46,7 @@ def walk(blocks: Blocks, part: SpanMasking, key: int) -> Bools:
 
 
 @pytest.mark.parametrize("words", [PROSE, HARD, [[1], [40], [], [0, STRAY]]])
-@pytest.mark.parametrize("part", [SpanMasking(), SpanMasking(rate=0.6, p=0.5, longest=4)])
+@pytest.mark.parametrize("part", [SpanMasking(), SpanMasking(mask_rate=0.6, p=0.5, longest=4)])
 def test_the_choice_is_that_of_the_walk(part: SpanMasking, words: list[list[int]]) -> None:
     blocks = lay(words)
     assert np.array_equal(flags(blocks, hide(part, blocks, 3)), walk(blocks, part, 3))
@@ -75,7 +75,7 @@ def test_the_budget_is_that_of_the_table() -> None:
     assert len(hide(SpanMasking(), lay([[1] * 510])).positions) == 77
     assert len(hide(SpanMasking(), lay([[1] * 126])).positions) == 19
     assert (
-        len(hide(SpanMasking(rate=0.07), lay([[1] * 100])).positions) == 7
+        len(hide(SpanMasking(mask_rate=0.07), lay([[1] * 100])).positions) == 7
     )  # 0.07 · 100 > 7 in floats
 
 
@@ -97,7 +97,7 @@ def test_spans_begin_at_word_starts_and_at_most_one_is_cut_inside_a_word(
 
 def test_merged_spans_lie_apart() -> None:
     blocks = lay(PROSE)
-    spans = hide(SpanMasking(rate=0.5), blocks).spans
+    spans = hide(SpanMasking(mask_rate=0.5), blocks).spans
     same = blocks.rows[spans[1:, 0]] == blocks.rows[spans[:-1, 0]]
     assert same.any()
     assert (spans[1:, 0] - spans[:-1, 1])[same].min() >= 1
@@ -129,7 +129,7 @@ def test_runs_of_words_in_pieces_are_as_long_as_simulated(tokens: int, run: floa
 def test_whole_ends_never_cut_a_word_and_fill_most_of_the_budget(rate: float) -> None:
     words = [[*block, 1] for block in PROSE]  # in each block some word fits
     blocks = lay(words)
-    chosen = flags(blocks, hide(SpanMasking(rate=rate, ends="whole"), blocks))
+    chosen = flags(blocks, hide(SpanMasking(mask_rate=rate, ends="whole"), blocks))
     for mine in groups(blocks):
         for word in mine:
             assert chosen[word].all() or not chosen[word].any()
@@ -152,14 +152,14 @@ def test_whole_ends_cut_a_word_only_where_none_fits() -> None:
 
 def test_words_are_hidden_in_proportion_to_their_tokens() -> None:
     blocks = repeat([1, 3] * 30, 8000)  # one token to hide: the anchor's word, or its first piece
-    part = SpanMasking(rate=0.005)
+    part = SpanMasking(mask_rate=0.005)
     hidden = hide(part, blocks).positions % 122 - 1
     long = int(((hidden % 4) == 1).sum())
     assert len(hidden) == 8000
     assert_shares([8000 - long, long], [1, 3])
 
 
-@pytest.mark.parametrize("wrong", [{"p": 0.0}, {"p": 1.0}, {"longest": 0}, {"rate": 0.0}])
+@pytest.mark.parametrize("wrong", [{"p": 0.0}, {"p": 1.0}, {"longest": 0}, {"mask_rate": 0.0}])
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         SpanMasking(**wrong)  # type: ignore[arg-type]

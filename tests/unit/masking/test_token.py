@@ -24,7 +24,7 @@ def test_content_leaves_specials_out_of_the_count() -> None:
 
 def test_the_count_is_never_above_the_cap_nor_above_the_content() -> None:
     assert len(hide(Token(cap=20), lay([[1] * 510])).positions) == 20
-    assert len(hide(Token(rate=0.9), lay([[0] * 20 + [1] * 3])).positions) == 3
+    assert len(hide(Token(mask_rate=0.9), lay([[0] * 20 + [1] * 3])).positions) == 3
 
 
 def test_every_token_is_as_likely_as_any_other() -> None:
@@ -78,7 +78,9 @@ def test_bernoulli_may_hide_nothing() -> None:
     assert abs((counts == 0).mean() - share) < 4.5 * error
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.0}, {"rate": -1.0}, {"cap": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"mask_rate": 0.0}, {"mask_rate": 1.0}, {"mask_rate": -1.0}, {"cap": 0}]
+)
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         Token(**wrong)  # type: ignore[arg-type]

@@ -58,14 +58,14 @@ def taught(
 
 
 def test_student_and_teacher_meet_at_every_token_or_at_the_hidden_ones() -> None:
-    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4] * 5, [3, 1]]), SpanMasking(mask_rate=0.3))
     blocks, at = case.blocks, case.hidden.positions
     every = case.targets(Distillation())
     assert every.starts.tolist() == blocks.starts.tolist()
-    assert every.columns["at"].tolist() == blocks.places.tolist()
+    assert every.columns["at"].tolist() == blocks.positions.tolist()
     assert every.columns["labels"].tolist() == blocks.ids.tolist()
     hidden = case.targets(Distillation(over="targets"))
-    assert hidden.columns["at"].tolist() == blocks.places[at].tolist()
+    assert hidden.columns["at"].tolist() == blocks.positions[at].tolist()
     assert hidden.columns["labels"].tolist() == blocks.ids[at].tolist()
     assert every.columns.keys() == hidden.columns.keys() == {"at", "labels"}
 
@@ -84,7 +84,7 @@ def test_the_losses_are_those_of_the_card(temperature: float) -> None:
     sums = taught(part, (mine, predict), (theirs, teach), slots(20, idle=4))
     soft, cosine = 0.0, 0.0
     for row in range(20):
-        s, t = mine.states[row], theirs.states[row]
+        s, t = mine.hidden_states[row], theirs.hidden_states[row]
         p = (teach.logits(t[None], theirs.table)[0] / temperature).softmax(0)
         q = (predict.logits(s[None], mine.table)[0] / temperature).softmax(0)
         soft += temperature**2 * (p * (p / q).log()).sum().item()
@@ -108,10 +108,10 @@ def test_no_row_is_ever_better_than_equal(seed: int) -> None:
 def test_the_teacher_gets_no_gradient_and_the_student_both_kinds() -> None:
     student, teacher = side(1), side(2)
     taught(Distillation(), student, teacher)["loss"].backward()
-    assert teacher[0].states.grad is None
+    assert teacher[0].hidden_states.grad is None
     assert teacher[0].table is not None and teacher[0].table.grad is None
     assert all(parameter.grad is None for parameter in teacher[1].parameters())
-    for value in (student[0].states, student[0].table, *student[1].parameters()):
+    for value in (student[0].hidden_states, student[0].table, *student[1].parameters()):
         assert value is not None and value.grad is not None and value.grad.any()
 
 
@@ -120,7 +120,7 @@ def test_a_weight_of_nothing_removes_its_term_exactly() -> None:
     for part in (Distillation(soft=0.0), Distillation(cosine=0.0), Distillation()):
         student = side(1)
         taught(part, student, side(2))["loss"].backward()
-        grads.append((student[0].states.grad, student[1].dense.weight.grad))
+        grads.append((student[0].hidden_states.grad, student[1].dense.weight.grad))
     assert grads[0][1] is None  # the states alone: no logits, so no head
     both = 0
     for states, _ in grads[:2]:
@@ -141,7 +141,11 @@ def test_stretches_change_no_sum_and_no_gradient(
         sums["loss"].backward()
         encoded, head = student
         assert encoded.table is not None
-        grads = [encoded.states.grad, encoded.table.grad, *(p.grad for p in head.parameters())]
+        grads = [
+            encoded.hidden_states.grad,
+            encoded.table.grad,
+            *(p.grad for p in head.parameters()),
+        ]
         found.append([*sums.values(), *grads])
     for one, two in zip(*found, strict=True):
         assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
@@ -159,7 +163,7 @@ def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
             student[0], teacher[0], targets, predict=student[1].logits, teach=teacher[1].logits
         )["loss"]
         loss.backward()
-        found.append((loss.detach(), student[0].states.grad))
+        found.append((loss.detach(), student[0].hidden_states.grad))
     for one, two in zip(*found, strict=True):
         assert torch.allclose(one, two, rtol=1e-10)
 
@@ -242,13 +246,13 @@ class Model(nn.Module):
     def logits(self) -> Tensor:
         batch = Input(
             ids=torch.arange(19) % V,
-            places=torch.cat([torch.arange(12), torch.arange(7)]),
+            position_ids=torch.cat([torch.arange(12), torch.arange(7)]),
             segments=torch.zeros(19, dtype=torch.long),
-            starts=torch.tensor([0, 12, 19], dtype=torch.int32),
-            longest=12,
+            cu_seqlens=torch.tensor([0, 12, 19], dtype=torch.int32),
+            max_seqlen=12,
         )
         encoded: Encoded = self.encoder(batch)
-        found: Tensor = self.heads["masked_lm"].logits(encoded.states, encoded.table)  # type: ignore[operator]
+        found: Tensor = self.heads["masked_lm"].logits(encoded.hidden_states, encoded.table)  # type: ignore[operator]
         return found
 
 

@@ -44,7 +44,7 @@ def test_causal_targets_are_the_next_tokens_of_the_same_block() -> None:
 def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     part: CausalLm | MaskedLm,
 ) -> None:
-    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4, 1, 1, 2, 3] * 3, [2, 1]]), SpanMasking(mask_rate=0.3))
     shape = Shape()
     model, x = Alone(part, shape), states(part, case.blocks, shape)
     targets = columns(case.targets(part), case.blocks.lengths)
@@ -62,7 +62,7 @@ def test_gathered_targets_score_like_a_dense_pass_with_ignored_labels(
     "part", [CausalLm(), CausalLm(head="transform"), MaskedLm(), SpanBoundary(), SpanJoint()]
 )
 def test_a_fresh_head_knows_nothing(part: CausalLm | MaskedLm | SpanBoundary | SpanJoint) -> None:
-    case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(rate=0.3))
+    case = complete(lay([[1, 2, 1, 4] * 30] * 4), SpanMasking(mask_rate=0.3))
     shape = Shape(width=32, embedding=32)
     model = Alone(part, shape)
     torch.nn.init.normal_(model.table, std=0.02)
@@ -212,10 +212,10 @@ def test_a_fresh_encoder_and_head_know_nothing() -> None:
     words, count = 3000, 60
     batch = Input(
         ids=torch.zeros(count, dtype=torch.long),
-        places=torch.arange(20).repeat(3),
+        position_ids=torch.arange(20).repeat(3),
         segments=torch.zeros(count, dtype=torch.long),
-        starts=torch.arange(0, count + 1, 20, dtype=torch.int32),
-        longest=20,
+        cu_seqlens=torch.arange(0, count + 1, 20, dtype=torch.int32),
+        max_seqlen=20,
         characters=torch.randint(0, 261, (count, 12)),
     )
     labels = torch.randint(0, words, (2, count))

@@ -81,7 +81,7 @@ def test_a_long_span_is_predicted_as_far_as_told() -> None:
     assert len(case.targets(SpanBoundary(longest=4)).columns["labels"]) == 4
 
 
-@pytest.mark.parametrize("masking", [SpanMasking(rate=0.4), WholeWord(rate=0.5)])
+@pytest.mark.parametrize("masking", [SpanMasking(mask_rate=0.4), WholeWord(mask_rate=0.5)])
 def test_boundaries_are_never_hidden_and_targets_always_are(
     masking: SpanMasking | WholeWord,
 ) -> None:

@@ -72,7 +72,7 @@ def flat(batches: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for batch in batches:
         real = int(batch.input.real)
-        for name in ("ids", "places", "segments", "order", "kinds", "characters"):
+        for name in ("ids", "position_ids", "segments", "order", "kinds", "characters"):
             values = getattr(batch.input, name)
             if values is not None:
                 found.setdefault(name, []).extend(values[:real].tolist())
@@ -103,11 +103,11 @@ def test_every_format_is_tried_here() -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_epoch_visits_every_block_once_and_steps_straddle_epochs(name: str) -> None:
     base, kind = FORMATS[name]
-    recipe = shrunk(base, f"blocks.use={name}", steps=1, sequences=6)
+    recipe = shrunk(base, f"blocks.use={name}", steps=1, batch_size=6)
     plan = made(recipe, kind).sources(0, 32)[0].plan(0)
     epochs = 2.5
     steps = int(epochs * len(plan) / 6)
-    found = picks(made(shrunk(base, f"blocks.use={name}", steps=steps, sequences=6), kind))
+    found = picks(made(shrunk(base, f"blocks.use={name}", steps=steps, batch_size=6), kind))
     visits = Counter((epoch, number) for blocks, _ in found for _, epoch, number in blocks)
     assert max(visits.values()) == 1
     for epoch in (0, 1):
@@ -133,7 +133,7 @@ def test_epochs_differ_in_order_and_seeds_in_everything() -> None:
 @pytest.mark.parametrize("name", ["bert", "xlnet", "elmo", "spanbert"])
 def test_going_on_from_any_step_gives_the_same_batches(name: str) -> None:
     kind = {"bert": "wordpiece", "spanbert": "wordpiece", "xlnet": "unigram", "elmo": "byte_bpe"}
-    recipe = shrunk(name, steps=9, sequences=6)
+    recipe = shrunk(name, steps=9, batch_size=6)
     whole = prepared(made(recipe, kind[name]))
     assert len(whole) == 9
     for first in (1, 4, 8):
@@ -149,7 +149,7 @@ def test_going_on_from_any_step_gives_the_same_batches(name: str) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", ["bert", "xlnet"])
 def test_processes_share_a_step_out_whole(name: str, size: int) -> None:
-    recipe = shrunk(name, steps=3, sequences=6)
+    recipe = shrunk(name, steps=3, batch_size=6)
     kind = "wordpiece" if name == "bert" else "unigram"
     whole = prepared(made(recipe, kind))
     parts = [prepared(made(recipe, kind, rank=rank, size=size)) for rank in range(size)]
@@ -165,7 +165,7 @@ def test_processes_share_a_step_out_whole(name: str, size: int) -> None:
 
 
 def test_a_process_without_a_block_has_a_blank_batch_to_join_in_with() -> None:
-    steps = made(shrunk("bert", steps=2, sequences=1), "wordpiece", rank=0, size=2)
+    steps = made(shrunk("bert", steps=2, batch_size=1), "wordpiece", rank=0, size=2)
     for one in prepared(steps):
         assert not one.batches and one.tokens == 0 and set(one.counts.values()) == {0}
         assert int(one.blank.input.real) == 0  # type: ignore[arg-type]
@@ -221,7 +221,7 @@ def test_a_phase_begins_its_stores_anew_at_its_length() -> None:
     assert [n for _, _, n in found[0][0]] == sixteen.order(0)[:4].tolist()
     assert [n for _, _, n in found[4][0]] == thirty_two.order(0)[:4].tolist()
     whole = prepared(made(recipe, "wordpiece"))
-    longest = [max(int(b.input.starts.diff().max()) for b in one.batches) for one in whole]
+    longest = [max(int(b.input.cu_seqlens.diff().max()) for b in one.batches) for one in whole]
     assert max(longest[:4]) <= 16 < min(longest[4:])
     rest = prepared(made(recipe, "wordpiece"), 3, whole[2].after)  # type: ignore[arg-type]
     assert [one.after for one in rest] == [one.after for one in whole[3:]]
@@ -247,7 +247,7 @@ def test_steps_filled_by_tokens_are_as_full_as_whole_blocks_allow() -> None:
 
 
 def test_stores_are_mixed_by_their_blocks_times_their_weight() -> None:
-    recipe = shrunk("roberta", steps=60, sequences=16)
+    recipe = shrunk("roberta", steps=60, batch_size=16)
     steps = made(recipe, "byte_bpe", "byte_bpe:0.5")
     found = picks(steps)
     assert found == picks(made(recipe, "byte_bpe", "byte_bpe:0.5"))

@@ -122,7 +122,7 @@ def tuning(
     files = {"task": "sst2", **dict.fromkeys(("root", "train", "dev", "test"))}
     files |= {"columns": [], "labels": [], **(data or {})}
     plan = {"model": "runs/a", "protocol": "ours", "settings": [], "fresh": False, "teacher": None}
-    plan |= {"seed": 0, "data": files, "tuning": {"rate": 2e-5}, **(order or {})}
+    plan |= {"seed": 0, "data": files, "tuning": {"learning_rate": 2e-5}, **(order or {})}
     Run(place).write_result({"task": files["task"], "best": best, "selected": 90, "cells": cells})
     (place / PLAN).write_text(json.dumps(plan))
     return place
@@ -197,13 +197,17 @@ def test_fine_tunings_under_way_are_left_out(tmp_path: Path) -> None:
 
 
 def test_cells_of_a_grid_have_their_own_rate_and_time(tmp_path: Path) -> None:
-    grid = [{"rate": 1e-4}, {"rate": 3e-4, "sequences": 16}]
+    grid = [{"learning_rate": 1e-4}, {"learning_rate": 3e-4, "batch_size": 16}]
     place = tuning(tmp_path, "t", grid=grid)
     (place / protocols.named(grid[1]) / "seed-1/result.json").write_text('{"diverged": "step 3"}')
     cells = read(html(*gather([place]), title="x")).cells
-    ends = {cells[at]: cells[at + 4 : at + 7] for at, cell in enumerate(cells) if "rate-" in cell}
-    assert ends["a rate-0.0001"] == ["2", "0.0001", "2.0"]
-    assert ends["a rate-0.0003-sequences-16"] == ["2", "0.0003", "2.0"]
+    ends = {
+        cells[at]: cells[at + 4 : at + 7]
+        for at, cell in enumerate(cells)
+        if "learning_rate-" in cell
+    }
+    assert ends["a learning_rate-0.0001"] == ["2", "0.0001", "2.0"]
+    assert ends["a learning_rate-0.0003-batch_size-16"] == ["2", "0.0003", "2.0"]
 
 
 def test_what_diverged_is_counted(tmp_path: Path) -> None:
@@ -217,7 +221,7 @@ def test_what_diverged_is_counted(tmp_path: Path) -> None:
 
 def test_a_command_makes_the_same_order_again(tmp_path: Path) -> None:
     grid: list[dict[str, Any]] = [
-        {"rate": rate, "betas": betas, "shape": shape}
+        {"learning_rate": rate, "betas": betas, "shape": shape}
         for rate in (1e-4, 3e-4) for betas in ([0.9, 0.98], [0.9, 0.999])
         for shape in ("linear", "cosine")
     ]  # fmt: skip
@@ -247,9 +251,9 @@ def test_a_command_says_no_more_than_was_said(tmp_path: Path) -> None:
 
 
 def test_grids_of_several_kinds_are_several_commands(tmp_path: Path) -> None:
-    place = tuning(tmp_path, "t", grid=[{}, {"rate": 1e-4}, {"rate": 2e-4}])
+    place = tuning(tmp_path, "t", grid=[{}, {"learning_rate": 1e-4}, {"learning_rate": 2e-4}])
     lines = [*commands.finetune(gather([place])[1][0])]
-    assert [words_of(line).grid for line in lines] == [None, ["rate=0.0001,0.0002"]]
+    assert [words_of(line).grid for line in lines] == [None, ["learning_rate=0.0001,0.0002"]]
 
 
 def test_a_pretraining_is_made_again_from_where_it_lies(tmp_path: Path) -> None:

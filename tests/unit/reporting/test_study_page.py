@@ -366,11 +366,12 @@ def test_the_page_says_what_all_variants_share(tmp_path: Path) -> None:
     assert "The base is the recipe bert without changes." in page(read(folder)).markdown()
     file = folder / "study.toml"
     text = file.read_text(encoding="utf-8")
-    base = 'recipe = "bert"\nset = ["masking.rate=0.3"]\nfinetune = ["epochs=2", "rate=1e-4"]'
+    base = 'recipe = "bert"\nset = ["masking.mask_rate=0.3"]'
+    base += '\nfinetune = ["epochs=2", "learning_rate=1e-4"]'
     file.write_text(text.replace('recipe = "bert"', base, 1), encoding="utf-8")
     told = page(read(folder)).markdown()
-    assert "The base is the recipe bert with masking.rate=0.3." in told
-    assert "follows the usual protocol with epochs=2 and rate=1e-4." in told
+    assert "The base is the recipe bert with masking.mask_rate=0.3." in told
+    assert "follows the usual protocol with epochs=2 and learning_rate=1e-4." in told
 
 
 def test_a_band_reaches_as_far_as_every_curve() -> None:

@@ -301,13 +301,13 @@ def read(*overrides: str, name: str = "bert", size: str | None = None) -> Recipe
         (read(size="small"), {}, "try --set objectives.1.weight=0.1"),
         (read("encoder.norm=pre"), {}, "all of 1,200 steps of 256 sequences: try --set objective"),
         (read(name="xlnet"), {}, "may be too few"),
-        (read("optimiser.rate=9e-6"), {}, "a learning rate of 9e-06 is unusual: raise"),
-        (read("optimiser.rate=2.1e-3"), {}, "a learning rate of 0.0021 is unusual: lower"),
+        (read("optimiser.learning_rate=9e-6"), {}, "a learning rate of 9e-06 is unusual: raise"),
+        (read("optimiser.learning_rate=2.1e-3"), {}, "a learning rate of 0.0021 is unusual: lower"),
         (read(name="albert"), {}, "12 layers with norm = post"),  # LAMB's rates are others
         (read("tokenizer.vocabulary=900"), {}, "a vocabulary of 900"),
         (read(), {"repeats": 0.31}, "31% of the text"),
         (read(), {"repeats": 0.29}, "12 layers"),
-        (read(), {"lower": True}, "lower optimiser.rate"),
+        (read(), {"lower": True}, "lower optimiser.learning_rate"),
     ],
 )
 def test_the_cause_is_chosen_by_facts_of_the_run(

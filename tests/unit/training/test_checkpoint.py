@@ -301,7 +301,7 @@ def train(model: nn.Module, built: list[Optimizer], steps: range) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_three_steps_saved_and_three_more_are_six(tmp_path: Path, name: str) -> None:
-    part = PARTS[name](rate=1e-2)
+    part = PARTS[name](learning_rate=1e-2)
     straight = Model(0)
     train(straight, part.build(straight.named_parameters()), range(6))
 
@@ -333,7 +333,7 @@ def test_three_steps_saved_and_three_more_are_six(tmp_path: Path, name: str) -> 
 
 def test_moments_are_named_by_optimiser_parameter_and_key() -> None:
     model = Model(0)
-    built = PARTS["muon"](rate=1e-2).build(model.named_parameters())
+    built = PARTS["muon"](learning_rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
     found = dict(moments(built, names(model)))
     assert "0/ffn.1.weight/momentum_buffer" in found
@@ -345,7 +345,7 @@ def test_moments_are_named_by_optimiser_parameter_and_key() -> None:
 
 def test_restored_moments_are_copies() -> None:
     model = Model(0)
-    built = PARTS["lamb"](rate=1e-2).build(model.named_parameters())
+    built = PARTS["lamb"](learning_rate=1e-2).build(model.named_parameters())
     train(model, built, range(1))
     kept = {name: value.clone() for name, value in moments(built, names(model))}
     given = {name: value.clone() for name, value in kept.items()}
@@ -356,7 +356,7 @@ def test_restored_moments_are_copies() -> None:
 
 def test_moments_of_another_model_are_refused() -> None:
     model = Model(0)
-    built = PARTS["adamw"](rate=1e-2).build(model.named_parameters())
+    built = PARTS["adamw"](learning_rate=1e-2).build(model.named_parameters())
     with pytest.raises(UserError, match=r"moments of other\.weight for optimiser 0"):
         restore(built, names(model), {"0/other.weight/exp_avg": torch.zeros(2, 2)})
     with pytest.raises(UserError, match=r"moments of words\.weight for optimiser 1"):
@@ -379,12 +379,12 @@ def test_sharded_moments_are_gathered_and_sharded_again(
 ) -> None:
     weight = nn.Parameter(distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)]))
     called = {weight: "ffn.0.weight"}
-    built = PARTS[name](rate=0.1).build([("ffn.0.weight", weight)])
+    built = PARTS[name](learning_rate=0.1).build([("ffn.0.weight", weight)])
     weight.grad = distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])
     built[0].step()
     found = dict(moments(built, called))
     assert not any(isinstance(value, DTensor) for value in found.values())
-    fresh = PARTS[name](rate=0.1).build([("ffn.0.weight", weight)])
+    fresh = PARTS[name](learning_rate=0.1).build([("ffn.0.weight", weight)])
     restore(fresh, called, found)
     for key, value in built[0].state[weight].items():
         again = fresh[0].state[weight][key]

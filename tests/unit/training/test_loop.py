@@ -25,7 +25,7 @@ def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_losses_begin_at_chance(name: str) -> None:
-    trainer = PretrainTrainer(task(name, sequences=16), MACHINE, HERE)
+    trainer = PretrainTrainer(task(name, batch_size=16), MACHINE, HERE)
     job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
     found = means(measure(trainer.model, [job()], HERE))
     for objective, one in found.items():
@@ -109,10 +109,10 @@ def test_gradients_are_clipped_to_the_asked_norm_and_the_norm_before_is_told() -
 
 def test_rates_are_the_peak_times_the_factor_of_the_step() -> None:
     trainer = PretrainTrainer(
-        task("bert", "schedule.warmup=2", "optimiser.rate=0.01", steps=6), MACHINE, HERE
+        task("bert", "schedule.warmup=2", "optimiser.learning_rate=0.01", steps=6), MACHINE, HERE
     )
     schedule = trainer.recipe.schedule
-    assert [step.rate for step in steps_of(trainer)] == pytest.approx(
+    assert [step.learning_rate for step in steps_of(trainer)] == pytest.approx(
         [0.01 * schedule.factor(step) for step in range(6)]
     )
 

@@ -70,7 +70,7 @@ def by_name(part: Optimiser, whole: nn.Module) -> dict[str, dict[str, object]]:
 
 def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
     theta = parameter([1.0, -2.0])
-    part = BertAdam(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    part = BertAdam(learning_rate=0.1, betas=(0.9, 0.99), epsilon=0.01, weight_decay=0.5)
     take(part, {MATRIX: theta}, [torch.tensor([[2.0, -4.0]]), torch.tensor([[1.0, 3.0]])])
     found = []
     for value, first, second in ((1.0, 2.0, 1.0), (-2.0, -4.0, 3.0)):
@@ -90,7 +90,7 @@ def test_two_steps_of_berts_adam_are_those_worked_out_by_hand() -> None:
 @tries(30)
 def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
-    part = BertAdam(rate=1e-3, epsilon=1e-12, decay=0.0)
+    part = BertAdam(learning_rate=1e-3, epsilon=1e-12, weight_decay=0.0)
     take(part, {MATRIX: theta}, [torch.tensor([[sign * size]], dtype=torch.float64)])
     assert theta.item() == pytest.approx(-1e-3 * sign * sqrt(10), rel=1e-6)  # 0.1 / √0.001
 
@@ -100,7 +100,7 @@ def test_the_first_step_of_berts_adam_is_3_16_rates_long(size: float, sign: floa
 def test_the_first_step_of_adamw_is_one_rate_long(size: float, sign: float) -> None:
     theta = parameter([0.0])
     take(
-        Adamw(rate=1e-3, epsilon=1e-12, decay=0.0),
+        Adamw(learning_rate=1e-3, epsilon=1e-12, weight_decay=0.0),
         {MATRIX: theta},
         [torch.tensor([[sign * size]], dtype=torch.float64)],
     )
@@ -109,7 +109,7 @@ def test_the_first_step_of_adamw_is_one_rate_long(size: float, sign: float) -> N
 
 def test_two_steps_of_adamw_are_those_worked_out_by_hand() -> None:
     theta = parameter([1.0])
-    part = Adamw(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    part = Adamw(learning_rate=0.1, betas=(0.9, 0.99), epsilon=0.01, weight_decay=0.5)
     take(part, {MATRIX: theta}, [torch.tensor([[2.0]]), torch.tensor([[1.0]])])
     value = 1.0
     value = value * (1 - 0.1 * 0.5) - 0.1 * 2.0 / (2.0 + 0.01)
@@ -123,7 +123,7 @@ def test_two_steps_of_adamw_are_those_worked_out_by_hand() -> None:
 
 def test_two_steps_of_lamb_are_those_worked_out_by_hand() -> None:
     theta = parameter([3.0, 4.0])
-    part = Lamb(rate=0.1, betas=(0.9, 0.99), epsilon=0.01, decay=0.5)
+    part = Lamb(learning_rate=0.1, betas=(0.9, 0.99), epsilon=0.01, weight_decay=0.5)
     take(part, {MATRIX: theta}, [torch.tensor([[2.0, -4.0]]), torch.tensor([[1.0, 3.0]])])
     values, m, v = [3.0, 4.0], [0.0, 0.0], [0.0, 0.0]
     for gradient in ([2.0, -4.0], [1.0, 3.0]):
@@ -143,7 +143,7 @@ def test_scaling_a_matrix_scales_lambs_step_alike(scale: float, seed: int) -> No
     moves = []
     for factor in (1.0, scale):
         theta = nn.Parameter(start * factor)
-        take(Lamb(rate=0.01, decay=0.0), {MATRIX: theta}, [gradient])
+        take(Lamb(learning_rate=0.01, weight_decay=0.0), {MATRIX: theta}, [gradient])
         moves.append(theta.detach() - start * factor)
     assert torch.allclose(moves[1], scale * moves[0], rtol=1e-9)
     assert moves[0].norm().item() == pytest.approx(0.01 * start.norm().item(), rel=1e-9)
@@ -152,23 +152,27 @@ def test_scaling_a_matrix_scales_lambs_step_alike(scale: float, seed: int) -> No
 def test_lamb_steps_by_the_rate_where_a_norm_is_nought_and_on_biases_and_norms() -> None:
     gradient = torch.tensor([[1.0, -2.0]], dtype=torch.float64)
     plain = parameter([5.0, 5.0])
-    take(BertAdam(rate=0.01, decay=0.0), {MATRIX: plain}, [gradient])
+    take(BertAdam(learning_rate=0.01, weight_decay=0.0), {MATRIX: plain}, [gradient])
     move = plain.detach() - 5.0
     nought = parameter([0.0, 0.0])
-    take(Lamb(rate=0.01, decay=0.0), {MATRIX: nought}, [gradient])
+    take(Lamb(learning_rate=0.01, weight_decay=0.0), {MATRIX: nought}, [gradient])
     assert torch.allclose(nought.detach(), move)
     for name in ("encoder.attention.0.content_bias", "encoder.norm.weight"):
         spared = parameter([5.0, 5.0])
-        take(Lamb(rate=0.01, decay=0.0), {name: spared}, [gradient])
+        take(Lamb(learning_rate=0.01, weight_decay=0.0), {name: spared}, [gradient])
         assert torch.allclose(spared.detach() - 5.0, move)
     still = parameter([5.0, 5.0])
-    take(Lamb(rate=0.01, decay=0.0), {MATRIX: still}, [gradient * 0])
+    take(Lamb(learning_rate=0.01, weight_decay=0.0), {MATRIX: still}, [gradient * 0])
     assert still.detach().tolist() == [[5.0, 5.0]]
 
 
 def test_lamb_spares_biases_its_ratio_even_where_everything_decays() -> None:
     bias = parameter(3.0, 4.0)
-    take(Lamb(rate=0.1, decay=0.5, decay_all=True), {"x.bias": bias}, [torch.zeros(2).double()])
+    take(
+        Lamb(learning_rate=0.1, weight_decay=0.5, decay_all=True),
+        {"x.bias": bias},
+        [torch.zeros(2).double()],
+    )
     assert bias.detach().tolist() == pytest.approx([3 * 0.95, 4 * 0.95])
 
 
@@ -188,7 +192,11 @@ def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_muon_steps_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
     draw = torch.Generator().manual_seed(3)
     theta = nn.Parameter(torch.zeros(shape))
-    take(Muon(rate=1e-3, matrix_rate=0.02), {MATRIX: theta}, [torch.randn(shape, generator=draw)])
+    take(
+        Muon(learning_rate=1e-3, matrix_learning_rate=0.02),
+        {MATRIX: theta},
+        [torch.randn(shape, generator=draw)],
+    )
     stretch = max(1, shape[0] / shape[1]) ** 0.5
     values = torch.linalg.svdvals(theta.detach() / 0.02 / stretch)
     assert values.min() > 0.5 and values.max() < 1.3
@@ -227,7 +235,9 @@ def test_many_matrices_at_once_step_as_torchs_muon_has_each_of_them(
     start = [torch.randn(shape, generator=torch.Generator().manual_seed(9)) for shape in shapes]
     ours, theirs = ([nn.Parameter(one.clone()) for one in start] for _ in range(2))
     names = [f"encoder.ffn.{number}.inner.weight" for number in range(len(shapes))]
-    (mine,) = Muon(rate=1e-3, matrix_rate=0.03, decay=0.1).build(zip(names, ours, strict=True))
+    (mine,) = Muon(learning_rate=1e-3, matrix_learning_rate=0.03, weight_decay=0.1).build(
+        zip(names, ours, strict=True)
+    )
     steps_of(mine, ours)
     steps_of(torch.optim.Muon(theirs, lr=0.03, weight_decay=0.1, momentum=0.95), theirs)
     for one, other in zip(ours, theirs, strict=True):
@@ -241,14 +251,14 @@ def test_queries_keys_and_values_are_each_made_orthogonal() -> None:
     name = "encoder.attention.0.qkv.weight"
     gradient = torch.randn(24, 8, generator=torch.Generator().manual_seed(3))
     gradient[8:16] *= 100  # which would drown the others
-    take(Muon(rate=1e-3, matrix_rate=1.0), {name: joint}, [gradient])
+    take(Muon(learning_rate=1e-3, matrix_learning_rate=1.0), {name: joint}, [gradient])
     for third in joint.detach().split(8):
         values = torch.linalg.svdvals(third)
         assert values.min() > 0.5 and values.max() < 1.3
 
 
 def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
-    groups = by_name(Muon(rate=1e-3, matrix_rate=0.03), model(query_biases=True))
+    groups = by_name(Muon(learning_rate=1e-3, matrix_learning_rate=0.03), model(query_biases=True))
     taken = {name for name, group in groups.items() if group["by"] == "MuonOptimizer"}
     halves = ("attention.{}.qkv", "attention.{}.output", "ffn.{}.inner", "ffn.{}.output")
     layers = {f"encoder.{half.format(n)}.weight" for half in halves for n in (0, 1)}
@@ -259,10 +269,10 @@ def test_muon_takes_the_layers_matrices_and_adam_the_rest() -> None:
 
 
 def test_muon_without_matrices_is_adam_alone() -> None:
-    (one,) = Muon(rate=1e-3).build({"words.weight": parameter([1.0, 2.0])}.items())
+    (one,) = Muon(learning_rate=1e-3).build({"words.weight": parameter([1.0, 2.0])}.items())
     assert isinstance(one, torch.optim.AdamW)
     with pytest.raises(UserError, match="iterations = 100"):
-        Muon(rate=1e-3, iterations=100)
+        Muon(learning_rate=1e-3, iterations=100)
 
 
 # --- groups ---
@@ -273,7 +283,7 @@ def test_muon_without_matrices_is_adam_alone() -> None:
 def test_biases_norms_and_vectors_decay_only_if_everything_does(
     name: str, everything: bool
 ) -> None:
-    part = PARTS[name](rate=1e-3, decay=0.07, decay_all=everything)
+    part = PARTS[name](learning_rate=1e-3, weight_decay=0.07, decay_all=everything)
     whole = model(query_biases=True)
     groups = by_name(part, whole)
     assert set(groups) == {name for name, _ in whole.named_parameters()}
@@ -290,14 +300,14 @@ def test_biases_norms_and_vectors_decay_only_if_everything_does(
 def test_what_does_not_train_is_left_out(name: str) -> None:
     whole = model()
     whole.encoder.embeddings.requires_grad_(False)  # type: ignore[union-attr]
-    found = by_name(PARTS[name](rate=1e-3), whole)
+    found = by_name(PARTS[name](learning_rate=1e-3), whole)
     assert found and not any("embeddings" in one for one in found)
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_a_parameter_without_a_gradient_stays_as_it_is(name: str) -> None:
     whole = model()
-    built = PARTS[name](rate=1e-1).build(whole.named_parameters())
+    built = PARTS[name](learning_rate=1e-1).build(whole.named_parameters())
     before = {one: value.detach().clone() for one, value in whole.named_parameters()}
     moving = "encoder.ffn.1.inner.weight"
     dict(whole.named_parameters())[moving].grad = torch.ones(16, 8)
@@ -310,7 +320,7 @@ def test_a_parameter_without_a_gradient_stays_as_it_is(name: str) -> None:
 @pytest.mark.parametrize("name", PARTS)
 def test_a_rate_of_nought_moves_nothing(name: str) -> None:
     whole = model()
-    built = PARTS[name](rate=1e-1).build(whole.named_parameters())
+    built = PARTS[name](learning_rate=1e-1).build(whole.named_parameters())
     before = [value.detach().clone() for value in whole.parameters()]
     for value in whole.parameters():
         value.grad = torch.ones_like(value)
@@ -324,7 +334,9 @@ def test_a_rate_of_nought_moves_nothing(name: str) -> None:
 # --- rates by layer (E7) ---
 
 DEEP = Transformer(layers=3, heads=2, width=8, inner=16, embedding=4, dropout=0)
-TUNING = FinetuneConfig(rate=1e-3, sequences=1, length=8, steps=1, epsilon=1e-12, decay=0.01)
+TUNING = FinetuneConfig(
+    learning_rate=1e-3, batch_size=1, length=8, steps=1, epsilon=1e-12, weight_decay=0.01
+)
 
 
 def tuned(shape: Transformer = DEEP) -> nn.Module:
@@ -366,7 +378,7 @@ def first_steps(tuning: FinetuneConfig, *, shared: bool = False) -> dict[str, fl
 def test_first_steps_of_adjacent_layers_have_the_ratio_of_the_layer_decay(
     kind: str, share: float
 ) -> None:
-    tuning = replace(TUNING, optimiser=kind, layer_decay=share, decay=0.0)
+    tuning = replace(TUNING, optimiser=kind, layer_decay=share, weight_decay=0.0)
     moved = first_steps(tuning)
     last = moved["encoder.ffn.2.output.weight"]
     assert last == pytest.approx(1e-3 * (sqrt(10) if kind == "bert_adam" else 1), rel=1e-6)
@@ -379,14 +391,14 @@ def test_first_steps_of_adjacent_layers_have_the_ratio_of_the_layer_decay(
 
 
 def test_shared_layers_step_as_the_last_one_does() -> None:
-    moved = first_steps(replace(TUNING, layer_decay=0.5, decay=0.0), shared=True)
+    moved = first_steps(replace(TUNING, layer_decay=0.5, weight_decay=0.0), shared=True)
     assert moved["encoder.attention.0.qkv.weight"] == pytest.approx(1e-3, rel=1e-6)
     assert moved["encoder.ffn.0.inner.weight"] == pytest.approx(1e-3, rel=1e-6)
     assert moved["encoder.embeddings.words.weight"] == pytest.approx(1e-3 / 8, rel=1e-6)
 
 
 def test_a_head_may_have_a_rate_of_its_own() -> None:
-    moved = first_steps(replace(TUNING, head_rate=2e-2, decay=0.0))
+    moved = first_steps(replace(TUNING, head_learning_rate=2e-2, weight_decay=0.0))
     assert moved["heads.classify.weight"] == pytest.approx(2e-2, rel=1e-6)
     assert {round(v, 9) for name, v in moved.items() if name.startswith("encoder")} == {1e-3}
 
@@ -408,15 +420,15 @@ def test_a_head_may_have_a_rate_of_its_own() -> None:
 def test_the_rate_of_a_parameter_goes_by_its_name(name: str, share: float) -> None:
     tuning = replace(TUNING, layer_decay=0.5)
     assert tuning.scale(name, 12) == share
-    apart = replace(tuning, head_rate=tuning.rate * 4).scale(name, 12)
+    apart = replace(tuning, head_learning_rate=tuning.learning_rate * 4).scale(name, 12)
     assert apart == pytest.approx(share if name.startswith("encoder") else 4.0)
     assert TUNING.scale(name, 12) == 1
 
 
 @pytest.mark.parametrize("name", ["adamw", "bert_adam", "lamb"])
 def test_groups_are_split_by_decay_and_by_rate_and_hold_each_parameter_once(name: str) -> None:
-    part, whole = PARTS[name](rate=1e-3, decay=0.07), tuned()
-    tuning = replace(TUNING, layer_decay=0.5, head_rate=4e-3)
+    part, whole = PARTS[name](learning_rate=1e-3, weight_decay=0.07), tuned()
+    tuning = replace(TUNING, layer_decay=0.5, head_learning_rate=4e-3)
     (built,) = part.build(  # type: ignore[call-arg]
         whole.named_parameters(), scale=lambda one: tuning.scale(one, DEEP.layers)
     )
@@ -437,7 +449,7 @@ def test_without_rates_of_their_own_the_groups_are_what_checkpoints_hold(name: s
     names = {one: found for found, one in whole.named_parameters()}
     one_rate = {"scale": lambda _: 1.0}
     for words in ({}, {"scale": None}, one_rate):
-        (built,) = PARTS[name](rate=1e-3).build(whole.named_parameters(), **words)  # type: ignore[call-arg]
+        (built,) = PARTS[name](learning_rate=1e-3).build(whole.named_parameters(), **words)  # type: ignore[call-arg]
         matrices = ["qkv.weight", "output.weight"]
         vectors = ["qkv.bias", "output.bias", "norm.weight", "norm.bias"]
         inner = [one.replace("qkv", "inner") for one in matrices + vectors]
@@ -508,7 +520,7 @@ def test_sharded_parameters_step_as_whole_ones_do(
                 value = distribute_tensor(value, mesh, [Shard(0)])
                 grads[one] = distribute_tensor(grads[one], mesh, [Shard(0)])
             named[one] = nn.Parameter(value)
-        built = PARTS[name](rate=0.1).build(named.items())
+        built = PARTS[name](learning_rate=0.1).build(named.items())
         for _ in range(2):
             for one, value in named.items():
                 value.grad = grads[one].clone()

@@ -31,7 +31,11 @@ def share_of(blocks: list[tuple[int, int]]) -> PackedExamples:
     labels = np.arange(sum(counts))
     pair = {"at": np.zeros(len(blocks), np.int64), "labels": np.arange(len(blocks)) % 2}
     return PackedExamples(
-        {"ids": np.arange(1, tokens + 1), "places": places, "segments": np.zeros(tokens, int)},
+        {
+            "ids": np.arange(1, tokens + 1),
+            "position_ids": places,
+            "segments": np.zeros(tokens, int),
+        },
         offsets(lengths),
         {
             "words": Targets(offsets(counts), {"at": at, "labels": labels, "left": at}),
@@ -64,7 +68,7 @@ rooms = st.builds(
     tokens=st.integers(LONGEST, 60),
     blocks=st.integers(1, 12),
     slots=st.fixed_dictionaries(slots),
-    longest=st.just(LONGEST),
+    max_seqlen=st.just(LONGEST),
     constant=st.booleans(),
 )
 
@@ -75,7 +79,7 @@ def real(batch: Batch) -> int:
 
 
 def sizes(batch: Batch) -> dict[str, int]:
-    found = {"tokens": len(batch.input.ids), "blocks": len(batch.input.starts) - 1}
+    found = {"tokens": len(batch.input.ids), "blocks": len(batch.input.cu_seqlens) - 1}
     return found | {name: len(columns["labels"]) for name, columns in batch.targets.items()}
 
 
@@ -88,10 +92,10 @@ def test_every_token_and_target_is_in_one_micro_batch_at_its_place(
     for batch in shape.batches(examples):
         given = batch.input
         ids += given.ids[: real(batch)].tolist()
-        lengths = given.starts.diff()
-        assert int(given.starts[-1]) == len(given.ids) and int(lengths.max()) <= LONGEST
-        begins = torch.repeat_interleave(given.starts[:-1], lengths)
-        assert (given.places == torch.arange(len(given.ids)) - begins).all()
+        lengths = given.cu_seqlens.diff()
+        assert int(given.cu_seqlens[-1]) == len(given.ids) and int(lengths.max()) <= LONGEST
+        begins = torch.repeat_interleave(given.cu_seqlens[:-1], lengths)
+        assert (given.position_ids == torch.arange(len(given.ids)) - begins).all()
         columns = batch.targets["words"]
         there = columns["labels"] != Targets.IGNORED
         labels += columns["labels"][there].tolist()
@@ -137,7 +141,7 @@ def test_dense_is_said_of_full_blocks_and_of_nothing_else(
     examples: PackedExamples, shape: BatchShape
 ) -> None:
     for batch in shape.batches(examples):
-        lengths = batch.input.starts.diff()
+        lengths = batch.input.cu_seqlens.diff()
         full = bool((lengths == LONGEST).all()) and real(batch) == len(batch.input.ids)
         assert batch.input.dense == full
 
@@ -147,7 +151,7 @@ def test_dense_is_said_of_full_blocks_and_of_nothing_else(
 def test_a_room_made_for_blocks_gives_them_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
-    shape = batch_shape(examples, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
+    shape = batch_shape(examples, tokens=tokens, blocks=blocks, max_seqlen=LONGEST, constant=True)
     found = [
         sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
     ]
@@ -240,7 +244,7 @@ def test_no_group_is_divided_and_all_of_its_targets_are_in_its_micro_batch(
 def test_a_room_made_for_groups_holds_each_of_them_in_constant_shapes(
     examples: PackedExamples, tokens: int, blocks: int
 ) -> None:
-    shape = batch_shape(examples, tokens=tokens, blocks=blocks, longest=LONGEST, constant=True)
+    shape = batch_shape(examples, tokens=tokens, blocks=blocks, max_seqlen=LONGEST, constant=True)
     found = [
         sizes(batch) for batch in [*shape.batches(examples), shape.collate(examples, slice(0, 0))]
     ]
@@ -259,10 +263,10 @@ def test_constant_shapes_have_the_content_of_free_ones_before_their_filler(
     ):
         tokens, blocks = real(other), part.stop - part.start
         assert real(one) == tokens == len(other.input.ids)
-        for name in ("ids", "places", "segments"):
+        for name in ("ids", "position_ids", "segments"):
             mine, theirs = (getattr(batch.input, name) for batch in (one, other))
             assert torch.equal(mine[:tokens], theirs)
-        assert torch.equal(one.input.starts[: blocks + 1], other.input.starts)
+        assert torch.equal(one.input.cu_seqlens[: blocks + 1], other.input.cu_seqlens)
         assert one.input.reverse is not None and other.input.reverse is not None
         assert torch.equal(one.input.reverse[:blocks], other.input.reverse)
         for name, targets in examples.targets.items():
@@ -299,13 +303,13 @@ def test_shares_that_join_keep_their_groups() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "albert", "spanbert", "gpt", "distilbert", "elmo"])
 def test_the_sums_are_the_same_for_every_room_and_with_dummies(name: str) -> None:
-    setup = doubled(task(name, sequences=7))
+    setup = doubled(task(name, batch_size=7))
     source = setup.sources(0)[0]
     examples = source.examples(0, source.order(0)[:7], progress=0.0)
     setup.model.eval()
     found = []
     for tokens, constant in ((1024, False), (32, False), (96, True), (1024, True)):
-        shape = batch_shape(examples, tokens=tokens, blocks=7, longest=32, constant=constant)
+        shape = batch_shape(examples, tokens=tokens, blocks=7, max_seqlen=32, constant=constant)
         total: dict[tuple[str, str], torch.Tensor] = {}
         for batch in shape.batches(examples):
             for objective, sums in setup.model(batch)[0].items():

@@ -54,7 +54,7 @@ def test_what_filled_the_memory_is_gone_before_the_step_is_taken_again(
     gc.disable()  # a cycle would be freed only when the collector happens to run
     try:
         machine = Machine(device="cpu", workers=0, micro_batch=8)
-        list(pretrain(task("roberta", sequences=8), tmp_path, machine=machine, saving=QUIET))
+        list(pretrain(task("roberta", batch_size=8), tmp_path, machine=machine, saving=QUIET))
     finally:
         gc.enable()
     assert len(held) == 2
@@ -110,7 +110,7 @@ def test_a_memory_needs_the_same_rows_in_every_step() -> None:
 
 
 def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = task("bert", sequences=4, steps=40)
+    given = task("bert", batch_size=4, steps=40)
     (one,) = given.stores
     steps = Steps(given.recipe, [one, one], seed=0, tokens=256, gpu=False)
     sources = steps.sources(0, 32)
@@ -122,7 +122,7 @@ def test_stores_are_mixed_by_sizes_that_are_reckoned_once(monkeypatch: pytest.Mo
 def test_muon_leaves_a_heads_projection_to_adam() -> None:
     names = ("encoder.ffn.0.inner.weight", "heads.distillation.projection.weight")
     matrices = [(name, torch.nn.Parameter(torch.ones(4, 4))) for name in names]
-    first, second = Muon(rate=1e-3).build(matrices)
+    first, second = Muon(learning_rate=1e-3).build(matrices)
     assert [
         one.param_groups[0]["params"][0] is p
         for one, (_, p) in zip((first, second), matrices, strict=True)

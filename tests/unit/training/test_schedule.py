@@ -18,7 +18,7 @@ DECAYS = ["linear", "google_linear", "cosine", "polynomial", "constant"]
 
 
 def schedule(**values: Any) -> Schedule:
-    return Schedule(**{"steps": 100, "warmup": 10, "sequences": 8} | values)
+    return Schedule(**{"steps": 100, "warmup": 10, "batch_size": 8} | values)
 
 
 @st.composite
@@ -32,7 +32,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     return Schedule(
         steps=steps,
         warmup=draw(st.integers(0, steps)),
-        sequences=64,
+        batch_size=64,
         decay=decay,  # type: ignore[arg-type]
         power=draw(st.sampled_from([0.5, 2.0])) if decay == "polynomial" else 1.0,
         final=draw(st.sampled_from([0.0, 0.001, 0.5])),
@@ -124,19 +124,19 @@ def test_phases_are_their_shares_of_the_steps() -> None:
 @given(schedules())
 @tries(200)
 def test_steps_grow_along_the_ramp_to_full_size(found: Schedule) -> None:
-    sizes = [found.sequences_at(step) for step in range(found.steps)]
+    sizes = [found.batch_size_at(step) for step in range(found.steps)]
     assert sizes == sorted(sizes)
-    allowed = [size for size, _ in found.ramp] + [found.sequences]
+    allowed = [size for size, _ in found.ramp] + [found.batch_size]
     assert set(sizes) <= set(allowed)
     if found.steps >= len(allowed):
         assert set(sizes) == set(allowed)
-    assert found.sequences_at(found.steps) == sizes[-1]
+    assert found.batch_size_at(found.steps) == sizes[-1]
 
 
 def test_a_ramp_takes_its_shares_of_the_steps() -> None:
     found = schedule(ramp=((2, 0.25), (4, 0.5)))
-    assert [found.sequences_at(step) for step in (0, 24, 25, 74, 75, 99)] == [2, 2, 4, 4, 8, 8]
-    assert schedule().sequences_at(0) == 8
+    assert [found.batch_size_at(step) for step in (0, 24, 25, 74, 75, 99)] == [2, 2, 4, 4, 8, 8]
+    assert schedule().batch_size_at(0) == 8
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:
     found = schedule(warmup=1, phases=((64, 0.5), (128, 0.5)), ramp=((4, 0.1),))
     assert found.fitted(100) == found
     assert found.fitted(40).phase(20) == Phase(128, 20, 39, 1)
-    assert found.fitted(40).sequences_at(3) == 4
+    assert found.fitted(40).batch_size_at(3) == 4
 
 
 def test_progress_is_the_share_of_the_steps() -> None:
@@ -175,7 +175,7 @@ def test_a_refit_keeps_the_share_done_and_goes_on_to_the_end(
     refit = found.refitted(at, total)
     for step in range(at + 1):  # what was done stays as it was
         assert refit.factor(step) == pytest.approx(found.factor(step), abs=1e-12)
-        assert refit.sequences_at(step) == found.sequences_at(step)
+        assert refit.batch_size_at(step) == found.batch_size_at(step)
         assert refit.phase(step).number == found.phase(step).number
     shares = [refit.progress(step) for step in range(total + 1)]
     assert shares == sorted(shares) and shares[-1] == 1 and shares[-2] < 1

@@ -54,10 +54,10 @@ def difference(rows: Sequence[tuple[str, Any, Any]], values: Values) -> Iterator
 def phases(recipe: Recipe) -> list[tuple[int, float, int]]:
     """The run's phases: (block length, share of the steps, tokens a step)."""
     schedule = recipe.schedule
-    full = schedule.sequences * recipe.blocks.length
+    full = schedule.batch_size * recipe.blocks.length
     by_tokens = schedule.fill == "tokens"
     return [
-        (length, share, full if by_tokens else schedule.sequences * length)
+        (length, share, full if by_tokens else schedule.batch_size * length)
         for length, share in schedule.phases or ((recipe.blocks.length, 1.0),)
     ]
 
@@ -98,7 +98,7 @@ def _facts(recipe: Recipe) -> Iterator[tuple[str, str]]:
         where = f" (length {length}, {share:.0%} of the steps)" if share < 1 else ""
         yield f"{unit} a step", f"up to {tokens:,}{where}"
     yield f"{unit} in all", f"up to {total / 1e9:,.1f} billion in {steps:,} steps"
-    rate = getattr(recipe.masking, "rate", None)
+    rate = getattr(recipe.masking, "mask_rate", None)
     if rate is not None:
         yield "predicted", f"about {rate * recipe.blocks.length:.0f} in a full block"
     copies = recipe.corruption.copies

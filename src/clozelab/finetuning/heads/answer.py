@@ -29,7 +29,7 @@ class SpanHead(Head):
 
     def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
         """[K, L] of starts and of ends; rows as `around` has them."""
-        cells, exists = around(inputs, targets["at"], inputs.longest)
+        cells, exists = around(inputs, targets["at"], inputs.max_seqlen)
         scores = self.predict(encoded, inputs, targets)
         start, end = scores.index_select(0, cells.flatten()).view(*cells.shape, 2).unbind(-1)
         return start.masked_fill(~exists, ABSENT), end.masked_fill(~exists, ABSENT)
@@ -41,7 +41,7 @@ class SpanHead(Head):
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[N, 2] each token's score as the first of the answer and as its last."""
-        return upcast(self.scores(drop(encoded.states, self.dropout, self.training)))
+        return upcast(self.scores(drop(encoded.hidden_states, self.dropout, self.training)))
 
 
 class WindowRows(NamedTuple):
@@ -77,7 +77,7 @@ class BeamHead(Head):
         """
         rows = self._rows(encoded, inputs, targets)
         window = _slot(targets, 0)
-        end = self._ends(rows, encoded.states.index_select(0, window["left"]))
+        end = self._ends(rows, encoded.hidden_states.index_select(0, window["left"]))
         if not self.impossible:
             return rows.start, end
         score = self._unanswerable(rows)
@@ -109,12 +109,14 @@ class BeamHead(Head):
         start = rows.start.log_softmax(1).topk(self.beams)
         tokens = rows.tokens.gather(1, start.indices)
         ends = [
-            self._ends(rows, encoded.states.index_select(0, token)).log_softmax(1).topk(self.beams)
+            self._ends(rows, encoded.hidden_states.index_select(0, token))
+            .log_softmax(1)
+            .topk(self.beams)
             for token in tokens.unbind(1)
         ]
         end_places = torch.cat([end.indices for end in ends], dim=1)
         # A cell that is no token has the place that would be its, beyond the block's end.
-        shift, columns = inputs.places.index_select(0, at)[:, None], rows.start.shape[1]
+        shift, columns = inputs.position_ids.index_select(0, at)[:, None], rows.start.shape[1]
         score = self._unanswerable(rows) if self.impossible else torch.zeros_like(rows.start[:, 0])
         row = torch.cat(
             [
@@ -132,10 +134,10 @@ class BeamHead(Head):
     def _rows(self, encoded: Encoded, inputs: Input, targets: Columns) -> WindowRows:
         """The rectangle; what needs no start is computed on the packed tokens."""
         window, passage = _slot(targets, 0), _slot(targets, 1)
-        tokens, exists = around(inputs, window["at"], max(inputs.longest, self.beams))
+        tokens, exists = around(inputs, window["at"], max(inputs.max_seqlen, self.beams))
         legal = (tokens >= passage["left"][:, None]) & (tokens <= passage["right"][:, None])
         legal = (legal | (tokens == window["at"][:, None])) & exists
-        states = encoded.states
+        states = encoded.hidden_states
         near = functional.linear(states, self.end_dense.weight[:, : self.width].to(states.dtype))
         cells = tokens.flatten()
         start = upcast(self.start(states)).index_select(0, cells).view(tokens.shape)
@@ -172,7 +174,7 @@ def around(inputs: Input, at: Tensor, columns: int) -> tuple[Tensor, Tensor]:
     A row begins at the slot's own token, goes on to the block's end and then around from its
     beginning, so that a place in it is a distance from that token, modulo the columns.
     """
-    starts = inputs.starts.long()
+    starts = inputs.cu_seqlens.long()
     block = block_of(inputs, at)
     first, length = starts[block], starts.diff()[block]
     place = ((at - first)[:, None] + torch.arange(columns, device=at.device)) % columns

@@ -106,7 +106,7 @@ class ClustersHead(Head):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Scores, antecedents and spans: see the class."""
         # Scores of a softmax over a whole document, in full precision: little is gained by less.
-        states = upcast(encoded.states)
+        states = upcast(encoded.hidden_states)
         words = placed(inputs, targets)
         count = len(words.numbers)
         if not count:
@@ -245,7 +245,7 @@ def placed(inputs: Input, targets: Columns) -> BatchWords:
     return BatchWords(
         numbers=numbers,
         sentences=targets["sentence"][first_pass],
-        segments=torch.searchsorted(inputs.starts.long(), at, right=True) - 1,
+        segments=torch.searchsorted(inputs.cu_seqlens.long(), at, right=True) - 1,
         firsts=firsts,
         lasts=firsts + sizes - 1,
         owners=owners,

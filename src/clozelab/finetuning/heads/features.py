@@ -50,12 +50,12 @@ class Mix(nn.Module):
         assert len(encoded.layers) == self.layers + 1, "mixing takes every layer of its encoder"
         states = [encoded.layers[number] for number in self.numbers]
         if self.concat:
-            return encoded._replace(states=torch.cat(states, dim=1))
+            return encoded._replace(hidden_states=torch.cat(states, dim=1))
         if self.weights is None or self.scale is None:
-            return encoded._replace(states=_summed(states))
+            return encoded._replace(hidden_states=_summed(states))
         shares = (self.scale * self.weights.softmax(0)).to(states[0].dtype).unbind()
         scaled = [share * state for share, state in zip(shares, states, strict=True)]
-        return encoded._replace(states=_summed(scaled))
+        return encoded._replace(hidden_states=_summed(scaled))
 
 
 def _numbers(chosen: Chosen, layers: int) -> range:
@@ -102,19 +102,19 @@ class Recurrent(nn.Module):
 
     def forward(self, encoded: Encoded, inputs: Input) -> Encoded:
         """What was encoded, with the states of both directions, [N, 2 · hidden]."""
-        states = encoded.states
+        states = encoded.hidden_states
         rows = self._laid(states.to(next(self.lstm.parameters()).dtype), inputs)
         # An empty block is read as one token, which is then nobody's.
-        lengths = inputs.starts.diff().clamp(min=1).cpu().long()
+        lengths = inputs.cu_seqlens.diff().clamp(min=1).cpu().long()
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
         read, _ = self.lstm(packed)
-        out, _ = pad_packed_sequence(read, batch_first=True, total_length=inputs.longest)
-        cells = blocks(inputs) * inputs.longest + inputs.places
+        out, _ = pad_packed_sequence(read, batch_first=True, total_length=inputs.max_seqlen)
+        cells = blocks(inputs) * inputs.max_seqlen + inputs.position_ids
         flat: Tensor = out.flatten(0, 1).index_select(0, cells)
-        return encoded._replace(states=flat.to(states.dtype))
+        return encoded._replace(hidden_states=flat.to(states.dtype))
 
     def _laid(self, states: Tensor, inputs: Input) -> Tensor:
         """[B, L, W] the blocks as rows; what lies beyond a block's end is never read."""
-        columns = torch.arange(inputs.longest, device=states.device)
-        cells = (inputs.starts[:-1, None] + columns).clamp(max=len(states) - 1)
+        columns = torch.arange(inputs.max_seqlen, device=states.device)
+        cells = (inputs.cu_seqlens[:-1, None] + columns).clamp(max=len(states) - 1)
         return states.index_select(0, cells.flatten()).view(*cells.shape, -1)

@@ -95,7 +95,7 @@ def softened(
 def blocks(inputs: Input) -> Tensor:
     """[N] the block that each token is in: how many have ended where it stands."""
     # No searchsorted: the compiler has none for a part of a tensor.
-    ends = inputs.starts[1:].long()
+    ends = inputs.cu_seqlens[1:].long()
     ended = ends.new_zeros(len(inputs.ids) + 1).index_add(0, ends, torch.ones_like(ends))
     return ended.cumsum(0)[:-1]
 
@@ -108,10 +108,10 @@ def block_of(inputs: Input, tokens: Tensor) -> Tensor:
 def block_means(states: Tensor, inputs: Input) -> Tensor:
     """[B, W] the mean vector of each block; nothing for an empty one."""
     x = upcast(states)
-    lengths = inputs.starts.diff()
-    if inputs.seen is not None:
-        x = x.where(inputs.seen.flatten()[:, None], 0.0)
-        lengths = inputs.seen.sum(1)
-    empty = x.new_zeros(len(inputs.starts) - 1, x.shape[1])
+    lengths = inputs.cu_seqlens.diff()
+    if inputs.attention_mask is not None:
+        x = x.where(inputs.attention_mask.flatten()[:, None], 0.0)
+        lengths = inputs.attention_mask.sum(1)
+    empty = x.new_zeros(len(inputs.cu_seqlens) - 1, x.shape[1])
     sums = empty.index_add(0, blocks(inputs), x)
     return (sums / lengths.clamp(min=1)[:, None]).to(states.dtype)

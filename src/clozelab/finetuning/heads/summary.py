@@ -70,9 +70,9 @@ class SummaryHead(Head):
         """[K, outputs] the score of each class, the number, or the score of a choice."""
         kind, at = self.kind, targets["at"]
         if kind.pool == "mark":
-            x = encoded.states.index_select(0, at)
+            x = encoded.hidden_states.index_select(0, at)
         else:
-            x = block_means(encoded.states, inputs).index_select(0, block_of(inputs, at))
+            x = block_means(encoded.hidden_states, inputs).index_select(0, block_of(inputs, at))
         if self.dense is not None:
             x = self.dense(drop(x, kind.dropout if kind.drop_first else 0.0, self.training))
             x = torch.tanh(x) if kind.summary == "tanh" else torch.relu(x)
@@ -100,5 +100,5 @@ class TagHead(Head):
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[K, tags] the score of each tag."""
-        states = encoded.states.index_select(0, targets["at"])
+        states = encoded.hidden_states.index_select(0, targets["at"])
         return upcast(self.classifier(drop(states, self.dropout, self.training)))

@@ -116,10 +116,10 @@ class EncoderGraph(nn.Module):
     ) -> tuple[Tensor, ...]:
         """[B, L] ids → [B, L, W] states and, with a head, [B, L, V] logits."""
         encoded = _encoded(self.encoder, input_ids, attention_mask, token_type_ids)
-        states = encoded.states.view(*input_ids.shape, -1)
+        states = encoded.hidden_states.view(*input_ids.shape, -1)
         if self.head is None:
             return (states,)
-        logits: Tensor = self.head.logits(encoded.states, encoded.table)
+        logits: Tensor = self.head.logits(encoded.hidden_states, encoded.table)
         return states, logits.view(*input_ids.shape, -1)
 
 
@@ -149,7 +149,7 @@ class TaskGraph(nn.Module):
         """[B, L] ids → logits."""
         head = self.head
         encoded = _encoded(self.encoder, input_ids, attention_mask, token_type_ids)
-        states = encoded.states.view(*input_ids.shape, -1)
+        states = encoded.hidden_states.view(*input_ids.shape, -1)
         if self.task.kind == "tag":
             return (head.classifier(states),)
         if self.task.kind == "answer":
@@ -181,12 +181,12 @@ def _encoded(
     types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
     batch = Input(
         ids=input_ids.flatten(),
-        places=(attention_mask.cumsum(1) - 1).clamp(min=0).flatten(),
+        position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0).flatten(),
         segments=types.flatten(),
-        starts=torch.arange(rows + 1, dtype=torch.int32, device=input_ids.device) * length,
-        longest=length,
+        cu_seqlens=torch.arange(rows + 1, dtype=torch.int32, device=input_ids.device) * length,
+        max_seqlen=length,
         dense=True,
-        seen=attention_mask > 0,
+        attention_mask=attention_mask > 0,
     )
     encoded: Encoded = encoder(batch)
     return encoded

@@ -22,7 +22,9 @@ class PairHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss over the pairs, how many there are, and how many were right."""
-        return classification_sums(self.logits(encoded.states, targets["at"]), targets["labels"])
+        return classification_sums(
+            self.logits(encoded.hidden_states, targets["at"]), targets["labels"]
+        )
 
     def logits(self, states: Tensor, at: Tensor) -> Tensor:
         """[B, 2] from the states at the [CLS] tokens."""

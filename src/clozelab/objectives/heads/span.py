@@ -43,7 +43,7 @@ class SpanBoundaryHead(nn.Module):
 
     def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, E], where the table is."""
-        states, table = encoded.states, encoded.table
+        states, table = encoded.hidden_states, encoded.table
         assert table is not None, "this head is tied to an embedding table"
         around = [states.index_select(0, targets[side]) for side in ("left", "right")]
         seen = [*around, self.positions(targets["offset"]).to(states.dtype)]

@@ -58,8 +58,8 @@ class Teaching(nn.Module):
         `predict` and `teach` are the logits of the student's and the teacher's masked_lm.
         """
         labels = targets["labels"]
-        mine = student.states.index_select(0, targets["at"])
-        theirs = teacher.states.index_select(0, targets["at"]).detach()
+        mine = student.hidden_states.index_select(0, targets["at"])
+        theirs = teacher.hidden_states.index_select(0, targets["at"]).detach()
 
         def divergence(mine: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor]:
             with torch.no_grad():

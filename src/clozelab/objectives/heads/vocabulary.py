@@ -30,7 +30,7 @@ class VocabularyHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
-        x = self._turned(encoded.states.index_select(0, targets["at"]))
+        x = self._turned(encoded.hidden_states.index_select(0, targets["at"]))
         decisions = targets.get("decisions")
         table = encoded.table if self.table is None else self.table
         return loss_from_table(x, table, self.bias, targets["labels"], decisions, fused=self.fused)
@@ -59,7 +59,7 @@ class PlainHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """As `VocabularyHead`."""
-        states = encoded.states.index_select(0, targets["at"])
+        states = encoded.hidden_states.index_select(0, targets["at"])
         table = encoded.table if self.table is None else self.table
         return loss_from_table(states, table, None, targets["labels"], fused=self.fused)
 

@@ -33,7 +33,7 @@ class WordHead(nn.Module):
 
         Among samples nothing is said to be right.
         """
-        states = torch.cat(encoded.states.index_select(0, targets["at"]).chunk(2, dim=1))
+        states = torch.cat(encoded.hidden_states.index_select(0, targets["at"]).chunk(2, dim=1))
         labels = torch.cat([targets["labels"], targets["back_labels"]])
         if self.training and self.samples < len(self.bias):
             loss = self._sampled(states, labels)

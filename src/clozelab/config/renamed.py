@@ -1,0 +1,66 @@
+"""Keys that have another name today: recipes, settings and records that have the old one are read.
+
+A user is warned for two minor versions, and then only records are read so.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from clozelab.config.toml import Table
+from clozelab.errors import UserError
+
+# By the old name, what a part may call it today. A part that has the old name itself keeps it.
+RENAMED = {
+    "rate": ("learning_rate", "mask_rate"),
+    "head_rate": ("head_learning_rate",),
+    "matrix_rate": ("matrix_learning_rate",),
+    "decay": ("weight_decay",),
+    "sequences": ("batch_size",),
+}
+_FIRST = {name: old for old, names in RENAMED.items() for name in names}
+
+
+class OldNameWarning(FutureWarning):
+    """A key has another name today."""
+
+
+def current(key: str, known: Collection[str]) -> str:
+    """A dotted key by today's name, where `known` are the names that there are."""
+    *path, name = key.split(".")
+    if name in known:
+        return key
+    renamed = next((new for new in RENAMED.get(name, ()) if new in known), None)
+    if renamed is None:
+        return key
+    today = ".".join([*path, renamed])
+    warnings.warn(f"{key} is called {today} today; write that", OldNameWarning, stacklevel=2)
+    return today
+
+
+def renamed(table: Table, known: Collection[str], *, place: str, key: str) -> Table:
+    """A table with its keys by today's names."""
+    today: Table = {}
+    for name, value in table.items():
+        new = current(f"{key}.{name}", known).removeprefix(f"{key}.")
+        if new in today:
+            raise UserError(f"{place}: {key} has {new} under two names; keep {new} alone")
+        today[new] = value
+    return today
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Read a record: it keeps the names it was written with, and nobody is warned."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OldNameWarning)
+        yield
+
+
+def first_names(text: str) -> str:
+    """Tables written by `repr`, by their first names, so that a digest stays what it was."""
+    pattern = rf"'({'|'.join(_FIRST)})':"
+    return re.sub(pattern, lambda match: f"'{_FIRST[match[1]]}':", text)
