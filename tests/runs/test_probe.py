@@ -11,44 +11,23 @@ import torch
 from scipy.stats import spearmanr
 from support.labelled import refusal, write
 from support.learning import task, teacher, went
+from support.probing import NOUNS, sentences, sst2
 
 import clozelab
 from clozelab import cli
 from clozelab.models.load import load
 from clozelab.models.model import Model
-from clozelab.scoring.frozen import Excerpt, FrozenEncoder
-from clozelab.scoring.probed import ProbeTask
+from clozelab.scoring.frozen import FrozenEncoder
+from clozelab.scoring.probed import Excerpt, ProbeTask
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 QUIET = {"device": "cpu", "progress": False}
-NOUNS = ("house", "garden", "letter", "sister", "morning", "carriage", "door", "friend", "town")
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
     return load(teacher())
-
-
-def sentences(count: int, *, first: int = 0) -> list[tuple[str, str]]:
-    """Sentences that say by a word whether they are good."""
-    draw = np.random.default_rng(first)
-    lines = []
-    for _ in range(count):
-        label = int(draw.integers(2))
-        words = [*draw.choice(NOUNS, size=5), ("evil", "good")[label]]
-        lines.append((" ".join(draw.permutation(words)), str(label)))
-    return lines
-
-
-def sst2(root: Path, *, shuffled: bool = False) -> Path:
-    for split, count, seed in (("train", 200, 0), ("dev", 100, 1)):
-        rows = sentences(count, first=seed)
-        labels = [label for _, label in rows]
-        labels = list(np.random.default_rng(5).permutation(labels)) if shuffled else labels
-        lines = [f"{text}\t{label}\n" for (text, _), label in zip(rows, labels, strict=True)]
-        write(root / "SST-2" / f"{split}.tsv", "sentence\tlabel\n" + "".join(lines))
-    return root
 
 
 @pytest.mark.parametrize("fit", ["ridge", "logistic"])

@@ -74,8 +74,9 @@ def probe(
             check_output(Path(place), overwrite=overwrite)
 
     from clozelab.runs.directory import machine_facts
-    from clozelab.scoring.frozen import Excerpt, FrozenEncoder
+    from clozelab.scoring.frozen import FrozenEncoder
     from clozelab.scoring.probe import Probes, follow, layers_of
+    from clozelab.scoring.probed import Excerpt
     from clozelab.training.world import join
 
     given = opened(model, watch)

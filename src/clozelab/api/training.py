@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,7 @@ from clozelab.runs.options import MachineOptions, SaveOptions
 
 if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
+    from clozelab.pretraining.job import PretrainJob
     from clozelab.runs.machine import Machine
 
 
@@ -156,8 +158,39 @@ def _trained(
     place = Path(out)
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
+    job, saving = _probing(job, saving, place, machine)
     follow_run(train(job, place, machine=machine, saving=saving), place, watch)
     return Run(place)
+
+
+def _probing(
+    job: PretrainJob, saving: SaveOptions, place: Path, machine: Machine
+) -> tuple[PretrainJob, SaveOptions]:
+    """The job with the probes that are asked for, or that its run recorded."""
+    if not saving.probe and (place / "machine.toml").exists():
+        recorded = Run(place).machine()
+        names = ("probe", "probe_every", "probe_examples", "task_data")
+        known: dict[str, Any] = {name: recorded.get(name) for name in names}
+        if saving.task_data is not None:  # where it is by now
+            known["task_data"] = saving.task_data
+        saving = replace(saving, **known) if known["probe"] else saving
+    if not saving.probe:
+        return job, saving
+    if machine.shard:
+        raise UserError("--probe: needs whole weights; leave --shard out")
+    from clozelab.finetuning.files.splits import VARIABLE
+    from clozelab.scoring.during import TrainingProbes
+    from clozelab.scoring.probed import tasks_of
+
+    root = saving.task_data or os.environ.get(VARIABLE)
+    root = str(Path(root).resolve()) if root else None
+    words = [word for given in saving.probe for word in given.split(",") if word]
+    tasks = tasks_of(words, root=root)
+    for task in tasks:
+        task.check()
+    most = 4096 if saving.probe_examples is None else saving.probe_examples
+    saving = replace(saving, probe=words, task_data=root, probe_examples=most)
+    return replace(job, probe=TrainingProbes(tasks, most=most)), saving
 
 
 def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine:

@@ -27,7 +27,7 @@ from clozelab.options import option
 
 if TYPE_CHECKING:
     from clozelab.runs.diagnostics import StepTimes
-    from clozelab.runs.events import Began, Ended, Evaluated, Event, Scored
+    from clozelab.runs.events import Began, Ended, Evaluated, Event, Probed, Scored
     from clozelab.training.loop import Step
 
 T = TypeVar("T")
@@ -166,7 +166,15 @@ class View:
 
     def show(self, event: Event) -> None:
         """Draw an event."""
-        from clozelab.runs.events import Began, Ended, Evaluated, Refitted, Said, Scored
+        from clozelab.runs.events import (
+            Began,
+            Ended,
+            Evaluated,
+            Probed,
+            Refitted,
+            Said,
+            Scored,
+        )
         from clozelab.training.loop import Step
 
         if isinstance(event, Began):
@@ -184,6 +192,8 @@ class View:
             self.evaluated(event)
         elif isinstance(event, Scored):
             self.scored(event)
+        elif isinstance(event, Probed):
+            self.probed(event)
         elif isinstance(event, Ended):
             self.ended = event
 
@@ -247,6 +257,16 @@ class View:
             f"{name.replace('_', ' ')} {score:.2f}" for name, score in event.scores.items()
         )
         self.watch.say(f"step {event.step:,}: dev {scores}")
+
+    def probed(self, event: Probed) -> None:
+        """A line with what its layers hold of tasks."""
+        scores = ", ".join(
+            f"{task} {name.replace('_', ' ')} {score:.2f}"
+            for task, one in event.scores.items()
+            for name, score in one.items()
+            if name != "layer"
+        )
+        self.watch.say(f"step {event.step:,}: probes {scores}")
 
     def evaluated(self, event: Evaluated) -> None:
         """A line with the losses on held-out text."""

@@ -16,6 +16,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel, build
+from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
@@ -50,6 +51,8 @@ class PretrainJob:
     teacher: PretrainingModel | None = None
     origin: str | None = None  # where the weights or the teacher came from
     notes: tuple[str, ...] = ()
+    # What the model's layers are probed by as it is trained: scores by task, of a model there.
+    probe: Callable[[Model, torch.device], dict[str, dict[str, float]]] | None = None
 
 
 class PretrainTrainer:
@@ -218,6 +221,14 @@ class PretrainTrainer:
                     " a time; use a smaller --micro-batch or --size"
                 )
             tokens //= 2
+
+    def probed(self) -> dict[str, dict[str, float]]:
+        """What the layers hold of the job's tasks by now."""
+        assert self.job.probe is not None
+        tokenizer = self.job.stores[0][0].tokenizer
+        with plainly(self.model), plainly(self.model.encoder):
+            now = Model("the run", self.recipe, tokenizer, self.model.eval())
+            return self.job.probe(now, self.world.device)
 
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool

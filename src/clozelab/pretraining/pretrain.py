@@ -54,6 +54,7 @@ def pretrain(
             part = part_of(job.stores[0][0].tokenizer)
             tokenizer = trainer.recipe.tables()["tokenizer"]["use"] if part else None
             facts = {**trainer.facts(), "tokenizer": tokenizer, "keep": saving.checkpoints}
+            facts |= saving.probing()
             Run.create(out, recipe_toml=recipes.to_toml(trainer.recipe), machine=facts)
         world.barrier()
         session = _session(trainer, run, saving, times=Times(setup=watch.read()))
@@ -73,6 +74,8 @@ def resume(
         if world.is_main:
             if kept != saving.keep:
                 run.remember({"keep": saving.keep})
+            if saving.probing():
+                run.remember(saving.probing())
             tidy(run.checkpoints, keep=saving.checkpoints if run.result() is None else 0)
         world.barrier()
         checkpoint, passed = newest(run.checkpoints)
@@ -117,6 +120,7 @@ def _session(
     again = f"clozelab pretrain --resume {run.path}"
     plateau = plateau_of(trainer.recipe, trainer.job.stores)
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
+    session.probe = trainer.probed if trainer.job.probe is not None else None
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(

@@ -31,7 +31,7 @@ def sections(runs: Sequence[RunRecord], tunings: Sequence[FinetuneRecord]) -> It
     if tunings:
         yield Section("Tasks", [*_scores(tunings)])
     if runs:
-        yield Section("Pretraining", [_losses(runs), *_curves(runs)])
+        yield Section("Pretraining", [_losses(runs), *_curves(runs), *_probes(runs)])
     if any(run.recipe != runs[0].recipe for run in runs):
         unknown = {run.name for run in runs if not run.tokenizer_known}
         table = differences([(run.name, run.recipe) for run in runs], unknown=unknown)
@@ -185,6 +185,18 @@ def _curves(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
         faint = "; faint: in training" if any(line.faint for line in lines) else ""
         yield ("heading", f"{name.replace('_', ' ')}: loss {where}, in nats{faint}")
         yield ("figure", figures.curves(lines, across="tokens seen", up="loss"))
+
+
+def _probes(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
+    """What the layers of each run held of tasks as it was trained."""
+    for name in dict.fromkeys(name for run in runs for name in run.probes):
+        lines = [
+            Line(run.name, run.probes[name], colour)
+            for colour, run in enumerate(runs)
+            if name in run.probes
+        ]
+        yield ("heading", f"probe of {name.replace('_', ' ')}, of 100")
+        yield ("figure", figures.curves(lines, across="tokens seen", up="score", whole=True))
 
 
 def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -62,6 +62,14 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Probed:
+    """What the layers hold of some tasks: scores by task and metric, and the layer they are of."""
+
+    step: int
+    scores: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint was written."""
 
@@ -81,7 +89,7 @@ class Ended:
 
 T = TypeVar("T")
 
-Event = Began | Said | Step | Refitted | Evaluated | Scored | Saved | Ended
+Event = Began | Said | Step | Refitted | Evaluated | Scored | Probed | Saved | Ended
 
 
 def drained(following: Generator[Any, None, T]) -> T:

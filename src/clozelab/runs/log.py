@@ -42,6 +42,11 @@ class Log:
         self._flush()
         self._add("dev", number, {}, dict(scores))
 
+    def probed(self, number: int, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Write the scores of probes, by task."""
+        self._flush()
+        self._add("probe", number, {task: dict(one) for task, one in scores.items()}, {})
+
     def close(self) -> None:
         """Write what is left."""
         self._flush()

@@ -6,9 +6,10 @@ Nothing here needs torch: the command line reads these for its help.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from clozelab.options import Few, OneOf, option, whole
+from clozelab.errors import UserError
+from clozelab.options import Few, OneOf, Place, Places, option, whole
 from clozelab.ranges import CheckedOptions, at_least
 
 if TYPE_CHECKING:
@@ -46,8 +47,24 @@ class SaveOptions(CheckedOptions):
     keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
     evaluate_blocks: Count = option("held-out blocks of one evaluation (1,024)", 1024)
+    probe: Places | None = option(
+        "tasks that its layers are probed by as it goes; nothing is changed", metavar="TASK,…"
+    )
+    probe_every: int | None = option("steps between probes; 0: at the end (total/10)")
+    probe_examples: int | None = option("texts or words to fit a probe on (4,096)")
+    task_data: Place | None = option("where the data of these tasks lies (CLOZELAB_DATA)")
     tensorboard: bool = option("write curves for TensorBoard as well", False)
     max_seconds_between_saves: float | None = 600  # it saves after as long in any case
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.probe and (self.probe_every, self.probe_examples) != (None, None):
+            raise UserError("--probe-every and --probe-examples: name tasks by --probe TASK,…")
+
+    def probing(self) -> dict[str, Any]:
+        """What machine.toml records of the probes, so that a resumed run goes on with them."""
+        names = ("probe", "probe_every", "probe_examples", "task_data")
+        return {name: getattr(self, name) for name in names if self.probe}
 
     @property
     def checkpoints(self) -> int:

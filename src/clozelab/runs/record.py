@@ -30,6 +30,7 @@ class RunRecord:
     seconds: float
     train: dict[str, Points]  # the training loss of each objective
     held_out: dict[str, Points]  # the held-out loss of each objective
+    probes: dict[str, Points]  # scores of probes, by task and metric
     last: dict[str, dict[str, float]]  # the last held-out measurements
     limited_by: str | None  # feed, host, memory or arithmetic; old runs do not say
     changes: Sequence[Entry] = ()  # changes of machine settings, with their steps
@@ -78,6 +79,7 @@ def read_run(run: Run, name: str) -> RunRecord:
         seconds=result.get("seconds", seconds),
         train=_curves(steps, tokens_at),
         held_out=_curves(held_out, tokens_at),
+        probes=_probes([entry for entry in entries if entry["kind"] == "probe"], tokens_at),
         last={k: v for k, v in held_out[-1].items() if isinstance(v, dict)} if held_out else {},
         limited_by=result.get("limited_by"),
         changes=[
@@ -112,6 +114,18 @@ def _curves(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str,
             if isinstance(value, dict) and value.get("loss") is not None:
                 point = _tokens_after(entry["step"], tokens_at), value["loss"]
                 curves.setdefault(name, []).append(point)
+    return curves
+
+
+def _probes(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, Points]:
+    """Each score of each probe over the tokens seen."""
+    curves: dict[str, Points] = {}
+    for entry in entries:
+        for task, scores in entry.items():
+            for name, score in scores.items() if isinstance(scores, dict) else ():
+                if name != "layer" and score is not None:
+                    point = _tokens_after(entry["step"], tokens_at), score
+                    curves.setdefault(f"{task} {name}", []).append(point)
     return curves
 
 

@@ -23,6 +23,7 @@ from clozelab.runs.events import (
     Ended,
     Evaluated,
     Event,
+    Probed,
     Refitted,
     Said,
     Saved,
@@ -105,6 +106,7 @@ class Session:
         self.again = again  # the command that goes on with it
         self.plateau = plateau
         self.pacer: Pacer | None = None  # of a budget of time
+        self.probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
         self.times = times or Times()
         self.tokens, self.seconds = 0, 0.0
         self.spent = StepTimes()  # since the run was started or resumed
@@ -163,8 +165,17 @@ class Session:
                 schedule = self.trainer.schedule
                 ends = number == schedule.total or due >= 2
                 looks = self.pacer.evaluations if self.pacer else 10
-                if self.saving.due(self.saving.evaluate_every, number, schedule, times=looks):
+                evaluates = self.saving.due(
+                    self.saving.evaluate_every, number, schedule, times=looks
+                )
+                probes = self.probe is not None and self.saving.due(
+                    self.saving.probe_every, number, schedule, times=looks
+                )
+                if evaluates:
                     yield from self._evaluate(number, log)
+                if probes:
+                    yield from self._probed(number, log)
+                if evaluates or probes:
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
                     self._result = self._summary(number, began)
@@ -206,8 +217,11 @@ class Session:
                     losses = {name: sums for name, sums in entry.items() if isinstance(sums, dict)}
                     self.last["train"] = losses
             yield from self._evaluate(total, log)
+            yield from self._probed(total, log)
         elif "held_out" in self._result:
             log.restored("held_out", total, self._result["held_out"])
+        if self._result is not None and "probes" in self._result:
+            log.restored("probe", total, self._result["probes"])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """The steps; where memory runs out the micro-batch is halved and the step taken again.
@@ -295,6 +309,12 @@ class Session:
                 self.last["selected"] = event.selected
                 log.scored(number, event.scores)
             yield event
+
+    def _probed(self, number: int, log: Log) -> Iterator[Event]:
+        if self.probe is not None:
+            self.last["probes"] = scores = self.probe()
+            log.probed(number, scores)
+            yield Probed(number, scores)
 
     def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:
         state = {

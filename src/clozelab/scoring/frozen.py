@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from clozelab.errors import UserError
 from clozelab.models.model import Model
 from clozelab.models.reader import Text, packed
+from clozelab.scoring.probed import Excerpt
 
 Floats = NDArray[np.float32]
 Pool = Literal["mean", "cls"]
@@ -20,26 +21,29 @@ Pool = Literal["mean", "cls"]
 _CELLS = 16_384  # tokens at a time; of an encoder that reads characters an eighth
 
 
-class Excerpt(NamedTuple):
-    """A text, or the characters of it that a vector stands for."""
-
-    text: str
-    span: tuple[int, int] | None = None
-
-
 class FrozenEncoder:
     """A model whose layers are read and never changed.
 
     A text is the mean of its tokens, or the vector that the encoder itself lets stand for it:
     [CLS], or the last token where each sees only those before it. A stretch of a text is the mean
-    of the tokens in it. What has no token is zero.
+    of the tokens in it. What has no token is zero. With `keep_texts` the tokens of texts are kept
+    for the next time, when the weights are others.
     """
 
-    def __init__(self, loaded: Model, device: torch.device, *, pool: Pool = "mean") -> None:
+    def __init__(
+        self,
+        loaded: Model,
+        device: torch.device,
+        *,
+        pool: Pool = "mean",
+        keep_texts: bool = False,
+    ) -> None:
         self.loaded, self.device, self.pool = loaded, device, pool
+        self.keep_texts = keep_texts
         self.layers: int = loaded.recipe.encoder.layers + 1  # the embedding is the first
         self.cut = 0  # texts longer than the model was trained on
         self._rows: dict[Excerpt, Floats] = {}
+        self._texts: dict[str, Text] = {}
         if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
             raise UserError(
                 f"--pool cls: no token of {loaded.place} has read a whole text; use --pool mean"
@@ -51,8 +55,11 @@ class FrozenEncoder:
         for excerpt in dict.fromkeys(wanted):
             if excerpt not in self._rows:
                 missing.setdefault(excerpt.text, []).append(excerpt)
-        texts = self.loaded.reader().read(list(missing), most=self._most())
-        self.cut += sum(text.cut for text in texts)
+        unread = [text for text in missing if text not in self._texts]
+        read = self.loaded.reader().read(unread, most=self._most())
+        self._texts |= dict(zip(unread, read, strict=True))
+        self.cut += sum(text.cut for text in read)
+        texts = [self._texts[text] for text in missing]
         excerpts = list(missing.values())
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         order = np.argsort(-lengths, kind="stable")  # neighbours alike in length leave little idle
@@ -70,6 +77,8 @@ class FrozenEncoder:
 
     def forget(self, needed: Collection[Excerpt] = ()) -> None:
         """Free the memory of all excerpts but those that are still needed."""
+        if not self.keep_texts:
+            self._texts = {}
         self._rows = {excerpt: row for excerpt, row in self._rows.items() if excerpt in needed}
 
     def _most(self) -> int:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from clozelab.contracts import Ints
 from clozelab.errors import UserError
 from clozelab.models.embed import Layer, check_layer
-from clozelab.scoring.frozen import Excerpt, FrozenEncoder
+from clozelab.scoring.frozen import FrozenEncoder
 from clozelab.scoring.linear import Doubles, Fit, fit
-from clozelab.scoring.probed import ProbeRows, ProbeTask
+from clozelab.scoring.probed import Excerpt, ProbeRows, ProbeTask
 
 _PARTS = 50  # of the scored examples: leaving out each in turn shows how far a score is by chance
 

@@ -7,7 +7,7 @@ excerpts, a tagged sentence a row for each word.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -27,10 +27,16 @@ from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data
 from clozelab.keys import mix, root
 from clozelab.nearest import remedy
-from clozelab.scoring.frozen import Excerpt
 from clozelab.scoring.linear import Doubles
 
 GOLD = ".gold.txt"  # of WiC, beside .data.txt
+
+
+class Excerpt(NamedTuple):
+    """A text, or the characters of it that a vector stands for."""
+
+    text: str
+    span: tuple[int, int] | None = None
 
 
 class WordInContext(NamedTuple):
@@ -113,6 +119,7 @@ class ProbeTask:
     name: str
     data: Data
     split: str | None = None  # to score on; None: dev
+    _held: dict[str, ProbeRows] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def named(cls, word: str, *, root: str | None = None, split: str | None = None) -> ProbeTask:
@@ -169,7 +176,10 @@ class ProbeTask:
 
     def scored_rows(self) -> ProbeRows:
         """The rows that are scored."""
-        return self._rows(self.files.read(self.scored), place=self.scored)
+        if "scored" not in self._held:
+            examples = self.files.read(self.scored)
+            self._held["scored"] = self._rows(examples, place=self.scored)
+        return self._held["scored"]
 
     def excerpts(self, most: int) -> set[Excerpt]:
         """All that an encoder is asked for, with `most` rows to fit a probe on."""
@@ -178,12 +188,14 @@ class ProbeTask:
 
     def training_rows(self, most: int) -> ProbeRows:
         """Rows to fit a probe on; of many, about `most`, by the numbers of their examples alone."""
-        examples = self.files.read("train")
-        order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
-        sizes = np.array([len(_excerpts(example)) for example in examples], dtype=np.int64)
-        fit = int(np.searchsorted(np.cumsum(sizes[order]), most, side="right")) if most else None
-        chosen = np.sort(order[: None if fit is None else max(fit, 2)])
-        return self._rows([examples[number] for number in chosen], place="train")
+        if f"train {most}" not in self._held:
+            examples = self.files.read("train")
+            order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
+            sizes = np.cumsum([len(_excerpts(examples[number])) for number in order])
+            fit = int(np.searchsorted(sizes, most, side="right")) if most else len(examples)
+            chosen = [examples[number] for number in np.sort(order[: max(fit, 2)])]
+            self._held[f"train {most}"] = self._rows(chosen, place="train")
+        return self._held[f"train {most}"]
 
     def predictions(self, rows: ProbeRows, outputs: Doubles) -> list[Any]:
         """What a probe's outputs say of each example, as its kind has it."""

@@ -1,0 +1,95 @@
+"""Probes while a run trains: points in its log, a curve on its page, and no change to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from support.learning import assert_same, checkpoint, shrunk, store
+from support.probing import sst2
+
+import clozelab
+from clozelab import cli
+from clozelab.config.recipe import to_toml
+from clozelab.runs.directory import Run
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """A command that trains with dropout, which randomness would show in."""
+    recipe = shrunk("roberta", "encoder.dropout=0.1", "encoder.attention_dropout=0.1", steps=6)
+    (tmp_path / "recipe.toml").write_text(to_toml(recipe))
+    data = ["--data", store("byte_bpe"), "--device", "cpu", "--workers", "0"]
+    return ["pretrain", str(tmp_path / "recipe.toml"), *data, "--evaluate-every", "0"]
+
+
+def points(place: Path) -> list[dict[str, object]]:
+    return Run(place).events("probe")
+
+
+def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
+    words: list[str], tmp_path: Path
+) -> None:
+    plain, probed = tmp_path / "plain", tmp_path / "probed"
+    asked = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
+    assert cli.main([*words, "--out", str(plain)]) == 0
+    assert cli.main([*words, "--out", str(probed), *asked]) == 0
+    assert_same(checkpoint(plain, 6), checkpoint(probed, 6))
+    found = points(probed)
+    assert [entry["step"] for entry in found] == [2, 4, 6] and not points(plain)
+    for entry in found:
+        assert entry["sst2"]["accuracy"] > 60 and 0 <= entry["sst2"]["layer"] <= 1
+    result = json.loads((probed / "result.json").read_text())
+    assert result["probes"]["sst2"] == found[-1]["sst2"]
+    facts = Run(probed).machine()
+    assert facts["probe"] == ["sst2"] and facts["probe_every"] == 2
+    # The last point is what the command says of the model.
+    model = clozelab.load(probed, progress=False)
+    alone = model.probe(
+        "sst2", task_data=tmp_path / "data", examples=4096, device="cpu", progress=False
+    )
+    assert alone["sst2"].scores["accuracy"] == found[-1]["sst2"]["accuracy"]
+    page = tmp_path / "page.html"
+    clozelab.report(probed, out=page, progress=False)
+    assert "probe of sst2 accuracy, of 100" in page.read_text()
+
+
+def test_a_resumed_run_goes_on_with_its_probes(words: list[str], tmp_path: Path) -> None:
+    whole, parted = tmp_path / "whole", tmp_path / "parted"
+    asked = ["--probe", "sst2", "--probe-every", "2", "--task-data", str(sst2(tmp_path / "data"))]
+    saves = ["--save-every", "3", "--keep", "0"]
+    for place in (whole, parted):
+        assert cli.main([*words, "--out", str(place), *asked, *saves]) == 0
+    for gone in (parted / "checkpoints").glob("step-*6"):
+        for file in sorted(gone.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+        gone.rmdir()
+    (parted / "result.json").unlink()
+    assert cli.main(["pretrain", "--resume", str(parted)]) == 0
+    assert_same(checkpoint(whole, 6), checkpoint(parted, 6))
+    assert points(parted) == points(whole)
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--probe", "sst3"], "sst3: is no task to probe; did you mean sst2?"),
+        (["--probe", "sst2", "--task-data", "nowhere"], "nowhere has no data of sst2"),
+        (["--probe-every", "2"], "name tasks by --probe"),
+        (["--probe", "sst2", "--shard"], "--probe: needs whole weights; leave --shard out"),
+    ],
+)
+def test_mistakes_are_told_before_a_run_begins(
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    says: str,
+) -> None:
+    given = [] if "--task-data" in more else ["--task-data", str(sst2(tmp_path / "data"))]
+    assert cli.main([*words, "--out", str(tmp_path / "run"), *more, *given]) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "run").exists()
