@@ -123,7 +123,7 @@ def theirs(
     fresh()
     began = time.perf_counter()
     tokenizer = AutoTokenizer.from_pretrained(str(place))
-    found = data.found()
+    found = data.splits()
     labels = found.settings["labels"]
     rows = [
         {
@@ -205,7 +205,7 @@ def main() -> None:
     layers, width = (int(part) for part in given.size.split("x"))
     tokenizer = load_tokenizer(given.tokenizer)
     data = Data("pairs" if given.pairs else "classify", train=given.train, dev=given.dev)
-    labels = len(data.found().settings["labels"])
+    labels = len(data.splits().settings["labels"])
     run = {"seconds": given.seconds, "sequences": given.sequences}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model"

@@ -492,7 +492,7 @@ def test_the_threshold_is_chosen_on_dev_and_kept_with_the_best(tmp_path: Path) -
     assert given.task is not None and isinstance(given.task.kind, Answer)
     kind = given.task.kind
     assert kind.impossible and kind.threshold != 0
-    examples = Data("answer", dev=str(file)).found().read("dev")
+    examples = Data("answer", dev=str(file)).splits().read("dev")
     said = drained(follow(given, examples))
     assert kind.calibrated(said, examples).threshold == kind.threshold
     result = Run(tmp_path / "out" / "seed-0").result()

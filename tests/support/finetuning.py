@@ -19,7 +19,7 @@ import torch
 from support.learning import HERE, MACHINE, of, task, went
 
 from clozelab import data
-from clozelab.finetuning.finetune import Happened, Plan, follow, planned
+from clozelab.finetuning.finetune import FinetunePlan, Happened, follow, planned
 from clozelab.finetuning.inputs import FinetuneInputs, inputs_for
 from clozelab.finetuning.request import Data, FinetuneRequest
 from clozelab.finetuning.trial import Trial
@@ -98,10 +98,14 @@ def named(
 
 
 def tuned(
-    given: FinetuneRequest | Plan, out: Path, *, at_once: int = 1, machine: Machine = MACHINE
+    given: FinetuneRequest | FinetunePlan,
+    out: Path,
+    *,
+    at_once: int = 1,
+    machine: Machine = MACHINE,
 ) -> list[Happened]:
     """Everything that happens in a fine-tuning."""
-    plan = given if isinstance(given, Plan) else planned(given)
+    plan = given if isinstance(given, FinetunePlan) else planned(given)
     return list(follow(plan, out, machine=machine, saving=SaveOptions(), at_once=at_once))
 
 

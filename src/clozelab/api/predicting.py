@@ -111,7 +111,11 @@ def predict(
             raise UserError("--task brings its own texts and format: leave the others out")
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
-        splits, folder, split = Data(task, root=files.task_data).found(), Path(out), split or "test"
+        splits, folder, split = (
+            Data(task, root=files.task_data).splits(),
+            Path(out),
+            split or "test",
+        )
         check_submission(splits, split, folder=folder, overwrite=overwrite)
         loaded = opened(model, watch)
         _check_alike(located(model, "model"), loaded, splits)

@@ -18,7 +18,7 @@ from clozelab.finetuning.tuned import Tuned
 from clozelab.runs.events import drained
 from clozelab.training.packing import BatchShape, PackedExamples, moved
 
-_MANY = 1 << 40  # more than there can be
+_UNLIMITED = 1 << 40  # more than there can be
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Evaluator:
         for numbers in batched(self.share, tokens, alone=rows == "group"):
             share = self.share.select(numbers)
             batch = moved(collated(share, slice(0, len(share))), device)
-            found = model.predict(batch).float().cpu().numpy()
+            output = model.predict(batch).float().cpu().numpy()
             by = share.targets[self.kind.name].starts if rows == "slots" else share.starts
-            cuts = [0, len(found)] if rows == "group" else by[share.units].tolist()
+            cuts = [0, len(output)] if rows == "group" else by[share.units].tolist()
             for number, first, stop in zip(numbers.tolist(), cuts[:-1], cuts[1:], strict=True):
-                outputs[number] = found[first:stop]
+                outputs[number] = output[first:stop]
             yield len(outputs)
         ordered = [outputs[number] for number in range(len(outputs))]
         return self.kind.decode(self.tokenized, ordered, self.examples)
 
 
 def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
-    """TokenizedExamples examples as blocks to pack."""
+    """Tokenized examples as blocks to pack."""
     lengths = np.diff(tokenized.starts)
     places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
     places = places.astype(np.int32)
@@ -92,16 +92,16 @@ def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Itera
     while done < len(order):
         most = 1 if alone else max(1, tokens // max(int(longest[order[done]]), 1))
         fit = np.searchsorted(np.cumsum(blocks[order[done : done + most]]), most, side="right")
-        many = max(1, int(fit))
-        yield order[done : done + many]
-        done += many
+        count = max(1, int(fit))
+        yield order[done : done + count]
+        done += count
 
 
 def collated(share: PackedExamples, part: slice) -> Batch:
     """Some blocks as a batch without dummies, its rows no longer than its longest block."""
     lengths = np.diff(share.starts)[part]
-    slots = dict.fromkeys(share.targets, _MANY)
+    slots = dict.fromkeys(share.targets, _UNLIMITED)
     longest = max(int(lengths.max(initial=0)), 1)
-    return BatchShape(int(lengths.sum()), _MANY, slots, longest, constant=False).collate(
+    return BatchShape(int(lengths.sum()), _UNLIMITED, slots, longest, constant=False).collate(
         share, part
     )

@@ -26,9 +26,9 @@ from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.inputs import (
     FinetuneInputs,
     forget,
-    found_of,
     inputs_for,
     opened,
+    splits_of,
     tuning_of,
 )
 from clozelab.finetuning.request import FinetuneRequest, refuse_changed, settled, with_settings
@@ -49,7 +49,7 @@ _KIND = "fine-tuning"  # by its marker
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetunePlan:
     """What to fine-tune: one order for each cell of the grid and each seed."""
 
     order: FinetuneRequest
@@ -78,7 +78,7 @@ class Happened:
 
 
 def follow(
-    plan: Plan, out: Path, *, machine: Machine, saving: SaveOptions, at_once: int = 1
+    plan: FinetunePlan, out: Path, *, machine: Machine, saving: SaveOptions, at_once: int = 1
 ) -> Iterator[Happened]:
     """Run the trials that are not done yet, then name the best."""
     if at_once < 1:
@@ -92,7 +92,9 @@ def follow(
         forget()
 
 
-def _one_by_one(plan: Plan, out: Path, machine: Machine, saving: SaveOptions) -> Iterator[Happened]:
+def _one_by_one(
+    plan: FinetunePlan, out: Path, machine: Machine, saving: SaveOptions
+) -> Iterator[Happened]:
     """The trials in this process, or in all of torchrun's; the first of them writes."""
     with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
         if world.is_main:
@@ -114,31 +116,30 @@ def _one_by_one(plan: Plan, out: Path, machine: Machine, saving: SaveOptions) ->
         world.barrier()
 
 
-def _left(plan: Plan, out: Path) -> list[FinetuneRequest]:
+def _left(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
     """What is not done yet."""
     return [order for order in plan.orders() if Run(out / order.name).result() is None]
 
 
-def _finish(plan: Plan, out: Path) -> None:
+def _finish(plan: FinetunePlan, out: Path) -> None:
     if not _left(plan, out):
         task = plan.order.data.task
         Run(out).write_result(summary(out, task, cells=plan.cells))
 
 
 def trial(
-    given: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
+    inputs: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
 ) -> Iterator[Happened]:
     """One fine-tuning from where it stands."""
     run = Run(place)
     if run.recipe_file.exists():  # it goes on with the machine that it had
-        facts, recipe = run.machine(), given.recipe
+        facts, recipe = run.machine(), inputs.recipe
         machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
-    work = Trial(given, machine, world)
+    work = Trial(inputs, machine, world)
     name = f"{place.parent.name}/{place.name}"
-    again = "the same finetune command"
     often = work.sampler.epoch if saving.evaluate_every is None else saving.evaluate_every
     saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
-    session = Session(work, run, saving, again=again)
+    session = Session(work, run, saving, again="the same finetune command")
     # A process may outlive the one that holds the whole folder by a few seconds.
     with run.writing() if world.is_main else nullcontext():
         for event in _resumed(session, work):
@@ -147,21 +148,21 @@ def trial(
 
 def _resumed(session: Session, work: Trial) -> Iterator[Event]:
     """Begin a trial, or go on with it, in a folder that is ours alone."""
-    run, world, given = session.run, work.world, work.inputs
+    run, world, inputs = session.run, work.world, work.inputs
     started = run.recipe_file.exists()
     if world.is_main:
         tidy(run.checkpoints, keep=session.saving.checkpoints)
         if not started:
-            Run.create(run.path, recipe_toml=recipes.to_toml(given.recipe), machine=work.facts())
-        write_text(run.path / TASK, to_toml(given.task))
+            Run.create(run.path, recipe_toml=recipes.to_toml(inputs.recipe), machine=work.facts())
+        write_text(run.path / TASK, to_toml(inputs.task))
     world.barrier()
-    found, passed = newest(run.checkpoints)
+    checkpoint, passed = newest(run.checkpoints)
     for line in passed:
         yield Said(line)
     first, cursor = 0, work.start()
-    if found is not None:
-        first, cursor = found.step, work.recall(found)
-        session.recall(found.state())
+    if checkpoint is not None:
+        first, cursor = checkpoint.step, work.recall(checkpoint)
+        session.recall(checkpoint.state())
         session.last = work.chosen()
     if world.is_main and started:
         run.resumed(first)
@@ -183,7 +184,7 @@ def planned(
     grid: Sequence[str] | None = None,
     seeds: int = 1,
     out: Path | None = None,
-) -> Plan:
+) -> FinetunePlan:
     """The plan of an order; `grid` may be empty, which is the protocol's own.
 
     What was started in `out` keeps its protocol, unless the order names one. Wrong settings
@@ -194,11 +195,11 @@ def planned(
     forget()  # what was opened for an earlier plan: files may have changed since
     protocol = order.protocol or (read_json(out / PLAN).get("protocol") if out else None)
     protocol = protocol or protocols.protocol_for(opened(order.model).recipe)
-    digests = order.data.digests(found_of)
+    digests = order.data.digests(splits_of)
     order = replace(order, protocol=protocol, digests=digests)
-    plan = Plan(order, seeds=seeds)
+    plan = FinetunePlan(order, seeds=seeds)
     if grid is not None:
-        kind = order.data.found().kind
+        kind = order.data.splits().kind
         task = protocols.task_word(order.data.task, kind)
         own = protocols.grid(protocol, task) if not grid else {}
         plan = replace(plan, cells=tuple(protocols.cells(own, grid, kind=kind)))
@@ -217,7 +218,7 @@ def _held(out: Path) -> Iterator[None]:
         yield
 
 
-def _begin(plan: Plan, out: Path) -> list[str]:
+def _begin(plan: FinetunePlan, out: Path) -> list[str]:
     """Write the plan, or check that the folder has this one; what there is to say of it."""
     now = asdict(settled(replace(plan.order, seed=0, name="")))
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
@@ -254,7 +255,7 @@ def _planned_before(file: Path) -> dict[str, Any]:
 
 
 def _side_by_side(
-    plan: Plan, out: Path, machine: Machine, saving: SaveOptions, at_once: int
+    plan: FinetunePlan, out: Path, machine: Machine, saving: SaveOptions, at_once: int
 ) -> Iterator[Happened]:
     """Several trials at a time on one device, each in a process of its own."""
     if is_distributed():
@@ -262,27 +263,21 @@ def _side_by_side(
     with _held(out):
         for line in _begin(plan, out):
             yield Happened("", Said(line))
-        yield from _spread(_left(plan, out), out, machine, saving, at_once)
+        orders = _left(plan, out)
+        count = max(1, min(at_once, len(orders)))
+        shared = replace(machine, sharers=count)
+        running: dict[Future[list[Event]], str] = {}
+        with workers(reuse=True) as processes:
+            while orders or running:
+                while orders and len(running) < count:
+                    order = orders.pop(0)
+                    started = processes.submit(_alone, order, out / order.name, shared, saving)
+                    running[started] = order.name
+                for done in first_done(running):
+                    name = running.pop(done)
+                    for event in done.result():
+                        yield Happened(name, event)
         _finish(plan, out)
-
-
-def _spread(
-    orders: list[FinetuneRequest], out: Path, machine: Machine, saving: SaveOptions, at_once: int
-) -> Iterator[Happened]:
-    """The trials over so many processes."""
-    many = max(1, min(at_once, len(orders)))
-    shared = replace(machine, sharers=many)
-    waiting: dict[Future[list[Event]], str] = {}
-    with workers(reuse=True) as processes:
-        while orders or waiting:
-            while orders and len(waiting) < many:
-                order = orders.pop(0)
-                started = processes.submit(_alone, order, out / order.name, shared, saving)
-                waiting[started] = order.name
-            for done in first_done(waiting):
-                name = waiting.pop(done)
-                for event in done.result():
-                    yield Happened(name, event)
 
 
 def _alone(
@@ -291,7 +286,7 @@ def _alone(
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
         happened = trial(inputs_for(order), place, machine, saving, world)
-        return [one.event for one in happened if isinstance(one.event, Said | Ended)]
+        return [each.event for each in happened if isinstance(each.event, Said | Ended)]
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -300,42 +295,44 @@ def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict
     `cells` are those of the grid that was asked for last; others keep their place.
     """
     before = (Run(out).result() or {}).get("cells", [])
-    settings = {one["name"]: one["settings"] for one in before}
+    settings = {cell["name"]: cell["settings"] for cell in before}
     settings |= {protocols.named(cell) if cell else "": dict(cell) for cell in cells}
-    told: list[dict[str, Any]] = []
-    best, value = "", -math.inf
+    records: list[dict[str, Any]] = []
+    best, selected = "", -math.inf
     for name, cell in settings.items():
-        found = {
-            int(file.parent.name.removeprefix("seed-")): Run(file.parent).result() or {}
-            for file in (out / name).glob("seed-*/result.json")
-        }
-        done = {seed: found[seed] for seed in sorted(found) if "dev" in found[seed]}
-        if not done:
-            continue
+        files = (out / name).glob("seed-*/result.json")
+        seeds = {int(file.parent.name.removeprefix("seed-")): Run(file.parent) for file in files}
+        results = {seed: seeds[seed].result() or {} for seed in sorted(seeds)}
+        done = {seed: result for seed, result in results.items() if "dev" in result}
         for seed, result in done.items():
-            if result["selected"] > value:
-                best, value = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
-        scores = {seed: _scores(result) for seed, result in done.items()}
-        told.append(
-            {
-                "name": name,
-                "settings": cell,
-                "selected": statistics.summary([result["selected"] for result in done.values()]),
-                "scores": {
-                    metric: statistics.summary([one[metric] for one in scores.values()])
-                    for metric in next(iter(scores.values()))
-                },
-                "seeds": {str(seed): one for seed, one in scores.items()},
-                "diverged": len(found) - len(done),
-            }
-        )
-    if not told:
+            if result["selected"] > selected:
+                best, selected = f"{name}/seed-{seed}".lstrip("/"), result["selected"]
+        if done:
+            records.append(_cell_record(name, cell, done, diverged=len(results) - len(done)))
+    if not records:
         raise UserError(
             f"{out}: every run diverged; lower the learning rate (--set learning_rate=…) or"
             " lengthen the warm-up, in a folder of its own"
         )
-    return {"task": task, "best": best, "selected": value, "cells": told}
+    return {"task": task, "best": best, "selected": selected, "cells": records}
 
 
-def _scores(result: Mapping[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in result["dev"].items() if name != "step"}
+def _cell_record(
+    name: str, settings: Mapping[str, Any], results: Mapping[int, Any], *, diverged: int
+) -> dict[str, Any]:
+    """The scores of a cell by seed, and over the seeds."""
+    scores = {
+        str(seed): {metric: value for metric, value in result["dev"].items() if metric != "step"}
+        for seed, result in results.items()
+    }
+    return {
+        "name": name,
+        "settings": settings,
+        "selected": statistics.summary([result["selected"] for result in results.values()]),
+        "scores": {
+            metric: statistics.summary([values[metric] for values in scores.values()])
+            for metric in next(iter(scores.values()))
+        },
+        "seeds": scores,
+        "diverged": diverged,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -52,11 +52,9 @@ class FinetuneInputs:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Read:
+class TaskExamples(NamedTuple):
     """The examples of a task for one encoder."""
 
-    kind: TaskKind
     train: PackedExamples
     dev: dict[str, Evaluator]
     notes: tuple[str, ...]
@@ -64,32 +62,31 @@ class Read:
 
 def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     """All that a trial needs; models and examples are kept for the next order like this one."""
-    given = opened(order.model)
-    tuning = tuning_of(order, given)
-    digests = order.data.digests(found_of)
+    model = opened(order.model)
+    tuning = tuning_of(order, model)
+    digests = order.data.digests(splits_of)
     if order.digests is not None:  # hours may have passed since
         refuse_changed(order.digests, digests, since="the first of these runs began")
-    found = found_of(order.data)
-    found.read("train")  # what is missing is said before anything is made of the rest
-    length, notes = _length(given, tuning)
-    kind: Any = kind_for(given, found, tuning)  # as a key of what is kept
-    read = _read(order.model, order.data, kind, length)
-    share = _with_language_model(read.train) if tuning.lm_weight else read.train
-    teacher = _taught(order, given, read.kind)
+    splits = splits_of(order.data)
+    splits.read("train")  # what is missing is said before anything is made of the rest
+    length, notes = _length(model, tuning)
+    kind: Any = kind_for(model, splits, tuning)  # as a key of what is kept
+    examples = _examples(order.model, order.data, kind, length)
+    share = _with_language_model(examples.train) if tuning.lm_weight else examples.train
     return FinetuneInputs(
-        task=TunedTask(order.data.task, read.kind, tuning, order.data.columns),
-        recipe=given.recipe,
-        tokenizer=given.tokenizer,
+        task=TunedTask(order.data.task, kind, tuning, order.data.columns),
+        recipe=model.recipe,
+        tokenizer=model.tokenizer,
         share=share,
-        dev=read.dev,
-        start={} if order.fresh else _start(given, read.kind, tuning),
+        dev=examples.dev,
+        start={} if order.fresh else _start(model, kind, tuning),
         seed=order.seed,
         origin=None if order.fresh else absolute(order.model),
-        origin_task=None if order.fresh or given.task is None else given.task.name,
-        teacher=teacher,
+        origin_task=None if order.fresh or model.task is None else model.task.name,
+        teacher=_teacher(order, model, kind),
         teacher_origin=absolute(order.teacher),
         digests=digests,
-        notes=(*given.notes, *notes, *read.notes, *_chained(order, given, tuning)),
+        notes=(*model.notes, *notes, *examples.notes, *_chained(order, model, tuning)),
     )
 
 
@@ -101,93 +98,85 @@ def opened(place: str) -> Model:
 
 def forget() -> None:
     """Let go of the models and examples that were kept: their files may change."""
-    for kept in (opened, found_of, _read):
-        kept.cache_clear()
+    for cached in (opened, splits_of, _examples):
+        cached.cache_clear()
 
 
-def tuning_of(order: FinetuneRequest, given: Model) -> FinetuneConfig:
+def tuning_of(order: FinetuneRequest, model: Model) -> FinetuneConfig:
     """The protocol's settings for the task, with the user's own over them."""
-    found = found_of(order.data)
-    protocol = order.protocol or protocols.protocol_for(given.recipe)
-    task = protocols.task_word(order.data.task, found.kind)
-    return protocols.read(protocol, task, found.kind, overrides=order.settings)
+    kind = splits_of(order.data).kind
+    protocol = order.protocol or protocols.protocol_for(model.recipe)
+    task = protocols.task_word(order.data.task, kind)
+    return protocols.read(protocol, task, kind, overrides=order.settings)
 
 
 @lru_cache(maxsize=4)
-def found_of(data: Data) -> TaskSplits:
+def splits_of(data: Data) -> TaskSplits:
     """The examples of a task, read once for all orders."""
-    return data.found()
+    return data.splits()
 
 
 @lru_cache(maxsize=1)
-def _read(model: str, data: Data, kind: TaskKind, length: int) -> Read:
+def _examples(place: str, data: Data, kind: TaskKind, length: int) -> TaskExamples:
     """The examples as the encoder will read them; rates and the like do not change that."""
-    given, found = opened(model), found_of(data)
-    reader = TaskReader(given.recipe, given.tokenizer, length)
-    splits = _dev_sets(data, found)
-    tokenized = kind.tokenize(found.read("train"), reader, training=True)
-    evaluators = {name: Evaluator.of(kind, found.read(name), reader) for name in splits}
-    told = [*found.notes, *_counted(found.counts), *_counted(tokenized.counts)]
-    told += [
-        f"{name}: {line}"
-        for name, one in evaluators.items()
-        for line in _counted(one.tokenized.counts)
-    ]
-    return Read(kind, packed(tokenized, kind.name), evaluators, tuple(told))
-
-
-def _dev_sets(data: Data, found: TaskSplits) -> list[str]:
-    splits = [name for name in found.splits if name.startswith("dev")]
-    if not splits:
+    model, splits = opened(place), splits_of(data)
+    reader = TaskReader(model.recipe, model.tokenizer, length)
+    names = [name for name in splits.splits if name.startswith("dev")]
+    if not names:
         raise UserError(
             f"{data.task}: has no dev set, by which the best model is chosen; give one by --dev"
         )
-    return splits
+    tokenized = kind.tokenize(splits.read("train"), reader, training=True)
+    evaluators = {name: Evaluator.of(kind, splits.read(name), reader) for name in names}
+    notes = [*splits.notes, *_counted(splits.counts), *_counted(tokenized.counts)]
+    for name, evaluator in evaluators.items():
+        notes += [f"{name}: {line}" for line in _counted(evaluator.tokenized.counts)]
+    return TaskExamples(packed(tokenized, kind.name), evaluators, tuple(notes))
 
 
-def kind_for(given: Model, found: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
+def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
     """The task's kind with a head that the encoder's class in transformers has too.
 
     What the protocol or the user sets of it overrides that.
     """
-    names = {field.name for field in fields(found.part)}  # type: ignore[arg-type]
-    settings: dict[str, Any] = dict(found.settings)
-    for name, other in found.part.from_tuning.items():
+    names = {field.name for field in fields(splits.part)}  # type: ignore[arg-type]
+    settings: dict[str, Any] = dict(splits.settings)
+    for name, source in splits.part.from_tuning.items():
         if name in names:
-            settings[name] = getattr(tuning, other)
+            settings[name] = getattr(tuning, source)
     if "summary" in names:
-        settings |= _summary(given, found.kind)
-    place = found.kind if found.name == "own" else found.name
-    return protocols.kind_with(settings, tuning.task, found.kind, place=place)
+        settings |= _summary(model, splits.kind)
+    place = splits.kind if splits.name == "own" else splits.name
+    return protocols.kind_with(settings, tuning.task, splits.kind, place=place)
 
 
-def _summary(given: Model, kind: str) -> dict[str, Any]:
-    encoder = given.recipe.encoder
+def _summary(model: Model, kind: str) -> dict[str, Any]:
+    encoder = model.recipe.encoder
     if encoder.layout.summary is None:
         return {"pool": "mean", "summary": "none"}
     # By the recipe: a model that was tuned on a task before has lost the heads of its pretraining.
-    heads = frozenset(slots.use("objectives", part) for part in given.recipe.objectives)
-    family = given.origin.family if given.origin else family_for(encoder, heads, given.vocabulary)
+    heads = frozenset(slots.use("objectives", part) for part in model.recipe.objectives)
+    family = model.origin.family if model.origin else family_for(encoder, heads, model.vocabulary)
     usual = summary(family, kind)
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
 
-def _length(given: Model, tuning: FinetuneConfig) -> tuple[int, list[str]]:
+def _length(model: Model, tuning: FinetuneConfig) -> tuple[int, list[str]]:
     """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
-    length = given.block_length(tuning.length)
+    length = model.block_length(tuning.length)
     if length == tuning.length:
         return length, []
     return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
 
 
-def _start(given: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
+def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
     something else than the last states that it was trained on. An imported pooler of no head is
     used where the class of transformers would use it, which RoBERTa's do not but for choices.
     """
-    weights = {name: value.detach() for name, value in given.module.named_parameters()}
+    weights = {name: value.detach() for name, value in model.module.named_parameters()}
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
     if last_states and getattr(kind, "summary", None) == "tanh":
@@ -203,7 +192,7 @@ def _start(given: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
     return start
 
 
-def _taught(order: FinetuneRequest, given: Model, kind: TaskKind) -> Tuned | None:
+def _teacher(order: FinetuneRequest, model: Model, kind: TaskKind) -> Tuned | None:
     """The teacher, which must have been tuned on the same task."""
     if order.teacher is None:
         return None
@@ -213,7 +202,7 @@ def _taught(order: FinetuneRequest, given: Model, kind: TaskKind) -> Tuned | Non
             f"{order.teacher}: a teacher is a model fine-tuned on {order.data.task}; make one with"
             f" clozelab finetune {order.teacher} {order.data.task}"
         )
-    if teacher.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+    if teacher.tokenizer.get_vocab() != model.tokenizer.get_vocab():
         raise UserError(f"{order.teacher}: its vocabulary is not that of {order.model}; it must be")
     alike = ("name", *kind.outputs)
     theirs = [getattr(teacher.task.kind, name, None) for name in alike]
@@ -222,9 +211,9 @@ def _taught(order: FinetuneRequest, given: Model, kind: TaskKind) -> Tuned | Non
     return teacher.module
 
 
-def _chained(order: FinetuneRequest, given: Model, tuning: FinetuneConfig) -> list[str]:
+def _chained(order: FinetuneRequest, model: Model, tuning: FinetuneConfig) -> list[str]:
     """What to say where the protocol goes on from another task's model and this is none."""
-    before = given.task.name if given.task is not None else None
+    before = model.task.name if model.task is not None else None
     if order.fresh or tuning.after in (None, before):
         return []
     return [
@@ -243,13 +232,13 @@ def _counted(counts: Counts) -> list[str]:
 
 def _with_language_model(share: PackedExamples) -> PackedExamples:
     """The blocks with the next token to predict as well, as GPT is fine-tuned (§3.2)."""
-    some = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
+    zeros = np.zeros(len(share.columns["ids"]), dtype=np.uint8)
     blocks = Blocks(
         ids=share.columns["ids"].astype(np.int32),
         starts=share.starts,
-        marks=some,
-        segments=some,
-        fixed=some.astype(bool),
+        marks=zeros,
+        segments=zeros,
+        fixed=zeros.astype(bool),
         numbers=np.arange(len(share)),
     )
     return replace(share, targets={**share.targets, "causal_lm": following(blocks)})

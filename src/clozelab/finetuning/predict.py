@@ -71,7 +71,7 @@ def score(
     """
     task, _ = fine_tuned(loaded)
     data = data_of(loaded, what, root=root, columns=columns, part=part)
-    files = data.found()
+    files = data.splits()
     if files.kind != task.kind.name:
         raise UserError(
             f"{what}: is a task to {files.kind}, and {loaded.place} was tuned to {task.kind.name}"
@@ -120,7 +120,7 @@ def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any
     """The examples of a table, whose labels need not be there; its columns as in `score`."""
     task, _ = fine_tuned(loaded)
     columns = tuple(columns) or task.columns
-    return Data(_word(task, file, columns), test=file, columns=columns).found().read("test")
+    return Data(_word(task, file, columns), test=file, columns=columns).splits().read("test")
 
 
 def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
@@ -144,11 +144,11 @@ def reader_of(loaded: Model, task: TunedTask) -> TaskReader:
     return loaded.reader(loaded.block_length(task.tuning.length))
 
 
-def example(kind: TaskKind, loaded: Any, number: int) -> Any:
+def example(kind: TaskKind, value: Any, number: int) -> Any:
     """An input as an example of that kind, its label not known."""
     try:
-        return kind.example(loaded, str(number))
+        return kind.example(value, str(number))
     except (TypeError, ValueError, AttributeError):
         raise UserError(
-            f"input {number}: is {loaded!r:.80}, and the model takes {kind.takes().words}"
+            f"input {number}: is {value!r:.80}, and the model takes {kind.takes().words}"
         ) from None

@@ -12,6 +12,7 @@ from typing import Any
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning import protocols
+from clozelab.finetuning.files.columns import Source
 from clozelab.finetuning.files.hub import is_hub
 from clozelab.finetuning.files.splits import TaskSplits, find, own
 from clozelab.finetuning.files.tables import Table, located
@@ -30,52 +31,55 @@ class Data:
     columns: tuple[str, ...] = ()  # role=column, where the columns have unusual names
     labels: tuple[str, ...] = ()  # those there are; none: those of the training file
 
-    def found(self) -> TaskSplits:
-        """The files, each known to be there."""
+    @property
+    def files(self) -> dict[str, str]:
+        """The user's own files by their splits."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
-        if not any(files.values()):
-            if self.columns:
-                raise UserError(f"--columns is for one's own files, and {self.task} has its own")
-            if self.task in own_words():
-                raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
-            return find(self.task, Path(self.root) if self.root else None)
-        return own(self.task, **files, columns=_columns(self.columns), labels=self.labels)
+        return {split: file for split, file in files.items() if file}
+
+    def splits(self) -> TaskSplits:
+        """The files, each known to be there."""
+        if self.files:
+            return own(self.task, **self.files, columns=_columns(self.columns), labels=self.labels)
+        if self.columns:
+            raise UserError(f"--columns is for one's own files, and {self.task} has its own")
+        if self.task in own_words():
+            raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
+        return find(self.task, Path(self.root) if self.root else None)
 
     def check(self) -> None:
         """Refuse what is not there, before anything is read."""
-        files = [file for file in (self.train, self.dev, self.test) if file]
-        for file in files:
+        for file in self.files.values():
             if not is_hub(file):
                 located(Path(file))
-        if not files:
-            self.found()
+        if not self.files:
+            self.splits()
 
     def digests(
-        self, find_data: Callable[[Data], TaskSplits] | None = None, *, part: str | None = None
+        self, read: Callable[[Data], TaskSplits] | None = None, *, part: str | None = None
     ) -> dict[str, str]:
         """The sha256 of all there is to learn from or to choose the best by, or of a `part` alone.
 
         Files go by their whole paths. Datasets of the hub go by their names and splits, and theirs
-        is that of the rows as they were read, by `find_data` where they are kept.
+        is that of the rows as they were read, by `read` where they are kept.
         """
 
         def wanted(split: str) -> bool:
             return split.startswith(part) if part else not split.startswith("test")
 
-        own = {"train": self.train, "dev": self.dev, "test": self.test}
-        if not any(own.values()):
-            splits = self.found().splits
+        if not self.files:
+            splits = self.splits().splits
             sources = [splits[name].source for name in splits if wanted(name)]
             # By the name in the folder: a link there may lead to another file the next time.
             paths = [s.parent.resolve() / s.name for s in sources if isinstance(s, Path)]
             return {str(path): _digest(path) for path in paths}
         digests = {}
-        for split, file in own.items():
-            if not (file and wanted(split)):
+        for split, file in self.files.items():
+            if not wanted(split):
                 continue
             if is_hub(file):
-                found = (find_data or Data.found)(self)
-                digests[f"{file} ({split})"] = _rows_digest(found.splits[split].source)
+                source = (read or Data.splits)(self).splits[split].source
+                digests[f"{file} ({split})"] = _rows_digest(source)
             else:
                 path = located(Path(file)).resolve()
                 digests[str(path)] = _digest(path)
@@ -99,15 +103,11 @@ class FinetuneRequest:
 
 def settled(order: FinetuneRequest) -> FinetuneRequest:
     """The order with its places as they are seen from anywhere."""
-    given = order.data
-    data = replace(
-        given,
-        root=absolute(given.root),
-        train=absolute(given.train),
-        dev=absolute(given.dev),
-        test=absolute(given.test),
-    )
+    places = {
+        name: absolute(getattr(order.data, name)) for name in ("root", "train", "dev", "test")
+    }
     model = absolute(order.model) or order.model
+    data = replace(order.data, **places)
     return replace(order, model=model, teacher=absolute(order.teacher), data=data)
 
 
@@ -142,7 +142,7 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def _rows_digest(source: Path | Table) -> str:
+def _rows_digest(source: Source) -> str:
     """That of a dataset's rows in their order, each as JSON; what JSON has not goes by its type."""
     assert isinstance(source, Table)
     digest = hashlib.sha256()
@@ -158,10 +158,10 @@ def with_settings(order: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRe
 
 
 def _columns(words: Sequence[str]) -> dict[str, str]:
-    found = {}
+    columns = {}
     for word in words:
         role, sign, column = word.partition("=")
         if not (role and sign and column):
             raise UserError(f"--columns {word}: write ROLE=COLUMN, as in label=sentiment")
-        found[role] = column
-    return found
+        columns[role] = column
+    return columns

@@ -39,8 +39,8 @@ class StepSampler:
         self.alone, self.rank, self.ranks = alone, rank, ranks
         # What has no label (an answer that cannot be found) is nothing to learn from.
         labels = share.targets[task]
-        there = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
-        self.numbers = np.flatnonzero(sums(there, share.units))
+        labelled = sums(labels.columns["labels"] != Targets.IGNORED, labels.starts)
+        self.numbers = np.flatnonzero(sums(labelled, share.units))
         if not len(self.numbers):
             raise UserError(f"{task}: no training example has a label; give some")
         self.epoch = -(-len(self.numbers) // sequences)  # steps
@@ -51,10 +51,8 @@ class StepSampler:
         """This process's part of a step."""
         epoch, index = divmod(step, self.epoch)
         drawn = self._order(epoch)[index * self.sequences : (index + 1) * self.sequences]
-        many = len(drawn)
-        return self.share.select(
-            drawn[many * self.rank // self.ranks : many * (self.rank + 1) // self.ranks]
-        )
+        first, stop = (len(drawn) * rank // self.ranks for rank in (self.rank, self.rank + 1))
+        return self.share.select(drawn[first:stop])
 
     def batches(self, share: PackedExamples, *, tokens: int) -> list[Batch]:
         """A part collated without dummies, so many tokens and padding at a time."""
@@ -62,22 +60,21 @@ class StepSampler:
         share = share.select(np.argsort(-lengths, kind="stable"))
         return [collated(share, part) for part in self._parts(share, tokens)]
 
-    def room(self, *, tokens: int) -> BatchShape:
+    def shape(self, *, tokens: int) -> BatchShape:
         """Micro-batches of one shape, by a sample of the examples, the same for every seed."""
         sample = self.share.select(self.numbers[:: -(-len(self.numbers) // _SAMPLE)])
-        many = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
-        blocks = -(-int(self.sequences * many) // self.ranks)
+        mean = len(sample) / max(len(sample.units) - 1, 1)  # blocks of a group
+        blocks = -(-int(self.sequences * mean) // self.ranks)
         return batch_shape(
             sample, tokens=tokens, blocks=blocks, max_seqlen=self.longest, constant=True
         )
 
     def _order(self, epoch: int) -> Ints:
-        kept = self._last  # several threads may ask: what each has read is whole
-        if kept is None or kept[0] != epoch:
+        last = self._last  # several threads may ask: what each has read is whole
+        if last is None or last[0] != epoch:
             drawn = mix(key(self.seed, "order", epoch), self.numbers)
-            kept = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
-            self._last = kept
-        return kept[1]
+            last = self._last = (epoch, self.numbers[np.argsort(drawn, kind="stable")])
+        return last[1]
 
     def _parts(self, share: PackedExamples, tokens: int) -> Sequence[slice]:
         """Which blocks go together."""

@@ -40,15 +40,15 @@ class TunedTask:
         return self.name == IMPORTED
 
 
-def to_toml(given: TunedTask) -> str:
+def to_toml(task: TunedTask) -> str:
     """The whole of it as text; it reads back equal."""
     return toml.to_toml(
         {
-            "name": given.name,
-            "imports": registry.modules([("task", given.kind.name)]) or None,
-            "columns": given.columns or None,
-            "task": {"use": given.kind.name, **plain(given.kind)},
-            "tuning": plain(given.tuning),
+            "name": task.name,
+            "imports": registry.modules([("task", task.kind.name)]) or None,
+            "columns": task.columns or None,
+            "task": {"use": task.kind.name, **plain(task.kind)},
+            "tuning": plain(task.tuning),
         }
     )
 
@@ -99,11 +99,11 @@ def outward(task: TunedTask, *, length: int) -> TaskHead:
 
 def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
     """The task of a head that came from `place`, for blocks of at most `length` tokens."""
-    # A head of another kind was put in the place of the one that was told of.
-    told = dict(head.extra) if head.extra.get("kind") == head.kind else {}
+    # A head of another kind may have been put in the place of the one that this is of.
+    extra = dict(head.extra) if head.extra.get("kind") == head.kind else {}
     part = KINDS[head.kind]
     names = {field.name for field in fields(part)}  # type: ignore[arg-type]
-    settings = {name: value for name, value in told.items() if name in names}
+    settings = {name: value for name, value in extra.items() if name in names}
     settings |= {name: getattr(head, name) for name in _ALIKE if name in names}
     if names.issuperset(_SUMMARY):
         settings |= dict(zip(_SUMMARY, head.summary, strict=True))
@@ -113,10 +113,10 @@ def inward(head: TaskHead, *, place: str, length: int) -> TunedTask:
         settings["impossible"] = head.impossible
     file = f"{place}/config.json"
     kind: TaskKind = build(part, settings, place=file, key=EXTRA_KEY)
-    tuning = {**_TUNED, "length": told.get("length", length)}
+    tuning = {**_TUNED, "length": extra.get("length", length)}
     tuning |= {other: getattr(kind, name) for name, other in part.from_tuning.items()}
     return TunedTask(
-        str(told.get("task", IMPORTED)),
+        str(extra.get("task", IMPORTED)),
         kind,
         build(FinetuneConfig, tuning, place=file, key=EXTRA_KEY),
     )

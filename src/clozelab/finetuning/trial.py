@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from clozelab.runs.directory import TASK, machine_facts
 from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import bare, begin_with, plainly, restore, save
-from clozelab.training import checkpoint
+from clozelab.training import checkpoint as checkpoints
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared, Step, TrainState
@@ -47,14 +48,14 @@ class Best:
     task: TunedTask
     weights: Mapping[str, Tensor]
 
-    def told(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """All but the weights, for a checkpoint's state."""
-        told = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
-        return {**told, "task": to_toml(self.task)}
+        facts = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
+        return {**facts, "task": to_toml(self.task)}
 
 
 class Trial:
-    """A lesson set up on a machine."""
+    """A fine-tuning set up on a machine."""
 
     def __init__(self, inputs: FinetuneInputs, machine: Machine, world: World) -> None:
         self.inputs, self.machine, self.world = inputs, machine, world
@@ -74,7 +75,7 @@ class Trial:
         self.schedule = self.tuning.schedule(len(self.sampler.numbers))
         self.compiled = self._compiles()
         self.train_state = self._train_state()
-        self.room = self.sampler.room(tokens=self.tokens) if self.compiled else None
+        self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
         self.best: Best | None = None
 
     def start(self) -> Cursor:
@@ -107,13 +108,13 @@ class Trial:
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step on: each job prepares one step."""
         for step in range(first, self.schedule.total):
-            yield _job(self, step)
+            yield partial(self.prepare, step)
 
     def prepare(self, step: int) -> Prepared:
         """One process's part of a step."""
         share = self.sampler.take(step)
-        if self.room is not None:
-            batches, blank = self.room.batches(share), self.room.collate(share, slice(0, 0))
+        if self.shape is not None:
+            batches, blank = self.shape.batches(share), self.shape.collate(share, slice(0, 0))
         else:
             batches = self.sampler.batches(share, tokens=self.tokens)
             blank = collated(share, slice(0, 0))
@@ -140,7 +141,7 @@ class Trial:
         if self.world.device.type == "cuda":
             torch.cuda.empty_cache()
         self.tokens //= 2
-        self.room = self.sampler.room(tokens=self.tokens) if self.compiled else None
+        self.shape = self.sampler.shape(tokens=self.tokens) if self.compiled else None
         return f"out of memory: at most {self.tokens:,} tokens at a time from here on"
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
@@ -158,8 +159,8 @@ class Trial:
                 value = value if place else task.kind.selects(scored)
                 scores |= {_called(what, name): score for what, score in scored.items()}
         if self.best is None or value > self.best.value:
-            kept = self._weights() if self.world.is_main else {}
-            self.best = Best(value, number, scores, task, kept)
+            weights = self._weights() if self.world.is_main else {}
+            self.best = Best(value, number, scores, task, weights)
         yield Scored(number, scores, self.best.step, self.best.scores, self.best.value)
 
     def save(
@@ -167,18 +168,19 @@ class Trial:
     ) -> Path | None:
         """At the end the best weights alone; before, all that the run needs to go on."""
         best = self.best
-        state = {"seed": self.inputs.seed, "best": best.told() if best else None, **state}
+        state = {"seed": self.inputs.seed, "best": best.state() if best else None, **state}
         if ends:
             assert best is not None
             if not self.world.is_main:
                 return None
-            return checkpoint.save(
+            texts = self._texts(best.task)
+            return checkpoints.save(
                 folder,
                 step.number,
                 weights=best.weights,
                 tensors={},
                 state=state,
-                texts=self._texts(best.task),
+                texts=texts,
                 keep=1,
             )
         return save(
@@ -192,24 +194,23 @@ class Trial:
             more={f"{_BEST}{name}": value for name, value in best.weights.items()} if best else {},
         )
 
-    def recall(self, found: Checkpoint) -> Cursor:
+    def recall(self, checkpoint: Checkpoint) -> Cursor:
         """Go on from a checkpoint: the weights, the moments, and the best so far."""
-        told = found.state()["best"]
-        if told:
-            tensors = found.tensors()
-            kept = {n.removeprefix(_BEST): t for n, t in tensors.items() if n.startswith(_BEST)}
-            task = parse(told["task"], str(found.path))
-            self.best = Best(told["value"], told["step"], told["scores"], task, kept)
-        if found.step == self.schedule.total:
+        if state := checkpoint.state()["best"]:
+            tensors = checkpoint.tensors().items()
+            weights = {n.removeprefix(_BEST): t for n, t in tensors if n.startswith(_BEST)}
+            task = parse(state["task"], str(checkpoint.path))
+            self.best = Best(state["value"], state["step"], state["scores"], task, weights)
+        if checkpoint.step == self.schedule.total:
             return self.start()  # it has the best weights alone: only their result is to be written
-        return restore(found, self.train_state, self.world)
+        return restore(checkpoint, self.train_state, self.world)
 
     def chosen(self) -> dict[str, Any]:
         """What a result says of the best so far."""
         if self.best is None:
             return {}
-        told = {"step": self.best.step, **self.best.scores}
-        return {"dev": told, "selected": self.best.value}
+        scores = {"step": self.best.step, **self.best.scores}
+        return {"dev": scores, "selected": self.best.value}
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
@@ -235,13 +236,12 @@ class Trial:
         }
 
     def _compiles(self) -> bool:
-        """As told, or on a GPU where a run is long enough and its model makes one graph."""
+        """As the user says, or on a GPU where a run is long and its model makes one graph."""
         if self.machine.compile is not None:
             return self.machine.compile
-        whole_graph = not self.inputs.recipe.encoder.recurrent
-        whole_graph = whole_graph and self.tuning.reader == "linear"
-        whole_graph = whole_graph and self.kind.one_graph
-        return self.world.device.type == "cuda" and whole_graph and self.schedule.total >= _PAYS
+        recurrent = self.inputs.recipe.encoder.recurrent or self.tuning.reader != "linear"
+        pays = self.world.device.type == "cuda" and self.schedule.total >= _PAYS
+        return pays and self.kind.one_graph and not recurrent
 
     def _model(self) -> Tuned:
         model = build(self.inputs.recipe, self.kind, self.tuning, seed=self.inputs.seed)
@@ -263,14 +263,8 @@ class Trial:
         part = self.tuning.optimiser_part()
         optimisers = part.build(model.named_parameters(), scale=self._scale)
         scaler = torch.amp.GradScaler(device.type) if self.precision == "fp16" else None
-        return TrainState(
-            wrapped,
-            optimisers,
-            self.tuning.clip,
-            self.inputs.seed,
-            scaler=scaler,
-            replays=replays,
-        )
+        clip, seed = self.tuning.clip, self.inputs.seed
+        return TrainState(wrapped, optimisers, clip, seed, scaler=scaler, replays=replays)
 
     def _scale(self, name: str) -> float:
         """A parameter's rate, by whether layers share that half of a layer."""
@@ -288,10 +282,6 @@ class Trial:
             "tokenizer.json": self.inputs.tokenizer.to_str(),
             TASK: to_toml(task),
         }
-
-
-def _job(trial: Trial, step: int) -> Callable[[], Prepared]:
-    return lambda: trial.prepare(step)
 
 
 def _called(metric: str, split: str) -> str:

@@ -45,12 +45,10 @@ class Tuned(nn.Module):
         logits = self.head.logits(encoded, batch.input, targets)
         sums: Sums = self.head.loss(logits, targets)
         if self.teacher and self.training:
-            sums = self._taught(logits, sums, batch)
-        found = {self.task: sums}
-        for name in batch.targets:
-            if name != self.task:
-                found[name] = self.heads[name](encoded, batch.targets[name])
-        return found, None
+            sums = self._distilled(logits, sums, batch)
+        others = (name for name in batch.targets if name != self.task)
+        by_head = {name: self.heads[name](encoded, batch.targets[name]) for name in others}
+        return {self.task: sums, **by_head}, None
 
     def encode(self, inputs: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""
@@ -81,16 +79,16 @@ class Tuned(nn.Module):
             self.encoder.eval()
         return self
 
-    def _taught(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
+    def _distilled(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
         """The loss on the labels and the distance from the teacher, weighed."""
         from clozelab.finetuning.heads.head import softened
 
         (teacher,), (share, temperature) = self.teacher, self.softness
         targets = batch.targets[self.task]
         with torch.no_grad():
-            shown = teacher.head.logits(teacher.vectors(batch.input), batch.input, targets)
-        apart = softened(logits, shown, self.head.labelled(targets), temperature=temperature)
-        return {**sums, "loss": share * sums["loss"] + (1 - share) * apart, "soft": apart}
+            answers = teacher.head.logits(teacher.vectors(batch.input), batch.input, targets)
+        soft = softened(logits, answers, self.head.labelled(targets), temperature=temperature)
+        return {**sums, "loss": share * sums["loss"] + (1 - share) * soft, "soft": soft}
 
 
 def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) -> Tuned:
@@ -116,10 +114,8 @@ def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) 
 def _dropping(encoder: Any, tuning: FinetuneConfig) -> Any:
     """The encoder with the dropout that it is fine-tuned with."""
     rates = {"dropout": tuning.dropout, "attention_dropout": tuning.attention_dropout}
-    changed = {name: rate for name, rate in rates.items() if rate is not None}
-    return replace(
-        encoder, **{name: rate for name, rate in changed.items() if hasattr(encoder, name)}
-    )
+    changed = {n: rate for n, rate in rates.items() if rate is not None and hasattr(encoder, n)}
+    return replace(encoder, **changed)
 
 
 def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module], int]:
@@ -127,14 +123,14 @@ def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module
     from clozelab.finetuning.heads.features import Mix, Recurrent
 
     width = encoder.vector_width
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     if tuning.features != "tuned":
         mix = Mix(tuning.features, layers=encoder.layers, width=width)
-        found["mix"], width = mix, mix.width
+        modules["mix"], width = mix, mix.width
     if tuning.reader == "bilstm":
         recurrent = Recurrent(width, tuning.hidden)
-        found["recurrent"], width = recurrent, recurrent.width
-    return found, width
+        modules["recurrent"], width = recurrent, recurrent.width
+    return modules, width
 
 
 def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:

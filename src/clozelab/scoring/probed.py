@@ -137,7 +137,7 @@ class ProbeTask:
         """The files, known to be there."""
         if self.name == WIC.name:
             return found_in(WIC, Path(self.data.root) if self.data.root else None)
-        return self.data.found()
+        return self.data.splits()
 
     def check(self) -> None:
         """Refuse what is not there or cannot be probed, before a model is opened."""

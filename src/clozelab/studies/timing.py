@@ -98,7 +98,7 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
     recipe, stores = _fitted(request, variant)
     total = 0.0
     for task, data in request.tasks().items():
-        found = data.found()
+        found = data.splits()
         train, dev = found.read("train"), found.read("dev")
         settings = tuning(request, variant, task)
         longest = min(settings.length, recipe.blocks.length)
@@ -114,7 +114,7 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
 def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:
     """The settings of a variant's fine-tuning on a task: its protocol, and what it changes."""
     data = request.tasks()[task]
-    kind = data.found().kind
+    kind = data.splits().kind
     word, settings = protocols.task_word(data.task, kind), request.settings(variant, task)
     return protocols.read(request.protocol(variant), word, kind, overrides=settings)
 

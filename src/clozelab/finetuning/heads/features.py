@@ -60,15 +60,14 @@ class Mix(nn.Module):
 
 def _numbers(chosen: Chosen, layers: int) -> range:
     """The layers that are taken; the embedding's output is number 0."""
-    if chosen == "embeddings":
-        return range(1)
-    if chosen == "last":
-        return range(layers, layers + 1)
-    if chosen == "second_to_last":
-        return range(layers - 1, layers)
-    if chosen.endswith("all"):
-        return range(layers + 1)
-    return range(max(1, layers - 3), layers + 1)
+    first, last = {
+        "embeddings": (0, 0),
+        "last": (layers, layers),
+        "second_to_last": (layers - 1, layers - 1),
+        "weighted_all": (0, layers),
+        "sum_all": (0, layers),
+    }.get(chosen, (max(1, layers - 3), layers))
+    return range(first, last + 1)
 
 
 def _summed(states: list[Tensor]) -> Tensor:
@@ -86,24 +85,15 @@ class Recurrent(nn.Module):
 
     # Differs from BERT §5.3: all tokens of a block are read, not the first piece of each word.
 
-    def __init__(
-        self, width: int, hidden: int = 768, *, layers: int = 2, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, width: int, hidden: int = 768, *, layers: int = 2) -> None:
         super().__init__()
         self.width = 2 * hidden
-        self.lstm = nn.LSTM(
-            width,
-            hidden,
-            num_layers=layers,
-            dropout=dropout if layers > 1 else 0.0,
-            bidirectional=True,
-            batch_first=True,
-        )
+        self.lstm = nn.LSTM(width, hidden, layers, bidirectional=True, batch_first=True)
 
     def forward(self, encoded: Encoded, inputs: Input) -> Encoded:
         """What was encoded, with the states of both directions, [N, 2 · hidden]."""
         states = encoded.hidden_states
-        rows = self._laid(states.to(next(self.lstm.parameters()).dtype), inputs)
+        rows = self._padded(states.to(next(self.lstm.parameters()).dtype), inputs)
         # An empty block is read as one token, which is then nobody's.
         lengths = inputs.cu_seqlens.diff().clamp(min=1).cpu().long()
         packed = pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
@@ -113,7 +103,7 @@ class Recurrent(nn.Module):
         flat: Tensor = out.flatten(0, 1).index_select(0, cells)
         return encoded._replace(hidden_states=flat.to(states.dtype))
 
-    def _laid(self, states: Tensor, inputs: Input) -> Tensor:
+    def _padded(self, states: Tensor, inputs: Input) -> Tensor:
         """[B, L, W] the blocks as rows; what lies beyond a block's end is never read."""
         columns = torch.arange(inputs.max_seqlen, device=states.device)
         cells = (inputs.cu_seqlens[:-1, None] + columns).clamp(max=len(states) - 1)

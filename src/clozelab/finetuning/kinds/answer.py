@@ -34,6 +34,7 @@ class Answer(TaskKind):
     scoring: ClassVar[tuple[str, ...]] = ("metrics", "language", "impossible")
     outputs: ClassVar[tuple[str, ...]] = ("head",)
     gold: ClassVar[tuple[str, ...]] = ("answers",)
+    inputs: ClassVar[Texts] = Texts(2, 2, "a question and its passage")
     windows: ClassVar[bool] = True
     answers_questions: ClassVar[bool] = True
     suffix: ClassVar[str] = "json"
@@ -72,10 +73,6 @@ class Answer(TaskKind):
         """A question and its passage."""
         question, passage = value
         return Question(name, question, passage)
-
-    def takes(self, *, imported: bool = False) -> Texts:
-        """Two texts."""
-        return Texts(2, 2, "a question and its passage")
 
     @classmethod
     def derive(cls, examples: Sequence[Question], *, labels: tuple[str, ...]) -> dict[str, Setting]:
@@ -157,11 +154,6 @@ class Answer(TaskKind):
         nulls = {name: span.null for name, span in spans.items() if span.null is not None}
         files = {"": json.dumps(texts, ensure_ascii=False)}
         return files | ({cls.beside[0]: json.dumps(nulls)} if nulls else {})
-
-    @classmethod
-    def texts(cls, example: Question) -> list[str]:
-        """The question and its passage."""
-        return [f"{example.question} {example.passage}"]
 
     @property
     def two_texts(self) -> bool:

@@ -40,6 +40,7 @@ class Choose(SummaryKind):
     name: ClassVar[str] = "choose"
     from_examples: ClassVar[tuple[str, ...]] = ("choices",)
     outputs: ClassVar[tuple[str, ...]] = ("choices",)
+    inputs: ClassVar[Texts] = Texts(3, sys.maxsize, "a text and its continuations")
     reads_folders: ClassVar[bool] = True  # RACE's
     known_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
@@ -64,10 +65,6 @@ class Choose(SummaryKind):
     def joined(cls, texts: Sequence[str]) -> Any:
         """The first text, and the others."""
         return texts[0], texts[1:]
-
-    def takes(self, *, imported: bool = False) -> Texts:
-        """A text and two others or more."""
-        return Texts(3, sys.maxsize, "a text and its continuations")
 
     @classmethod
     def derive(cls, examples: Sequence[Choice], *, labels: tuple[str, ...]) -> dict[str, Setting]:

@@ -45,6 +45,7 @@ class Coreference(TaskKind):
     name: ClassVar[str] = "coreference"
     from_tuning: ClassVar[Mapping[str, str]] = {"dropout": "head_dropout", "segment": "length"}
     gold: ClassVar[tuple[str, ...]] = ("clusters", "pronoun")
+    inputs: ClassVar[Texts] = Texts(1, sys.maxsize, "the sentences of a document")
     reads_folders: ClassVar[bool] = True  # LitBank's
     windows: ClassVar[bool] = True
     one_graph: ClassVar[bool] = False
@@ -74,10 +75,6 @@ class Coreference(TaskKind):
     def example(cls, value: Any, name: str) -> Document:
         """A document in sentences of words."""
         return Document(name, tuple(tuple(sentence) for sentence in value))
-
-    def takes(self, *, imported: bool = False) -> Texts:
-        """Its sentences."""
-        return Texts(1, sys.maxsize, "the sentences of a document")
 
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:

@@ -47,6 +47,7 @@ class TaskKind(Checked, ABC):
     outputs: ClassVar[tuple[str, ...]] = ()  # what the logits are of: a teacher has the same
 
     # What the wiring must know of it.
+    inputs: ClassVar[Texts] = Texts(1, 1, "one text")  # the texts of an example
     gold: ClassVar[tuple[str, ...]] = ("label",)  # fields of an example that no prediction sees
     reads_folders: ClassVar[bool] = False  # whether a folder may hold its examples
     windows: ClassVar[bool] = False  # whether a long text is read in several blocks, not cut
@@ -89,7 +90,7 @@ class TaskKind(Checked, ABC):
 
     def takes(self, *, imported: bool = False) -> Texts:
         """The texts of an example; an `imported` model may not say whether they are pairs."""
-        return Texts(1, 1, "one text")
+        return self.inputs
 
     @classmethod
     def rows(cls, text: str) -> list[list[str]]:
@@ -237,8 +238,10 @@ class TaskKind(Checked, ABC):
 
     @classmethod
     def texts(cls, example: Any) -> list[str]:
-        """What the encoder reads of an example, a text a block: all of its fields that are text."""
-        return [" ".join(part for part in example[1:] if isinstance(part, str))]
+        """What the encoder reads of an example, a text a block: its fields that are text."""
+        fields = example._asdict().items()
+        hidden = {"id", *cls.gold}
+        return [" ".join(v for name, v in fields if name not in hidden and isinstance(v, str))]
 
     @property
     def two_texts(self) -> bool:

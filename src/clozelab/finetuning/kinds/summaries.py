@@ -62,7 +62,7 @@ class SentenceKind(SummaryKind):
         """One text or two."""
         if imported:
             return Texts(1, 2, "one text or two")
-        return Texts(2, 2, "two texts") if self.pair else Texts(1, 1, "one text")
+        return Texts(2, 2, "two texts") if self.pair else self.inputs
 
     def suited(self, examples: Sequence[Sentences], *, imported: bool = False) -> Self:
         """Of an imported model, pairs where the examples are."""
@@ -88,11 +88,6 @@ class SentenceKind(SummaryKind):
     @abstractmethod
     def target(self, example: Sentences) -> float:
         """The label of an example as the head learns it."""
-
-    @classmethod
-    def texts(cls, example: Sentences) -> list[str]:
-        """Both texts."""
-        return [f"{example.first} {example.second or ''}"]
 
     @property
     def two_texts(self) -> bool:
