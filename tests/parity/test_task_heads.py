@@ -163,7 +163,7 @@ def places(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
             "labels": torch.stack([labels, labels - 100], 1),
         }
         return {name: value.flatten() for name, value in both.items()}
-    return {"at": at, "labels": labels, "there": torch.ones_like(at)}
+    return {"at": at, "labels": labels, "exists": torch.ones_like(at)}
 
 
 @torch.no_grad()

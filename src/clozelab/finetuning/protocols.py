@@ -2,7 +2,8 @@
 
 [default] is complete; [kinds.answer] overrides it for a kind of task, [tasks.cola] both,
 key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
-place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
+place. [suits] has the recipes that a packaged protocol is for: the values of parts that set them
+apart from BERT's, and a rank, the lowest first where several suit. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
 itself. All of a file is checked when it is read.
 """
 
@@ -32,7 +33,9 @@ OURS = "ours"
 names = PROTOCOLS.names
 
 _MANY = ("kinds", "tasks", "grids")  # tables of tables
-_WORDS = ("default", "grid", *_MANY)
+_WORDS = ("suits", "default", "grid", *_MANY)
+_MARKED = ("encoder", "masking", "objectives")  # parts of a recipe that protocols know it by
+_USUAL = "bert"  # of a recipe that no protocol says it suits
 _SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
 _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(FinetuneConfig)]
@@ -60,33 +63,37 @@ def task_word(task: str, kind: str) -> str:
 def protocol_for(recipe: Recipe, *, base: Recipe | None = None) -> str:
     """The protocol of the paper that a recipe is nearest to by its parts; for a small encoder ours.
 
-    `base` is what a study's variant changes: all variants of it are tuned by its protocol. ELMo's
-    is kept at every size, since it alone leaves its encoder as it is.
+    `base` is what a study's variant changes: all variants of it are tuned by its protocol. One that
+    leaves the encoder as it is, as ELMo's does, is kept at every size.
     """
-    paper = _paper(base or recipe)
-    return OURS if paper != "elmo" and recipe.encoder.width < _SMALL else paper
+    suited = [
+        (tables["suits"]["rank"], name)
+        for name, tables in _packaged().items()
+        if _suits(base or recipe, tables.get("suits", {}))
+    ]
+    protocol = min(suited)[1] if suited else _USUAL
+    trains = _packaged()[protocol]["default"].get("features", "tuned") == "tuned"
+    return OURS if trains and recipe.encoder.width < _SMALL else protocol
 
 
-def _paper(recipe: Recipe) -> str:
-    """Whose recipe it is, by what sets that apart from BERT's; a name proves nothing.
+@cache
+def _packaged() -> dict[str, Table]:
+    return {name: PROTOCOLS.find(name).tables() for name in names()}
 
-    The tokenizer is no mark: any recipe may meet a corpus that has another.
+
+def _suits(recipe: Recipe, marks: Table) -> bool:
+    """Whether a recipe has one of the marks of a protocol: a value of a part, `true` for any.
+
+    A name is no mark, nor is the tokenizer: any recipe may meet a corpus that has another.
     """
-    encoder: Any = recipe.encoder
-    kind, masking = slots.use("encoder", encoder), slots.use("masking", recipe.masking)
-    objectives = {slots.use("objectives", part) for part in recipe.objectives}
-    marks = {
-        "elmo": kind == "lstm",
-        "xlnet": kind == "relative",
-        "gpt": getattr(encoder, "causal", False),
-        "albert": "sentence_order" in objectives or getattr(encoder, "sharing", "none") != "none",
-        "distilbert": "distillation" in objectives,
-        "spanbert": bool({"span_boundary", "span_joint"} & objectives),
-        "ernie": masking == "knowledge",
-        "wwm": getattr(recipe.masking, "words", None) == "segmenter",
-        "roberta": bool(getattr(encoder, "position_offset", 0)),
-    }
-    return next((paper for paper, is_so in marks.items() if is_so), "bert")
+    facts = ((slot, *mark) for slot in _MARKED for mark in marks.get(slot, {}).items())
+    for slot, name, values in facts:
+        parts = getattr(recipe, slot)
+        for part in parts if slot == "objectives" else (parts,):
+            value = slots.use(slot, part) if name == "use" else getattr(part, name, None)
+            if value and (values is True or value in values):
+                return True
+    return False
 
 
 def read(

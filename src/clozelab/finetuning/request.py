@@ -103,9 +103,8 @@ class FinetuneRequest:
 
 def settled(order: FinetuneRequest) -> FinetuneRequest:
     """The order with its places as they are seen from anywhere."""
-    places = {
-        name: absolute(getattr(order.data, name)) for name in ("root", "train", "dev", "test")
-    }
+    names = ("root", "train", "dev", "test")
+    places: dict[str, Any] = {name: absolute(getattr(order.data, name)) for name in names}
     model = absolute(order.model) or order.model
     data = replace(order.data, **places)
     return replace(order, model=model, teacher=absolute(order.teacher), data=data)

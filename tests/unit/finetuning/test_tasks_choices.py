@@ -61,7 +61,7 @@ def test_a_group_has_a_slot_for_every_choice_there_could_be() -> None:
     assert np.diff(laid.targets.starts).tolist() == [1, 1, 1, 1, 1, 3, 4]
     none = Targets.IGNORED
     assert laid.targets.columns["labels"].tolist() == [2, *[none] * 3, 1, *[none] * 7]
-    assert laid.targets.columns["there"].tolist() == [1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 0, 0]
+    assert laid.targets.columns["exists"].tolist() == [1, 1, 1, 1, 1, 1, 0, 0, 1, 0, 0, 0]
 
 
 def test_a_choice_that_is_not_there_has_no_share_and_no_gradient() -> None:

@@ -53,7 +53,7 @@ class SummaryHead(Head):
         scores = self.predict(encoded, inputs, targets)
         if not self.choices:
             return (scores,)
-        exists = self._grouped(targets["there"]) > 0
+        exists = self._grouped(targets["exists"]) > 0
         return (self._grouped(scores[:, 0]).where(exists, ABSENT),)
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:

@@ -105,7 +105,7 @@ class Choose(SummaryKind):
         exists = np.arange(self.choices) < np.diff(groups)[:, None]
         columns = {
             "at": np.repeat(np.array([row.mark for row in rows], dtype=np.int64), sizes),
-            "there": exists.reshape(-1).astype(np.int64),
+            "exists": exists.reshape(-1).astype(np.int64),
             "labels": labels.reshape(-1),
         }
         return stacked(rows, Targets(offsets(sizes), columns), groups=groups, counts=counts)

@@ -55,11 +55,16 @@ def best(golds: Sequence[str], predicted: str, *, by: Compare) -> float:
 
 def squad1(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
     """`exact` and `f1` over questions, each with the texts of its gold answers."""
+    return mean_scores(gold, predicted, exact=exact, f1=overlap)
+
+
+def mean_scores(
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], **compare: Compare
+) -> dict[str, float]:
+    """The mean of each comparison, of 100, with the gold answer that agrees most."""
     pairs = list(zip(gold, predicted, strict=True))
-    return {
-        "exact": percent(sum(best(*pair, by=exact) for pair in pairs), len(pairs)),
-        "f1": percent(sum(best(*pair, by=overlap) for pair in pairs), len(pairs)),
-    }
+    sums = {name: sum(best(*pair, by=by) for pair in pairs) for name, by in compare.items()}
+    return {name: percent(total, len(pairs)) for name, total in sums.items()}
 
 
 def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
@@ -68,9 +73,9 @@ def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str,
     A question with none has no gold answers; the answer to it is the empty text. Kinds of
     questions that there are none of are left out.
     """
-    there = _answered(gold)
+    answered = np.array([bool(golds) for golds in gold], dtype=np.bool_)
     exacts, overlaps = _each(gold, predicted)
-    kinds = {"": np.ones_like(there), "HasAns_": there, "NoAns_": ~there}
+    kinds = {"": np.ones_like(answered), "HasAns_": answered, "NoAns_": ~answered}
     return {
         f"{kind}{name}": percent(float(values[which].sum()), int(which.sum()))
         for kind, which in kinds.items()
@@ -97,11 +102,11 @@ def best_threshold(
     if len(scores) != len(gold):
         raise ValueError(f"{len(gold)} questions and {len(scores)} null scores")
     names, withdrawn = ("exact", "f1"), _each(gold, [""] * len(gold))
-    found: dict[str, float] = {}
-    for name, kept, without in zip(names, _each(gold, predicted), withdrawn, strict=True):
-        total, threshold = _swept(kept - without, scores, start=without.sum())
-        found |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
-    return found
+    best_of: dict[str, float] = {}
+    for name, answers, without in zip(names, _each(gold, predicted), withdrawn, strict=True):
+        total, threshold = _swept(answers - without, scores, start=without.sum())
+        best_of |= {f"best_{name}": percent(total, len(gold)), f"best_{name}_thresh": threshold}
+    return best_of
 
 
 def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]:
@@ -115,10 +120,6 @@ def _swept(gains: Floats, nulls: Floats, *, start: float) -> tuple[float, float]
         totals[1:-1][ladder[:-1] == ladder[1:]] = -1.0
     at = int(totals.argmax())
     return float(totals[at]), float(ladder[at - 1]) if at else below
-
-
-def _answered(gold: Sequence[Sequence[str]]) -> NDArray[np.bool_]:
-    return np.array([bool(golds) for golds in gold], dtype=np.bool_)
 
 
 def _each(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> tuple[Floats, Floats]:

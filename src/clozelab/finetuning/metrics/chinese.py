@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 
-from clozelab.finetuning.metrics.answers import best
-from clozelab.finetuning.metrics.classes import percent
+from clozelab.finetuning.metrics.answers import mean_scores
 
 # The marks that CMRC's script takes out, and no others: commas, full stops, quotation marks and
 # brackets of ASCII stay, as do … ‘ 【 】.
@@ -39,23 +39,11 @@ def exact(gold: str, predicted: str) -> float:
 def overlap(gold: str, predicted: str) -> float:
     """F1 of the longest stretch of segments that two answers share, from 0 to 1."""
     golds, guesses = segments(gold), segments(predicted)
-    shared = _stretch(golds, guesses)
+    shared = SequenceMatcher(None, golds, guesses, autojunk=False).find_longest_match().size
     return 2 * shared / (len(golds) + len(guesses)) if shared else 0.0
 
 
 def cmrc(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
     """`exact`, `f1` and their mean `average` over questions with the texts of their answers."""
-    pairs = list(zip(gold, predicted, strict=True))
-    exacts = percent(sum(best(*pair, by=exact) for pair in pairs), len(pairs))
-    overlaps = percent(sum(best(*pair, by=overlap) for pair in pairs), len(pairs))
-    return {"exact": exacts, "f1": overlaps, "average": (exacts + overlaps) / 2}
-
-
-def _stretch(first: Sequence[str], second: Sequence[str]) -> int:
-    """The length of the longest contiguous run that two sequences share."""
-    longest, row = 0, [0] * (len(second) + 1)
-    for one in first:
-        # row[j]: how long a shared run ends at this element of first and the j-th of second.
-        row = [0, *(row[j] + 1 if one == other else 0 for j, other in enumerate(second))]
-        longest = max(longest, *row)
-    return longest
+    scores = mean_scores(gold, predicted, exact=exact, f1=overlap)
+    return {**scores, "average": (scores["exact"] + scores["f1"]) / 2}

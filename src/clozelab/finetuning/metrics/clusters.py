@@ -106,17 +106,17 @@ def _shared(clusters: Clusters, others: Clusters) -> list[Counter[int]]:
 def _links(clusters: Clusters, others: Clusters) -> tuple[int, int]:
     shared = _shared(clusters, others)
     # n mentions, less the parts: one for each cluster met and one for each mention met nowhere.
-    kept = sum(shares.total() - len(shares) for shares in shared)
-    return kept, sum(len(cluster) - 1 for cluster in clusters)
+    unbroken = sum(shares.total() - len(shares) for shares in shared)
+    return unbroken, sum(len(cluster) - 1 for cluster in clusters)
 
 
 def _shares(clusters: Clusters, others: Clusters) -> tuple[float, int]:
     shared = _shared(clusters, others)
-    kept = sum(
+    total = sum(
         sum(number**2 for number in shares.values()) / len(cluster)
         for cluster, shares in zip(clusters, shared, strict=True)
     )
-    return kept, sum(map(len, clusters))
+    return total, sum(map(len, clusters))
 
 
 _GENDERS = {

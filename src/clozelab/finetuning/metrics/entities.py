@@ -170,10 +170,11 @@ def by_type(
                 f"sentence {number + 1}: {len(golds)} gold tags and {len(guesses)} predicted:"
                 " give one for each word"
             )
-        there, said = set(spans(golds, scheme)), set(spans(guesses, scheme))
-        for entity in there | said:
-            right = entity in there and entity in said
-            tallies[entity.type] += Tally(right, entity in there, right, entity in said)
+        true, predictions = set(spans(golds, scheme)), set(spans(guesses, scheme))
+        for entity in true | predictions:
+            is_true, is_predicted = entity in true, entity in predictions
+            right = is_true and is_predicted
+            tallies[entity.type] += Tally(right, is_true, right, is_predicted)
     return dict(sorted(tallies.items()))
 
 
