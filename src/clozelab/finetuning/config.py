@@ -7,29 +7,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 from clozelab.errors import UserError
+from clozelab.ranges import (
+    BelowOne,
+    Checked,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Range,
+    Share,
+)
 from clozelab.training.optimiser import Adamw, BertAdam
 from clozelab.training.schedule import Schedule
 
-_SHARES = ("dropout", "attention_dropout", "head_dropout")
+_POSITIVE_SHARE = Range(lambda value: 0 < value <= 1, "must be above 0 and at most 1")
 
 
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(Checked):
     """One fine-tuning, but for its data and its seed."""
 
-    provides: ClassVar[frozenset[str]] = frozenset()
-    needs: ClassVar[frozenset[str]] = frozenset()
-
     learning_rate: float  # of the head and the last layer
-    batch_size: int  # examples of a step
-    length: int  # the most tokens of a block
-    epochs: float | None = None  # passes over the examples, unless `steps` are given
-    steps: int | None = None
-    warmup: float | None = None  # share of the steps, unless `warmup_steps` are given
-    warmup_steps: int | None = None
+    batch_size: PositiveInt  # examples of a step
+    length: PositiveInt  # the most tokens of a block
+    epochs: PositiveFloat | None = None  # passes over the examples, unless `steps` are given
+    steps: PositiveInt | None = None
+    warmup: Share | None = None  # share of the steps, unless `warmup_steps` are given
+    warmup_steps: NonNegativeInt | None = None
     shape: Literal["linear", "google_linear", "polynomial", "constant", "cosine"] = "linear"
     optimiser: Literal["adamw", "bert_adam"] = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
@@ -37,11 +44,12 @@ class FinetuneConfig:
     weight_decay: float = 0.01
     decay_all: bool = False
     clip: float = 1.0
-    layer_decay: float = 1.0  # a layer has so many times the learning rate of the one above
-    head_learning_rate: float | None = None
-    dropout: float | None = None  # None: as the encoder has it
-    attention_dropout: float | None = None
-    head_dropout: float = 0.1
+    # A layer has so many times the learning rate of the one above.
+    layer_decay: Annotated[float, _POSITIVE_SHARE] = 1.0
+    head_learning_rate: PositiveFloat | None = None
+    dropout: BelowOne | None = None  # None: as the encoder has it
+    attention_dropout: BelowOne | None = None
+    head_dropout: BelowOne = 0.1
     # "tuned" trains the encoder; the others leave it as it is and read those of its layers.
     features: Literal[
         "tuned",
@@ -55,39 +63,22 @@ class FinetuneConfig:
         "sum_all",
     ] = "tuned"
     reader: Literal["linear", "bilstm"] = "linear"  # between vectors and head
-    hidden: int = 768  # of the BiLSTM, both directions alike
+    hidden: PositiveInt = 768  # of the BiLSTM, both directions alike
     head: Literal["span", "beam"] = "span"  # of questions: BERT's or XLNet's
-    lm_weight: float = 0.0  # of GPT's language model beside the task
+    lm_weight: NonNegativeFloat = 0.0  # of GPT's language model beside the task
     after: str | None = None  # a task to fine-tune on first
-    alpha: float = 0.5  # weight of the labels beside a teacher's answers
-    temperature: float = 2.0  # of a teacher's answers
+    alpha: Share = 0.5  # weight of the labels beside a teacher's answers
+    temperature: PositiveFloat = 2.0  # of a teacher's answers
     task: tuple[str, ...] = ()  # settings of the kind of task, as lines of TOML: "stride = 64"
 
     def __post_init__(self) -> None:
-        self.optimiser_part()
-        for name in ("batch_size", "length", "steps", "hidden"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} = {value}: must be at least 1")
-        for name in ("epochs", "head_learning_rate", "temperature"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"{name} = {value}: must be above 0")
-        for name in ("warmup_steps", "lm_weight"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UserError(f"{name} = {value}: must be at least 0")
-        for name in _SHARES:
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < 1:
-                raise UserError(f"{name} = {value}: must be at least 0 and below 1")
-        for name in ("warmup", "alpha"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1:
-                raise UserError(f"{name} = {value}: must be a share, between 0 and 1")
-        if not 0 < self.layer_decay <= 1:
-            raise UserError(f"layer_decay = {self.layer_decay}: must be above 0 and at most 1")
-        self._check_pairs()
+        self.optimiser_part()  # checks what is the optimiser's
+        super().__post_init__()
+        if self.epochs is None and self.steps is None:
+            raise UserError("epochs is missing; give it a number, or give steps")
+        for name, other in (("epochs", "steps"), ("warmup", "warmup_steps")):
+            if getattr(self, name) is not None and getattr(self, other) is not None:
+                raise UserError(f"{name} and {other} are both given; give one of them")
 
     def schedule(self, examples: int) -> Schedule:
         """The steps of a run over so many examples."""
@@ -134,10 +125,3 @@ class FinetuneConfig:
         if shared or not number.isdigit():  # a norm after the last layer belongs to it
             return 1.0
         return self.layer_decay ** (layers - 1 - int(number))
-
-    def _check_pairs(self) -> None:
-        if self.epochs is None and self.steps is None:
-            raise UserError("epochs is missing; give it a number, or give steps")
-        for name, other in (("epochs", "steps"), ("warmup", "warmup_steps")):
-            if getattr(self, name) is not None and getattr(self, other) is not None:
-                raise UserError(f"{name} and {other} are both given; give one of them")

@@ -2,9 +2,10 @@
 
 [default] is complete; [kinds.answer] overrides it for a kind of task, [tasks.cola] both,
 key by key. [grid] lists the values a paper tries, [grids.cola] those for one task or kind in its
-place. [suits] has the recipes that a packaged protocol is for: the values of parts that set them
-apart from BERT's, and a rank, the lowest first where several suit. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
-itself. All of a file is checked when it is read.
+place. A table task inside any of them, as in [kinds.answer.task], has settings of the kind of task
+itself. [suits] has the recipes that a packaged protocol is for: the values of parts that set them
+apart from BERT's, and a rank, the lowest first where several suit. All of a file is checked when it
+is read.
 """
 
 from __future__ import annotations
