@@ -149,7 +149,7 @@ def make_plan(
     plan = replace(
         plan,
         plateau={name: level for name, level in levels.items() if level is not None},
-        items={name: len(data.found().read("dev")) for name, data in request.tasks().items()},
+        items={name: len(data.splits().read("dev")) for name, data in request.tasks().items()},
     )
     if saved is None:
         plan = yield from _divided(_with_paces(plan), budget, machine)
