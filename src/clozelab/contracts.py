@@ -4,7 +4,8 @@ but the error that a mistake raises.
 Everything is batched and packed: many documents, or many blocks, lie one after another in flat
 arrays, and an array of offsets says where each begins. Shape letters used throughout:
 N tokens, B blocks, S sentences, D documents, V vocabulary, K chosen positions; of tensors also
-H heads, E the embedding's width, W the width of a vector, L the longest block, C characters.
+H heads, A the width of a head, E the embedding's width, W the width of a vector, L the longest
+block, C characters, R queries, P distances, T target slots. A tensor's name may end in its shape.
 """
 
 from __future__ import annotations

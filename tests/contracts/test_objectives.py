@@ -15,10 +15,8 @@ from clozelab.contracts import Blocks, Targets
 from clozelab.masking.token import Token
 from clozelab.masking.words import SpanMasking, WholeWord
 from clozelab.objectives import PARTS, Objective
-from clozelab.objectives.bidirectional_lm import BidirectionalLm
-from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.distillation import Distillation
-from clozelab.objectives.masked_lm import MaskedLm
+from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 

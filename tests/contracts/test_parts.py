@@ -12,7 +12,7 @@ from clozelab.blocks.sentences import FullSentences
 from clozelab.config import slots
 from clozelab.contracts import Blocks, Documents, Hidden, Plan, Vocabulary
 from clozelab.masking.token import Token
-from clozelab.objectives.masked_lm import MaskedLm
+from clozelab.objectives.language_models import MaskedLm
 from clozelab.testing import check_part, example_blocks
 from clozelab.training.optimiser import Adamw, Optimiser
 

@@ -51,47 +51,39 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
     columns = torch.arange(batch.max_seqlen, device=batch.ids.device)
     first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
     tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
-    rows = torch.searchsorted(batch.cu_seqlens[1:].contiguous(), _count(batch), right=True)
+    numbers = torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)
+    rows = torch.searchsorted(batch.cu_seqlens[1:].contiguous(), numbers, right=True)
     cell = rows * batch.max_seqlen + batch.position_ids
     seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
     return tokens.flatten(), cell, seen
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, dropout: float, causal: bool
+    q_NHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, dropout: float, causal: bool
 ) -> Tensor:
-    """[N, H, D] queries, keys and values → [N, H · D]."""
-    tokens, heads, width = q.shape
-    if layout.dense or layout.cells is not None:
-        return _in_rows(q, k, v, layout, dropout, causal).reshape(tokens, heads * width)
-    out: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, layout.cu_seqlens, layout.cu_seqlens, layout.max_seqlen, layout.max_seqlen,
-        dropout, causal, False,
-    )[0]  # fmt: skip
-    return out.reshape(tokens, heads * width)
-
-
-def _in_rows(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, dropout: float, causal: bool
-) -> Tensor:
-    """The ordinary kernel on a rectangle: the blocks as they lie, or laid into one."""
-    _, heads, width = q.shape
-    laid = (
-        x if layout.cells is None else x.flatten(1).index_select(0, layout.cells) for x in (q, k, v)
+    """[N, W] attended sums, the heads side by side."""
+    if not layout.dense and layout.cells is None:
+        out_NHA: Tensor = torch.ops.aten._flash_attention_forward(
+            q_NHA, k_NHA, v_NHA, layout.cu_seqlens, layout.cu_seqlens,
+            layout.max_seqlen, layout.max_seqlen, dropout, causal, False,
+        )[0]  # fmt: skip
+        return out_NHA.flatten(1)
+    # The ordinary kernel on a rectangle: the blocks as they lie, or laid into one.
+    _, heads, width = q_NHA.shape
+    rows = (
+        x if layout.cells is None else x.flatten(1).index_select(0, layout.cells)
+        for x in (q_NHA, k_NHA, v_NHA)
     )
-    rows = (x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in laid)
-    query, key, value = rows
+    q_BHLA, k_BHLA, v_BHLA = (
+        x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in rows
+    )
     mask = layout.attention_mask
     if mask is not None and causal:
         size = (layout.max_seqlen, layout.max_seqlen)
-        mask = mask & torch.ones(size, dtype=torch.bool, device=q.device).tril()
-    out = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal and mask is None
-    )
-    flat = out.transpose(1, 2).reshape(-1, heads * width)
+        mask = mask & torch.ones(size, dtype=torch.bool, device=q_NHA.device).tril()
+    out_BHLA = functional.scaled_dot_product_attention(
+        q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
+        is_causal=causal and mask is None,
+    )  # fmt: skip
+    flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
-
-
-def _count(batch: Input) -> Tensor:
-    """0, 1, … as the starts count."""
-    return torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 class Filters(nn.Conv1d):
     """Filters of one width over the characters of a word."""
 
-    def forward(self, letters: Tensor) -> Tensor:
-        """[N, character width, C] → [N, filters]: the greatest response anywhere in the word.
+    def forward(self, letters_NEC: Tensor) -> Tensor:
+        """[N, filters]: the greatest response anywhere in the word.
 
-        Bias and rectifier rise with what they are given, so they may follow the maximum, and
-        nothing as long as the word is kept for the way back.
+        Bias and rectifier rise with their input, so they may follow the maximum, and nothing as
+        long as the word is kept for the way back.
         """
-        most = functional.conv1d(letters, self.weight.to(letters.dtype)).max(dim=2).values
+        dtype = letters_NEC.dtype
+        greatest = functional.conv1d(letters_NEC, self.weight.to(dtype)).max(dim=2).values
         assert self.bias is not None
-        return functional.relu(most + self.bias.to(letters.dtype))
+        return functional.relu(greatest + self.bias.to(dtype))
 
 
 class Characters(nn.Module):
@@ -37,10 +38,10 @@ class Characters(nn.Module):
 
     def __init__(self, shape: Lstm) -> None:
         super().__init__()
-        channels = sum(many for _, many in shape.filters)
+        channels = sum(count for _, count in shape.filters)
         self.embedding = nn.Embedding(shape.alphabet, shape.character_width)
         self.filters = nn.ModuleList(
-            Filters(shape.character_width, many, wide) for wide, many in shape.filters
+            Filters(shape.character_width, count, wide) for wide, count in shape.filters
         )
         self.highways = nn.ModuleList(Highway(channels) for _ in range(shape.highways))
         self.projection = Linear(channels, shape.width)
@@ -50,14 +51,14 @@ class Characters(nn.Module):
         nn.init.normal_(self.projection.weight, std=channels**-0.5)
         nn.init.zeros_(self.projection.bias)
 
-    def forward(self, characters: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, C] character numbers → [N, W] in the given precision."""
-        letters = self.embedding(characters.long()).to(dtype).transpose(1, 2)
-        x = torch.cat([filters(letters) for filters in self.filters], dim=1)
+    def forward(self, characters_NC: Tensor, dtype: torch.dtype) -> Tensor:
+        """[N, W] from the numbers of characters, in that precision."""
+        letters_NEC = self.embedding(characters_NC.long()).to(dtype).transpose(1, 2)
+        x = torch.cat([filters(letters_NEC) for filters in self.filters], dim=1)
         for highway in self.highways:
             x = highway(x)
-        out: Tensor = self.projection(x)
-        return out
+        words_NW: Tensor = self.projection(x)
+        return words_NW
 
 
 class Highway(nn.Module):
@@ -84,20 +85,20 @@ class ReadingOrder(NamedTuple):
     longest: int
 
 
-def lay(batch: Input) -> ReadingOrder:
-    """Lay the blocks of a batch side by side, step by step."""
+def reading_order(batch: Input) -> ReadingOrder:
+    """The blocks of a batch side by side, step by step."""
     words, cell, _ = rectangle(batch)
     longest, blocks, total = batch.max_seqlen, len(batch.cu_seqlens) - 1, len(cell)
-    lengths = batch.cu_seqlens.diff().long()
-    columns = torch.arange(longest, device=words.device)
-    turned = torch.where(columns < lengths[:, None], lengths[:, None] - 1 - columns, columns)
-    forward = words.view(blocks, longest)
-    backward = forward.gather(1, turned) + total
-    row = cell // longest
-    there, back = batch.position_ids, lengths[row] - 1 - batch.position_ids + longest
+    lengths_B = batch.cu_seqlens.diff().long()
+    lengths_B1, columns_L = lengths_B[:, None], torch.arange(longest, device=words.device)
+    turned_BL = torch.where(columns_L < lengths_B1, lengths_B1 - 1 - columns_L, columns_L)
+    forward_BL = words.view(blocks, longest)
+    backward_BL = forward_BL.gather(1, turned_BL) + total
+    row_N = cell // longest
+    there, back = batch.position_ids, lengths_B[row_N] - 1 - batch.position_ids + longest
     return ReadingOrder(
-        words=torch.cat([forward.T, backward.T]).flatten(),
-        steps=torch.cat([there, back]) * blocks + row.repeat(2),
+        words=torch.cat([forward_BL.T, backward_BL.T]).flatten(),
+        steps=torch.cat([there, back]) * blocks + row_N.repeat(2),
         longest=longest,
     )
 
@@ -121,15 +122,16 @@ class BothWays(nn.Module):
         with torch.no_grad():
             self.bias[:, 2 * inner : 3 * inner] = 1.0  # a cell starts out remembering
 
-    def forward(self, x: Tensor, rows: ReadingOrder) -> Tensor:
-        """[2, N, W] → [2, N, W]: each word from those before it in its direction."""
-        dtype, width = x.dtype, x.shape[-1]
-        laid = x.flatten(0, 1).index_select(0, rows.words).view(2, -1, width)
-        known = torch.baddbmm(self.bias.to(dtype)[:, None], laid, self.inputs.to(dtype))
-        known = known.view(2, rows.longest, -1, known.shape[-1])
-        out, _, _ = recur(known, self.states.to(dtype), self.projection.to(dtype), self.clip)
-        read: Tensor = out.view(-1, width).index_select(0, rows.steps)
-        return read.view(2, -1, width)
+    def forward(self, x_2NW: Tensor, order: ReadingOrder) -> Tensor:
+        """[2, N, W]: each word from those before it in its direction."""
+        dtype, width = x_2NW.dtype, x_2NW.shape[-1]
+        read = x_2NW.flatten(0, 1).index_select(0, order.words).view(2, -1, width)
+        gates = torch.baddbmm(self.bias.to(dtype)[:, None], read, self.inputs.to(dtype))
+        gates_2LBI = gates.view(2, order.longest, -1, gates.shape[-1])
+        states, projection = self.states.to(dtype), self.projection.to(dtype)
+        out_2LBW, _, _ = recur(gates_2LBI, states, projection, self.clip)
+        out: Tensor = out_2LBW.view(-1, width).index_select(0, order.steps)
+        return out.view(2, -1, width)
 
 
 class CharacterLstm(nn.Module):
@@ -152,23 +154,23 @@ class CharacterLstm(nn.Module):
         """Both directions' states of every word; with `keep` those of every layer as well."""
         assert batch.characters is not None, "this encoder reads words by their characters"
         dtype = self.precision or self.characters.embedding.weight.dtype
-        rows = lay(batch)
-        words: Tensor = self.characters(batch.characters, dtype)
-        x = words.expand(2, *words.shape)
-        states = [x]
+        order = reading_order(batch)
+        words_NW: Tensor = self.characters(batch.characters, dtype)
+        x_2NW = words_NW.expand(2, *words_NW.shape)
+        states = [x_2NW]
         for number, layer in enumerate(self.layers):
-            x = drop(x, self.shape.dropout, self.training)
+            x_2NW = drop(x_2NW, self.shape.dropout, self.training)
             if self.recompute and self.training:
-                output: Tensor = checkpoint(layer, x, rows, use_reentrant=False)
+                output: Tensor = checkpoint(layer, x_2NW, order, use_reentrant=False)
             else:
-                output = layer(x, rows)
+                output = layer(x_2NW, order)
             # Words and states differ in kind: a layer adds to the one below from the second on.
-            x = x + output if number else output
+            x_2NW = x_2NW + output if number else output
             if keep:
-                states.append(x)
-        return Encoded(_joined(x), None, tuple(map(_joined, states)) if keep else ())
+                states.append(x_2NW)
+        return Encoded(_joined(x_2NW), None, tuple(map(_joined, states)) if keep else ())
 
 
-def _joined(x: Tensor) -> Tensor:
+def _joined(x_2NW: Tensor) -> Tensor:
     """[N, 2W]: the left-to-right states, then the right-to-left ones."""
-    return x.transpose(0, 1).flatten(1)
+    return x_2NW.transpose(0, 1).flatten(1)

@@ -59,7 +59,7 @@ class Lstm(Checked, EncoderPart):
 
     def resized(self, layers: int, width: int) -> Lstm:
         """The same encoder at another size: cells and filters keep their ratio to the width."""
-        filters = tuple((wide, max(1, many * width // self.width)) for wide, many in self.filters)
+        filters = tuple((wide, max(1, count * width // self.width)) for wide, count in self.filters)
         inner = max(1, self.inner * width // self.width)
         return replace(self, layers=layers, width=width, inner=inner, filters=filters)
 
@@ -76,8 +76,8 @@ class Lstm(Checked, EncoderPart):
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each module has; spelled words cost nothing for a vocabulary."""
-        channels = sum(many for _, many in self.filters)
-        weights = sum(wide * many for wide, many in self.filters) * self.character_width
+        channels = sum(count for _, count in self.filters)
+        weights = sum(wide * count for wide, count in self.filters) * self.character_width
         gates = 4 * self.inner * (2 * self.width + 1)
         counts = {
             "characters.embedding": self.alphabet * self.character_width,

@@ -57,14 +57,14 @@ class AttentionMask(NamedTuple):
     columns: Tensor | None  # [B, 1, R, K] each distance's column; None: queries are all the cells
     ranks: Ranks  # what all that follows from
 
-    def by_key(self, scores: Tensor) -> Tensor:
-        """[B, H, R, P] scores by distance, furthest first → [B, H, R, K] by key."""
+    def by_key(self, scores_BHRP: Tensor) -> Tensor:
+        """[B, H, R, K] scores by key, from those by distance, furthest first."""
+        blocks, heads, rows, width = scores_BHRP.shape
         if self.columns is not None:
-            return scores.gather(3, self.columns.expand(-1, scores.shape[1], -1, -1))
+            return scores_BHRP.gather(3, self.columns.expand(-1, heads, -1, -1))
         # The row below begins one column further left: read on with rows one column shorter.
-        blocks, heads, rows, width = scores.shape
         # (Narrowed, not sliced: a slice of a free length is lost on the exporter to ONNX.)
-        shorter = scores.flatten(2).narrow(2, rows, rows * (width - 1))
+        shorter = scores_BHRP.flatten(2).narrow(2, rows, rows * (width - 1))
         by_row = shorter.view(blocks, heads, rows, width - 1)
         return by_row.narrow(3, 0, self.visible.shape[-1])
 

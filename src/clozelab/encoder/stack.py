@@ -52,25 +52,31 @@ class Attention(nn.Module):
         self.norm = Norm(shape.width, eps=shape.epsilon)
         self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
 
-    def forward(self, x: Tensor, layout: Layout, at: Tensor | None = None) -> Tensor:
-        """The attended sum; norm, residual and dropout are the caller's."""
-        if at is not None:
-            return self._at(x, layout, at)
-        q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
-        rate = self.rate if self.training else 0.0
-        out: Tensor = self.output(attend(q, k, v, layout, dropout=rate, causal=self.causal))
-        return out
+    def forward(self, x_NW: Tensor, layout: Layout, at_B: Tensor | None = None) -> Tensor:
+        """[N, W] the attended sum; norm, residual and dropout are the caller's.
 
-    def _at(self, x: Tensor, layout: Layout, at: Tensor) -> Tensor:
+        With `at_B` it is [B, W], of one token of each full block.
+        """
+        if at_B is not None:
+            return self._at(x_NW, layout, at_B)
+        q_NHA, k_NHA, v_NHA = self.qkv(x_NW).view(x_NW.shape[0], 3, self.heads, -1).unbind(1)
+        rate = self.rate if self.training else 0.0
+        heads_NW = attend(q_NHA, k_NHA, v_NHA, layout, dropout=rate, causal=self.causal)
+        out_NW: Tensor = self.output(heads_NW)
+        return out_NW
+
+    def _at(self, x_NW: Tensor, layout: Layout, at_B: Tensor) -> Tensor:
         """[B, W] the attended sums of one token of each full block: only keys are for all."""
-        width, (weight, bias) = x.shape[1], (p.to(x.dtype) for p in self.qkv.parameters())
-        query = functional.linear(x.index_select(0, at), weight[:width], bias[:width])
-        both = functional.linear(x, weight[width:], bias[width:])
-        both = both.view(len(at), layout.max_seqlen, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
-        query = query.view(len(at), self.heads, 1, -1)
-        attended = functional.scaled_dot_product_attention(query, both[0], both[1])
-        out: Tensor = self.output(attended.reshape(len(at), width))
-        return out
+        width, blocks = x_NW.shape[1], len(at_B)
+        weight, bias = (parameter.to(x_NW.dtype) for parameter in self.qkv.parameters())
+        q_BW = functional.linear(x_NW.index_select(0, at_B), weight[:width], bias[:width])
+        kv = functional.linear(x_NW, weight[width:], bias[width:])
+        kv = kv.view(blocks, layout.max_seqlen, 2, self.heads, -1)
+        k_BHLA, v_BHLA = kv.permute(2, 0, 3, 1, 4)
+        q_BH1A = q_BW.view(blocks, self.heads, 1, -1)
+        attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA)
+        out_BW: Tensor = self.output(attended.reshape(blocks, width))
+        return out_BW
 
 
 class Stack(nn.Module):

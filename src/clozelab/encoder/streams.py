@@ -1,18 +1,7 @@
 """XLNet's encoder as a module: relative attention, content and query stream, memory (§2.3-2.5).
 
-How its weights lie in the tensors of `transformers` (W width, H heads, D = W / H):
-
-    ours                                    theirs
-    embeddings.words.weight  [V, W]         word_embedding.weight
-    embeddings.query         [W]            mask_emb [1, 1, W]
-    attention.i.query.weight [W, W]         layer.i.rel_attn.q [W, H, D]: q.reshape(W, W).T
-      key, value, position                  k, v, r, in the same way
-    attention.i.output.weight [W, W]        layer.i.rel_attn.o [W, H, D]: o.reshape(W, W), no .T
-    attention.i.content_bias [H, D]         layer.i.rel_attn.r_w_bias
-      position_bias, segment_bias           r_r_bias, r_s_bias
-    attention.i.segments     [2, H, D]      layer.i.rel_attn.seg_embed (row 0 same, row 1 other)
-    attention.i.norm                        layer.i.rel_attn.layer_norm
-    ffn.i.inner, output, norm               layer.i.ff.layer_1, layer_2, layer_norm
+What transformers calls its weights, and how they lie there, is in models/interop/families.toml.
+Of `segments` row 0 is the same segment, row 1 another.
 """
 
 from __future__ import annotations
@@ -42,9 +31,9 @@ if TYPE_CHECKING:
 class Context(NamedTuple):
     """What both streams of a layer attend to, in heads."""
 
-    keys: Tensor  # [B, H, K, D] of memory and content
-    values: Tensor  # [B, H, K, D]
-    distances: Tensor  # [B or 1, H, P, D]
+    keys: Tensor  # [B, H, K, A] of memory and content
+    values: Tensor  # [B, H, K, A]
+    distances: Tensor  # [B or 1, H, P, A]
 
 
 class AttentionInputs(NamedTuple):
@@ -94,52 +83,53 @@ class RelativeAttention(nn.Module):
         return Context(self._split(self.key(x)), self._split(self.value(x)), distances)
 
     def forward(
-        self, x: Tensor, context: Context, mask: AttentionMask, seed: Tensor | None = None
+        self, x_BRW: Tensor, context: Context, mask: AttentionMask, seed: Tensor | None = None
     ) -> Tensor:
-        """[B, R, W] attended sums; norm, residual and dropout are the caller's."""
+        """[B, R, W] attended sums; norm, residual and dropout are the caller's.
+
+        With a seed they come from a kernel, which drops by it and keeps nothing as large as scores.
+        """
+        q_BHRA = self._split(self.query(x_BRW))
+        content_BHRA = self._biased(q_BHRA, self.content_bias)
+        by_distance_BHRP = self._biased(q_BHRA, self.position_bias) @ context.distances.mT
+        segments_HA2 = self.segments.to(q_BHRA.dtype).permute(1, 2, 0)
+        same_BHR, other_BHR = (self._biased(q_BHRA, self.segment_bias) @ segments_HA2).unbind(-1)
         if seed is not None:
-            return self._fused(x, context, mask, seed)
-        q = self._split(self.query(x))
-        content = self._biased(q, self.content_bias) @ context.keys.mT
-        distance = self._biased(q, self.position_bias) @ context.distances.mT
-        segments = self.segments.to(q.dtype).permute(1, 2, 0)
-        same, other = (self._biased(q, self.segment_bias) @ segments)[..., None].unbind(-2)
-        scores = content.to(self.query.weight.dtype) + mask.by_key(distance)
-        scores = (scores + torch.where(mask.same_segment, same, other)) * q.shape[-1] ** -0.5
+            from clozelab.kernels.relative import attend
+
+            queries, keys, values = (
+                x.transpose(1, 2) for x in (content_BHRA, context.keys, context.values)
+            )
+            attended_BRHA = attend(
+                queries, keys, values, by_distance_BHRP, same_BHR, other_BHR,
+                ranks=mask.ranks, seed=seed, rate=self.rate if self.training else 0.0,
+            )  # fmt: skip
+        else:
+            scores_BHRK = (content_BHRA @ context.keys.mT).to(self.query.weight.dtype)
+            scores_BHRK = scores_BHRK + mask.by_key(by_distance_BHRP)
+            same, other = same_BHR[..., None], other_BHR[..., None]
+            scores_BHRK = scores_BHRK + torch.where(mask.same_segment, same, other)
+            attended_BRHA = self._attended(scores_BHRK, context.values, mask)
+        out: Tensor = self.output(attended_BRHA.flatten(2))
+        return out
+
+    def _attended(self, scores_BHRK: Tensor, values_BHKA: Tensor, mask: AttentionMask) -> Tensor:
+        """[B, R, H, A] sums of what each query sees."""
+        scores_BHRK = scores_BHRK * values_BHKA.shape[-1] ** -0.5
         # A query may see nothing at all, and then attends to nothing: no softmax over the unseen.
-        hidden = ~mask.visible
-        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(-1).masked_fill(hidden, 0.0)
-        weights = drop(weights, self.rate, self.training).to(x.dtype)
-        out: Tensor = self.output((weights @ context.values).transpose(1, 2).flatten(2))
-        return out
+        unseen = ~mask.visible
+        scores_BHRK = scores_BHRK.masked_fill(unseen, torch.finfo(scores_BHRK.dtype).min)
+        weights_BHRK = scores_BHRK.softmax(-1).masked_fill(unseen, 0.0)
+        weights_BHRK = drop(weights_BHRK, self.rate, self.training).to(values_BHKA.dtype)
+        return (weights_BHRK @ values_BHKA).transpose(1, 2)
 
-    def _fused(self, x: Tensor, context: Context, mask: AttentionMask, seed: Tensor) -> Tensor:
-        """The same by a kernel, which drops by the seed; nothing as large as the scores is kept."""
-        from clozelab.kernels.relative import attend
+    def _split(self, x_BRW: Tensor) -> Tensor:
+        """[B, H, R, A]."""
+        return x_BRW.view(*x_BRW.shape[:2], self.heads, -1).transpose(1, 2)
 
-        q = self._split(self.query(x))
-        far = self._biased(q, self.position_bias) @ context.distances.mT
-        segments = self.segments.to(q.dtype).permute(1, 2, 0)
-        same, other = (self._biased(q, self.segment_bias) @ segments).unbind(-1)
-        queries, keys, values = (
-            x.transpose(1, 2)
-            for x in (self._biased(q, self.content_bias), context.keys, context.values)
-        )
-        rate = self.rate if self.training else 0.0
-        attended = attend(
-            queries, keys, values, far, same, other, ranks=mask.ranks, seed=seed, rate=rate
-        )
-        out: Tensor = self.output(attended.flatten(2))
-        return out
-
-    def _split(self, x: Tensor) -> Tensor:
-        """[B, R, W] → [B, H, R, D]."""
-        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
-
-    def _biased(self, q: Tensor, bias: Tensor) -> Tensor:
+    def _biased(self, q_BHRA: Tensor, bias_HA: Tensor) -> Tensor:
         """The queries with one of the three biases."""
-        return q + bias.to(q.dtype)[:, None, :]
+        return q_BHRA + bias_HA.to(q_BHRA.dtype)[:, None, :]
 
 
 class Streams(nn.Module):

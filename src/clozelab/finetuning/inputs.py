@@ -29,7 +29,7 @@ from clozelab.models.load import load
 from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
 from clozelab.objectives import PAIRS
-from clozelab.objectives.targets import following
+from clozelab.objectives.objective import following
 from clozelab.training.packing import PackedExamples
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 
-from clozelab.objectives.bidirectional_lm import BidirectionalLm
-from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.distillation import Distillation
-from clozelab.objectives.masked_lm import MaskedLm
-from clozelab.objectives.permutation_lm import PermutationLm
+from clozelab.objectives.language_models import (
+    BidirectionalLm,
+    CausalLm,
+    MaskedLm,
+    PermutationLm,
+)
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
-from clozelab.objectives.targets import pairs
-from clozelab.objectives.widths import Weighted, Widths, pair
+from clozelab.objectives.objective import Weighted, Widths
 
 if TYPE_CHECKING:
-    from clozelab.objectives.heads.pair import PairHead
+    from clozelab.objectives.heads.vocabulary import PairHead
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,19 @@ class NextSentence(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        return pair(encoder)
+        width = encoder.width
+        return {"pooler": width * width + width, "classifier": 2 * width + 2}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """What is predicted in some blocks."""
-        return pairs(blocks)
+        """The label of each pair, at its [CLS]: the first token, or a stream's last."""
+        assert blocks.labels is not None, "blocks without pairs have no labels"
+        first = np.zeros(len(blocks), dtype=np.int64)
+        at = first if blocks.reverse is None else blocks.lengths - 1
+        return Targets(np.arange(len(blocks) + 1), {"at": at, "labels": blocks.labels})
 
     def build(self, encoder: Widths, vocabulary: int) -> PairHead:
         """The head with fresh weights."""
-        from clozelab.objectives.heads.pair import PairHead
+        from clozelab.objectives.heads.vocabulary import PairHead
 
         return PairHead(encoder)
 

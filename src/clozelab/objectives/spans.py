@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.contracts import Blocks, Corrupted, Hidden, Ints, Targets
 from clozelab.errors import UserError
-from clozelab.objectives.targets import inside_spans
-from clozelab.objectives.widths import Tied, Weighted, Widths
+from clozelab.objectives.objective import Tied, Weighted, Widths
+from clozelab.packed import offsets, ranges
 from clozelab.ranges import PositiveInt
 
 if TYPE_CHECKING:
@@ -54,9 +54,24 @@ class SpanBoundary(Weighted):
         }
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-        """What is predicted in some blocks."""
-        specials = self.boundary == "any"
-        return inside_spans(blocks, hidden, longest=self.longest, specials=specials)
+        """The first `longest` tokens of every hidden span between two seen tokens of its block."""
+        start, end = _merged(hidden)
+        row = blocks.rows[start]
+        inside = (start > blocks.starts[row]) & (end < blocks.starts[row + 1])
+        start, end = start[inside], end[inside]
+        if self.boundary == "content":
+            content = ~(blocks.fixed[start - 1] | blocks.fixed[end])
+            start, end = start[content], end[content]
+        sizes = np.minimum(end - start, self.longest)
+        at = ranges(start, sizes)
+        columns = {
+            "left": np.repeat(blocks.positions[start - 1], sizes),
+            "right": np.repeat(blocks.positions[end], sizes),
+            "offset": at - np.repeat(start, sizes),
+            "labels": blocks.ids[at].astype(np.int64),
+        }
+        counts = np.bincount(blocks.rows[at], minlength=len(blocks))
+        return Targets(offsets(counts), columns)
 
     def build(self, encoder: Tied, vocabulary: int) -> SpanBoundaryHead:
         """The head with fresh weights."""
@@ -93,3 +108,14 @@ class SpanJoint(SpanBoundary):
         targets = super().targets(blocks, hidden, corrupted)
         previous = np.append(np.zeros(1, np.int64), targets.columns["labels"])[:-1]
         return replace(targets, columns={**targets.columns, "previous": previous})
+
+
+def _merged(hidden: Hidden) -> Ints:
+    """The hidden spans, those that touch made one, so that what is around them is seen.
+
+    Spans that touch over the edge of a block have nothing there to be predicted from either way.
+    """
+    first, last = hidden.spans[:, 0], hidden.spans[:, 1]
+    apart = first[1:] > last[:-1]
+    edge = np.ones(min(len(first), 1), dtype=bool)
+    return np.stack([first[np.append(edge, apart)], last[np.append(apart, edge)]])

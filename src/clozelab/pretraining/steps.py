@@ -16,7 +16,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Ints
 from clozelab.keys import key, mix, weighted
-from clozelab.objectives.widths import weight_at
+from clozelab.objectives.objective import weight_at
 from clozelab.pretraining.source import BlockSource
 from clozelab.text.store import Corpus
 from clozelab.training.feed import Cursor

@@ -19,7 +19,7 @@ from clozelab.contracts import Blocks, Corrupted, Encoded, Hidden, Input, Target
 from clozelab.encoder.relative import Relative
 from clozelab.encoder.streams import Streams
 from clozelab.masking.permutation_targets import PermutationTargets
-from clozelab.objectives.permutation_lm import PermutationLm
+from clozelab.objectives.language_models import PermutationLm
 
 V = 50
 

@@ -18,11 +18,9 @@ from clozelab.contracts import Encoded, Input, Targets
 from clozelab.encoder.lstm import Lstm
 from clozelab.errors import UserError
 from clozelab.masking.words import SpanMasking
-from clozelab.objectives.bidirectional_lm import BidirectionalLm
-from clozelab.objectives.causal_lm import CausalLm
 from clozelab.objectives.heads import chunks
 from clozelab.objectives.heads.words import WordHead, draw
-from clozelab.objectives.masked_lm import MaskedLm
+from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)

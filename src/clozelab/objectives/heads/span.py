@@ -9,7 +9,7 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
 from clozelab.objectives.heads.vocabulary import loss_from_table
-from clozelab.objectives.widths import Tied
+from clozelab.objectives.objective import Tied
 
 
 class SpanBoundaryHead(nn.Module):
@@ -43,14 +43,14 @@ class SpanBoundaryHead(nn.Module):
 
     def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, E], where the table is."""
-        states, table = encoded.hidden_states, encoded.table
-        assert table is not None, "this head is tied to an embedding table"
-        around = [states.index_select(0, targets[side]) for side in ("left", "right")]
-        seen = [*around, self.positions(targets["offset"]).to(states.dtype)]
+        states_NW, table_VE = encoded.hidden_states, encoded.table
+        assert table_VE is not None, "this head is tied to an embedding table"
+        seen = [states_NW.index_select(0, targets[side]) for side in ("left", "right")]
+        seen.append(self.positions(targets["offset"]).to(states_NW.dtype))
         if self.start is not None:
-            before = functional.embedding(targets["previous"], table)
-            before = torch.where(targets["offset"][:, None] == 0, self.start, before)
-            seen.append(before.to(states.dtype))
-        x = self.first_norm(activate(self.first(torch.cat(seen, dim=1)), self.activation))
-        guess: Tensor = self.second_norm(activate(self.second(x), self.activation))
-        return guess
+            before_KE = functional.embedding(targets["previous"], table_VE)
+            before_KE = torch.where(targets["offset"][:, None] == 0, self.start, before_KE)
+            seen.append(before_KE.to(states_NW.dtype))
+        x_KW = self.first_norm(activate(self.first(torch.cat(seen, dim=1)), self.activation))
+        x_KE: Tensor = self.second_norm(activate(self.second(x_KW), self.activation))
+        return x_KE

@@ -6,7 +6,7 @@ The teacher is run by the caller, in evaluation, on what the student sees.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,68 +57,42 @@ class Teaching(nn.Module):
 
         `predict` and `teach` are the logits of the student's and the teacher's masked_lm.
         """
-        labels = targets["labels"]
-        mine = student.hidden_states.index_select(0, targets["at"])
-        theirs = teacher.hidden_states.index_select(0, targets["at"]).detach()
+        labels_K = targets["labels"]
+        student_KW = student.hidden_states.index_select(0, targets["at"])
+        teacher_KW = teacher.hidden_states.index_select(0, targets["at"]).detach()
 
-        def divergence(mine: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor]:
+        def divergence(mine_KW: Tensor, theirs_KW: Tensor, labels_K: Tensor) -> tuple[Tensor]:
             with torch.no_grad():
-                wanted = self._softened(teach(theirs, teacher.table))
-            found = self._softened(predict(mine, student.table))
-            rows = functional.kl_div(found, wanted, reduction="none", log_target=True).sum(dim=1)
-            return (self.temperature**2 * _counted(rows, labels),)
+                target_KV = self._softened(teach(theirs_KW, teacher.table))
+            log_p_KV = self._softened(predict(mine_KW, student.table))
+            kl_KV = functional.kl_div(log_p_KV, target_KV, reduction="none", log_target=True)
+            return (self.temperature**2 * _counted(kl_KV.sum(dim=1), labels_K),)
 
-        soft = cosine = _wide(mine).new_zeros(())
+        soft = cosine = _wide(student_KW).new_zeros(())
         if self.soft:
-            rows = (mine, theirs, labels)
-            (soft,) = add_up(divergence, rows, vocabulary=_vocabulary(student))
+            assert student.table is not None, "distributions are over the tokens of a table"
+            rows = (student_KW, teacher_KW, labels_K)
+            (soft,) = add_up(divergence, rows, vocabulary=len(student.table))
         if self.cosine:
-            near = mine if self.projection is None else self.projection(mine)
-            cosine = _counted(1 - functional.cosine_similarity(_wide(near), _wide(theirs)), labels)
+            near_KW = student_KW if self.projection is None else self.projection(student_KW)
+            cosine_K = functional.cosine_similarity(_wide(near_KW), _wide(teacher_KW))
+            cosine = _counted(1 - cosine_K, labels_K)
         loss = self.soft * soft + self.cosine * cosine
-        count = (labels != Targets.IGNORED).sum()
+        count = (labels_K != Targets.IGNORED).sum()
         return {"loss": loss, "count": count, "soft": soft, "cosine": cosine}
 
     def _softened(self, logits: Tensor) -> Tensor:
         return functional.log_softmax(_wide(logits) / self.temperature, dim=1)
 
 
-def _counted(rows: Tensor, labels: Tensor) -> Tensor:
-    """The sum over the rows that have a label."""
-    return rows.where(labels != Targets.IGNORED, 0.0).sum()
+def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
+    """The sum over the targets that have a label."""
+    return values_K.where(labels_K != Targets.IGNORED, 0.0).sum()
 
 
 def _wide(x: Tensor) -> Tensor:
     """At least single precision."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def _vocabulary(encoded: Encoded) -> int:
-    assert encoded.table is not None, "distillation compares distributions over a table's tokens"
-    return len(encoded.table)
-
-
-class Layered(Protocol):
-    """An encoder of layers whose halves may be shared, and which must be `_ALIKE` in the rest."""
-
-    @property
-    def layers(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def positions(self) -> int:
-        """The longest block."""
-        ...
-
-    @property
-    def types(self) -> int:
-        """Rows of the type table; 0 is none."""
-        ...
-
-    def copies(self, half: Literal["attention", "ffn"]) -> int:
-        """How many of that half of a layer there are; layer i uses number i · copies // layers."""
-        ...
 
 
 _ALIKE = ("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset")
@@ -129,8 +103,8 @@ def start_from(
     student_state: dict[str, Tensor],
     *,
     choice: tuple[int, ...],
-    teacher: Layered,
-    student: Layered,
+    teacher: Any,
+    student: Any,
     fold: bool = True,
 ) -> dict[str, Tensor]:
     """The student's state with embeddings, masked_lm head and chosen layers from the teacher.
@@ -159,7 +133,7 @@ def start_from(
     return state
 
 
-def _source(name: str, choice: tuple[int, ...], teacher: Layered, student: Layered) -> str | None:
+def _source(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> str | None:
     """The teacher's name of what starts the student's `name`; None if it starts afresh."""
     if name.startswith(("encoder.embeddings.", "encoder.norm.", "heads.masked_lm.")):
         return name
@@ -176,8 +150,8 @@ def _source(name: str, choice: tuple[int, ...], teacher: Layered, student: Layer
 def _check(
     teacher_state: dict[str, Tensor],
     student_state: dict[str, Tensor],
-    teacher: Layered,
-    student: Layered,
+    teacher: Any,
+    student: Any,
 ) -> None:
     """Refuse a student that has no room for the teacher's weights."""
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}

@@ -1,6 +1,8 @@
-"""Predicting a token: BERT's dense layer and norm, then the embedding table or one of its own."""
+"""Heads that classify: a token among those of a table, or a pair of texts as one of two."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -8,94 +10,130 @@ from torch.nn import functional
 
 from clozelab.contracts import Corrupted, Encoded, Sums, Targets
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.widths import Tied, Widths
+from clozelab.objectives.objective import Tied, Widths
 
 _ROUND = 64  # scores of a row: a multiple of this
 _DECISIONS = {"mask": Corrupted.MASK, "random": Corrupted.RANDOM, "same": Corrupted.SAME}
 
 
-class VocabularyHead(nn.Module):
-    """Logits over the vocabulary at chosen positions only, and their cross-entropy."""
+class PlainHead(nn.Module):
+    """GPT's: the product with the embedding table, or with one of its own, and cross-entropy."""
 
     fused: bool = False  # takes the kernel of a GPU
+    biased: ClassVar[bool] = False
 
     def __init__(self, encoder: Tied, vocabulary: int, *, tied: bool = True) -> None:
         super().__init__()
-        self.dense = Linear(encoder.width, encoder.embedding)
-        self.norm = Norm(encoder.embedding, eps=encoder.epsilon)
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.table = own_table(encoder, vocabulary, tied=tied)
-        self.activation = encoder.activation
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if self.biased else None
+        self.table = None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding))
+        self.add_layers(encoder)
         initialise(self, encoder.width)
+
+    def add_layers(self, encoder: Tied) -> None:
+        """Make what stands before the table."""
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
-        x = self._turned(encoded.hidden_states.index_select(0, targets["at"]))
+        x_KE = self.to_table(self.states(encoded, targets))
+        table_VE = encoded.table if self.table is None else self.table
         decisions = targets.get("decisions")
-        table = encoded.table if self.table is None else self.table
-        return loss_from_table(x, table, self.bias, targets["labels"], decisions, fused=self.fused)
-
-    def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
-        """[K, W] → [K, V]."""
-        return logits_from_table(
-            self._turned(states), table if self.table is None else self.table, self.bias
+        return loss_from_table(
+            x_KE, table_VE, self.bias, targets["labels"], decisions, fused=self.fused
         )
 
-    def _turned(self, states: Tensor) -> Tensor:
-        """[K, W] → [K, E], where the table is."""
-        x: Tensor = self.norm(activate(self.dense(states), self.activation))
-        return x
+    def logits(self, states_KW: Tensor, table_VE: Tensor | None) -> Tensor:
+        """[K, V]."""
+        table_VE = table_VE if self.table is None else self.table
+        return logits_from_table(self.to_table(states_KW), table_VE, self.bias)
+
+    def states(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
+        """[K, W] that predict the targets."""
+        return encoded.hidden_states.index_select(0, targets["at"])
+
+    def to_table(self, states_KW: Tensor) -> Tensor:
+        """[K, E], where the table is."""
+        return states_KW
 
 
-class PlainHead(nn.Module):
-    """GPT's: the product with the table alone."""
+class VocabularyHead(PlainHead):
+    """BERT's: a dense layer and a norm before the table, a bias after it."""
 
-    fused: bool = False
+    biased: ClassVar[bool] = True
 
-    def __init__(self, encoder: Widths, vocabulary: int, *, tied: bool = True) -> None:
+    def add_layers(self, encoder: Tied) -> None:
+        """A dense layer to the table's width, and its norm."""
+        self.dense = Linear(encoder.width, encoder.embedding)
+        self.norm = Norm(encoder.embedding, eps=encoder.epsilon)
+        self.activation = encoder.activation
+
+    def to_table(self, states_KW: Tensor) -> Tensor:
+        """[K, E], where the table is."""
+        x_KE: Tensor = self.norm(activate(self.dense(states_KW), self.activation))
+        return x_KE
+
+
+class QueryHead(PlainHead):
+    """XLNet's (§2.3): logits for every query of its second stream."""
+
+    biased: ClassVar[bool] = True
+
+    def states(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
+        """[K, W] of the queries."""
+        assert encoded.queries is not None, "this head needs an encoder with a query stream"
+        return encoded.queries
+
+
+HEADS = {"plain": PlainHead, "transform": VocabularyHead, "queries": QueryHead}
+
+
+class PairHead(nn.Module):
+    """The pooler, which only pair objectives train, and a choice between two classes."""
+
+    def __init__(self, encoder: Widths) -> None:
         super().__init__()
-        self.table = own_table(encoder, vocabulary, tied=tied)
+        self.pooler = Linear(encoder.width, encoder.width)
+        self.classifier = Linear(encoder.width, 2)
         initialise(self, encoder.width)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """As `VocabularyHead`."""
-        states = encoded.hidden_states.index_select(0, targets["at"])
-        table = encoded.table if self.table is None else self.table
-        return loss_from_table(states, table, None, targets["labels"], fused=self.fused)
+        """The loss over the pairs, how many there are, and how many were right."""
+        return classification_sums(
+            self.logits(encoded.hidden_states, targets["at"]), targets["labels"]
+        )
 
-    def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
-        """[K, W] → [K, V]."""
-        return logits_from_table(states, table if self.table is None else self.table)
-
-
-def own_table(encoder: Widths, vocabulary: int, *, tied: bool) -> nn.Parameter | None:
-    """[V, E], which a head that is tied to the embeddings has none of."""
-    return None if tied else nn.Parameter(torch.empty(vocabulary, encoder.embedding))
+    def logits(self, states_NW: Tensor, at_B: Tensor) -> Tensor:
+        """[B, 2] from the states at the [CLS] tokens."""
+        pooled_BW = torch.tanh(self.pooler(states_NW.index_select(0, at_B)))
+        logits: Tensor = self.classifier(pooled_BW)
+        return logits
 
 
-def logits_from_table(x: Tensor, table: Tensor | None, bias: Tensor | None = None) -> Tensor:
-    """[K, E] → [K, V], the product with the table in the precision of x."""
-    scores, size = _rounded(x, table, bias)
+def logits_from_table(
+    x_KE: Tensor, table_VE: Tensor | None, bias_V: Tensor | None = None
+) -> Tensor:
+    """[K, V], the product with the table in the precision of x."""
+    scores, size = _rounded(x_KE, table_VE, bias_V)
     return scores[:, :size]
 
 
 def loss_from_table(
-    x: Tensor,
-    table: Tensor | None,
-    bias: Tensor | None,
-    labels: Tensor,
-    decisions: Tensor | None = None,
+    x_KE: Tensor,
+    table_VE: Tensor | None,
+    bias_V: Tensor | None,
+    labels_K: Tensor,
+    decisions_K: Tensor | None = None,
     *,
     fused: bool,
 ) -> Sums:
     """`classification_sums` of `logits_from_table`, in fewer passes if it is fused."""
     if not fused:
-        return classification_sums(logits_from_table(x, table, bias), labels, decisions)
+        logits_KV = logits_from_table(x_KE, table_VE, bias_V)
+        return classification_sums(logits_KV, labels_K, decisions_K)
     from clozelab.kernels.entropy import entropy
 
-    scores, size = _rounded(x, table, bias)
-    losses, best = entropy(scores, labels, size)
-    return _counted(losses.sum(), best, labels, decisions)
+    scores, size = _rounded(x_KE, table_VE, bias_V)
+    losses_K, best_K = entropy(scores, labels_K, size)
+    return _counted(losses_K.sum(), best_K, labels_K, decisions_K)
 
 
 def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
@@ -109,20 +147,20 @@ def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None
     return _counted(loss, logits.argmax(-1), labels, decisions)
 
 
-def _rounded(x: Tensor, table: Tensor | None, bias: Tensor | None) -> tuple[Tensor, int]:
-    """[K, E] → [K, V or a little more], and V.
+def _rounded(x_KE: Tensor, table_VE: Tensor | None, bias_V: Tensor | None) -> tuple[Tensor, int]:
+    """[K, V or a little more] logits, and V.
 
     A GPU's matrix units want rows that begin at round addresses, and few vocabularies have them:
     there the table is made longer, by rows that mean nothing.
     """
-    assert table is not None, "the encoder has no embedding table to be tied to"
-    size = len(table)
-    more = -size % _ROUND if _wants_round(x.device) else 0
-    table, bias = table.to(x.dtype), None if bias is None else bias.to(x.dtype)
+    assert table_VE is not None, "the encoder has no embedding table to be tied to"
+    size = len(table_VE)
+    more = -size % _ROUND if _wants_round(x_KE.device) else 0
+    table, bias = table_VE.to(x_KE.dtype), None if bias_V is None else bias_V.to(x_KE.dtype)
     if more:
         table = functional.pad(table, (0, 0, 0, more))
         bias = None if bias is None else functional.pad(bias, (0, more))
-    return functional.linear(x, table, bias), size
+    return functional.linear(x_KE, table, bias), size
 
 
 def _wants_round(device: torch.device) -> bool:
@@ -139,25 +177,3 @@ def _counted(loss: Tensor, best: Tensor, labels: Tensor, decisions: Tensor | Non
             sums[f"count_{name}"] = (there & chosen).sum()
             sums[f"correct_{name}"] = (right & chosen).sum()
     return sums
-
-
-class QueryHead(nn.Module):
-    """Logits over the vocabulary for every query, and their cross-entropy (XLNet §2.3)."""
-
-    fused: bool = False
-
-    def __init__(self, encoder: Widths, vocabulary: int, *, tied: bool = True) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(vocabulary))
-        self.table = own_table(encoder, vocabulary, tied=tied)
-        initialise(self, encoder.width)
-
-    def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """The loss at the targets, how many there are, and how many were right."""
-        assert encoded.queries is not None, "this head needs an encoder with a query stream"
-        labels, table = targets["labels"], encoded.table if self.table is None else self.table
-        return loss_from_table(encoded.queries, table, self.bias, labels, fused=self.fused)
-
-    def logits(self, states: Tensor, table: Tensor | None) -> Tensor:
-        """[K, W] → [K, V]."""
-        return logits_from_table(states, table if self.table is None else self.table, self.bias)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Sums, Targets
 from clozelab.objectives.heads.chunks import add_up
 from clozelab.objectives.heads.vocabulary import classification_sums
-from clozelab.objectives.widths import Widths
+from clozelab.objectives.objective import Widths
 
 
 class WordHead(nn.Module):
@@ -33,41 +33,42 @@ class WordHead(nn.Module):
 
         Among samples nothing is said to be right.
         """
-        states = torch.cat(encoded.hidden_states.index_select(0, targets["at"]).chunk(2, dim=1))
-        labels = torch.cat([targets["labels"], targets["back_labels"]])
+        states_KW = torch.cat(encoded.hidden_states.index_select(0, targets["at"]).chunk(2, dim=1))
+        labels_K = torch.cat([targets["labels"], targets["back_labels"]])
         if self.training and self.samples < len(self.bias):
-            loss = self._sampled(states, labels)
-            return {"loss": loss, "count": (labels != Targets.IGNORED).sum()}
+            loss = self._sampled(states_KW, labels_K)
+            return {"loss": loss, "count": (labels_K != Targets.IGNORED).sum()}
         names = ("loss", "count", "correct")
-        sums = add_up(self._whole, (states, labels), vocabulary=len(self.bias))
+        sums = add_up(self._whole, (states_KW, labels_K), vocabulary=len(self.bias))
         return dict(zip(names, sums, strict=True))
 
-    def logits(self, states: Tensor) -> Tensor:
-        """[K, W] of either direction → [K, words]."""
-        weight, bias = self.words.weight.to(states.dtype), self.bias.to(states.dtype)
-        return functional.linear(states, weight, bias)
+    def logits(self, states_KW: Tensor) -> Tensor:
+        """[K, words] of the states of either direction."""
+        weight, bias = self.words.weight.to(states_KW.dtype), self.bias.to(states_KW.dtype)
+        return functional.linear(states_KW, weight, bias)
 
-    def _whole(self, states: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        found = classification_sums(self.logits(states), labels)
-        return found["loss"], found["count"], found["correct"]
+    def _whole(self, states_KW: Tensor, labels_K: Tensor) -> tuple[Tensor, ...]:
+        sums = classification_sums(self.logits(states_KW), labels_K)
+        return sums["loss"], sums["count"], sums["correct"]
 
-    def _sampled(self, states: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropy among each label and the samples, each less the log of its chance there.
+    def _sampled(self, states_KW: Tensor, labels_K: Tensor) -> Tensor:
+        """Cross-entropy among each label and the S samples, less the log of each one's chance.
 
         So corrected, what is best among samples is best among all words (arXiv:1412.2007).
         """
-        there = labels != Targets.IGNORED
-        label = labels.where(there, 0)
-        samples, chances = draw(len(self.bias), self.samples, like=self.bias)
+        there_K = labels_K != Targets.IGNORED
+        label_K = labels_K.where(there_K, 0)
+        samples_S, chances = draw(len(self.bias), self.samples, like=self.bias)
         shift = self.bias - chances.log()
-        weight = self.words.weight.index_select(0, samples).to(states.dtype)
-        others = functional.linear(states, weight) + shift.index_select(0, samples)
+        weight_SW = self.words.weight.index_select(0, samples_S).to(states_KW.dtype)
+        others_KS = functional.linear(states_KW, weight_SW) + shift.index_select(0, samples_S)
         # A sample that happens to be the label is no rival of itself.
-        others = others.masked_fill(samples == label[:, None], torch.finfo(others.dtype).min)
-        own = (states * self.words.weight.index_select(0, label)).sum(dim=1)
-        own = own + shift.index_select(0, label)
-        losses = torch.logaddexp(own, others.logsumexp(dim=1)) - own
-        return losses.where(there, 0.0).sum()
+        same_KS = samples_S == label_K[:, None]
+        others_KS = others_KS.masked_fill(same_KS, torch.finfo(others_KS.dtype).min)
+        own_K = (states_KW * self.words.weight.index_select(0, label_K)).sum(dim=1)
+        own_K = own_K + shift.index_select(0, label_K)
+        losses_K = torch.logaddexp(own_K, others_KS.logsumexp(dim=1)) - own_K
+        return losses_K.where(there_K, 0.0).sum()
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""What objectives share: the encoder as a head sees it, the heads' sizes, the weight."""
+"""What objectives share: the encoder as a head sees it, their weight, and the targets of tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
 
-from clozelab.contracts import ObjectivePart
+import numpy as np
+
+from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
 from clozelab.errors import UserError
+from clozelab.packed import offsets
 from clozelab.ranges import Checked, NonNegativeFloat
 
 
@@ -37,31 +40,6 @@ class Tied(Widths, Protocol):
     def epsilon(self) -> float:
         """Of the norms."""
         ...
-
-
-# A field's metadata: recipes name it only where it is not the default, so that what was recorded
-# before there was such a field is still the same recipe.
-LATER = {"later": True}
-
-
-def table(encoder: Widths, vocabulary: int, *, tied: bool) -> dict[str, int]:
-    """The table over the vocabulary, where a head has one of its own."""
-    return {} if tied else {"table": vocabulary * encoder.embedding}
-
-
-def transform(encoder: Widths, vocabulary: int) -> dict[str, int]:
-    """The head of BERT (§3.1): dense to the table's width, norm, and a bias."""
-    return {
-        "dense": encoder.width * encoder.embedding + encoder.embedding,
-        "norm": 2 * encoder.embedding,
-        "bias": vocabulary,
-    }
-
-
-def pair(encoder: Widths) -> dict[str, int]:
-    """The head of a pair objective: the pooler, and a choice between two classes."""
-    width = encoder.width
-    return {"pooler": width * width + width, "classifier": 2 * width + 2}
 
 
 Course = tuple[tuple[float, float], ...]
@@ -95,3 +73,21 @@ def weight_at(weight: float, course: Course, progress: float) -> float:
         return weight * (before[-1] if before else after[0])[1]
     (start, low), (end, high) = before[-1], after[0]
     return weight * (low + (high - low) * (progress - start) / (end - start))
+
+
+def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+    """Every hidden token, with what the encoder saw in its place."""
+    at = hidden.positions
+    columns = {
+        "at": blocks.positions[at],
+        "labels": blocks.ids[at].astype(np.int64),
+        "decisions": corrupted.decisions.astype(np.int64),
+    }
+    return Targets(offsets(np.bincount(blocks.rows[at], minlength=len(blocks))), columns)
+
+
+def following(blocks: Blocks) -> Targets:
+    """At every token but a block's last, the next."""
+    at = np.flatnonzero(blocks.positions < np.repeat(blocks.lengths - 1, blocks.lengths))
+    columns = {"at": blocks.positions[at], "labels": blocks.ids[at + 1].astype(np.int64)}
+    return Targets(offsets(np.maximum(blocks.lengths - 1, 0)), columns)

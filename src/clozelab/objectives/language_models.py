@@ -1,0 +1,162 @@
+"""Language models: a token from what is left of its block, from its left, or in random order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.errors import UserError
+from clozelab.objectives.objective import Tied, Weighted, Widths, chosen, following
+from clozelab.ranges import PositiveInt
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.vocabulary import PlainHead
+    from clozelab.objectives.heads.words import WordHead
+
+_MULTIPLE = 8  # slots in a block: so that shapes rarely change, and suit a device
+
+
+@dataclass(frozen=True)
+class _TableObjective(Weighted):
+    """What has logits by a product with a table over the vocabulary."""
+
+    # To the embedding table; false: the head has a table of its own. Recipes name it only then, so
+    # that what was recorded before there was such a field is still the same recipe.
+    tied: bool = field(default=True, metadata={"later": True})
+
+    def head_kind(self) -> Literal["plain", "transform", "queries"]:
+        """A table alone, BERT's head (§3.1: dense to the table's width, norm, bias) or XLNet's."""
+        return "transform"
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        kind, width = self.head_kind(), encoder.embedding
+        dense = {"dense": encoder.width * width + width, "norm": 2 * width}
+        counts = dense if kind == "transform" else {}
+        counts |= {} if kind == "plain" else {"bias": vocabulary}
+        return counts | ({} if self.tied else {"table": vocabulary * width})
+
+    def build(self, encoder: Tied, vocabulary: int) -> PlainHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.vocabulary import HEADS
+
+        return HEADS[self.head_kind()](encoder, vocabulary, tied=self.tied)
+
+
+@dataclass(frozen=True)
+class MaskedLm(_TableObjective):
+    """The hidden tokens (BERT §3.1, task 1), through BERT's head and the embedding table."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        return chosen(blocks, hidden, corrupted)
+
+
+@dataclass(frozen=True)
+class CausalLm(_TableObjective):
+    """Every token from those to its left (GPT; BERT §5.1's ablation), through the embedding table.
+
+    `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
+    that a left-to-right ablation differs from BERT in nothing else.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "causal"
+
+    head: Literal["plain", "transform"] = "plain"
+
+    def head_kind(self) -> Literal["plain", "transform", "queries"]:
+        """As the recipe says."""
+        return self.head
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks."""
+        return following(blocks)
+
+
+@dataclass(frozen=True)
+class PermutationLm(_TableObjective):
+    """Targets in random order, each from those before (XLNet §2.2).
+
+    The query stream predicts them through the embedding table and a bias.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
+    language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "permutation"
+
+    def head_kind(self) -> Literal["plain", "transform", "queries"]:
+        """The query stream's."""
+        return "queries"
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """What is predicted in some blocks, the same number of slots T in each.
+
+        So the columns are rectangles [B, T], laid flat: the encoder's queries. Slots that are left
+        over ask at the block's first place and are ignored.
+        """
+        at = hidden.positions
+        rows = blocks.rows[at]
+        counts = np.bincount(rows, minlength=len(blocks))
+        most = -(-int(counts.max(initial=0)) // _MULTIPLE) * _MULTIPLE
+        slots = max(1, min(most, int(blocks.lengths.max(initial=0))))
+        slot = np.arange(len(at)) - (np.cumsum(counts) - counts)[rows]
+        positions = np.zeros((len(blocks), slots), dtype=np.int64)
+        labels = np.full((len(blocks), slots), Targets.IGNORED, dtype=np.int64)
+        positions[rows, slot] = blocks.positions[at]
+        labels[rows, slot] = blocks.ids[at]
+        columns = {"queries": positions.reshape(-1), "labels": labels.reshape(-1)}
+        return Targets(np.arange(len(blocks) + 1) * slots, columns)
+
+
+@dataclass(frozen=True)
+class BidirectionalLm(Weighted):
+    """Every word from its left and from its right (ELMo §3.1), through one softmax over words.
+
+    `words` is how many the softmax knows, `samples` how many of them stand for all in a step of
+    training; an evaluation uses them all. Targets, and their places, count words.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"words", "two_directions"})
+
+    words: PositiveInt = 793471
+    samples: PositiveInt = 8192
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.samples > self.words:
+            raise UserError(f"samples = {self.samples}: must be from 1 to words = {self.words}")
+
+    def with_words(self, most: int) -> BidirectionalLm:
+        """The same with a softmax over at most so many words."""
+        words = min(self.words, most)
+        return replace(self, words=words, samples=min(self.samples, words))
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        return {"words": self.words * encoder.width, "bias": self.words}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """At every word the next and the one before; from `words` on they are unknown words."""
+        spelled = blocks.words
+        assert spelled is not None, "blocks of tokens have no words"
+        numbers = np.where(spelled.ids < self.words, spelled.ids, 0).astype(np.int64)
+        first, last = spelled.starts[:-1], spelled.starts[1:] - 1
+        some = first <= last
+        following, before = np.roll(numbers, -1), np.roll(numbers, 1)
+        following[last[some]] = before[first[some]] = Targets.IGNORED
+        lengths = np.diff(spelled.starts)
+        places = np.arange(len(numbers)) - np.repeat(first, lengths)
+        columns = {"at": places, "labels": following, "back_labels": before}
+        return Targets(spelled.starts, columns)
+
+    def build(self, encoder: Widths, vocabulary: int) -> WordHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.words import WordHead
+
+        return WordHead(encoder, self.words, samples=self.samples)
