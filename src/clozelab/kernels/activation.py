@@ -101,9 +101,9 @@ def _activate_backward(by_out: Tensor, x: Tensor, bias: Tensor, kind: int) -> tu
     by_x = torch.empty_like(x)
     high = BACKWARD["ROWS"]
     stretch = triton.cdiv(triton.cdiv(rows, STRETCHES), high) * high
-    many = triton.cdiv(rows, stretch)
-    parts = x.new_empty((many, width), dtype=torch.float32)
-    _backward[(triton.cdiv(width, BACKWARD["COLUMNS"]), many)](
+    stretches = triton.cdiv(rows, stretch)
+    parts = x.new_empty((stretches, width), dtype=torch.float32)
+    _backward[(triton.cdiv(width, BACKWARD["COLUMNS"]), stretches)](
         by_out, x, bias, by_x, parts, rows, stretch, WIDTH=width, KIND=kind, **BACKWARD
     )
     return by_x, parts.sum(0)

@@ -144,11 +144,11 @@ def _by_queries(
         seen = (column[None, :] <= row[:, None]) if CAUSAL else (column < length)[None, :]
         share = tl.where(seen, share, 0.0)
         pull = tl.dot(g, tl.trans(v), input_precision="ieee")
-        given = share
+        dropped = share
         if DROPS:
             keys = column_keys(seed, stream, column)
-            given = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
-        pull = given * pull - share * delta[:, None]
+            dropped = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
+        pull = dropped * pull - share * delta[:, None]
         acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
     acc *= scaled * grown
@@ -189,12 +189,12 @@ def _by_others(
         if CAUSAL:
             share = tl.where(column[:, None] <= row[None, :], share, 0.0)
         pull = tl.dot(v, tl.trans(g), input_precision="ieee")
-        given = share
+        dropped = share
         if DROPS:
             keep = kept(row_keys(seed, stream, row)[None, :], keys[:, None], lost)
-            given = tl.where(keep, share, 0.0)
-        by_v = tl.dot(given.to(g.dtype), g, by_v, input_precision="ieee")
-        pull = given * pull - share * delta[None, :]
+            dropped = tl.where(keep, share, 0.0)
+        by_v = tl.dot(dropped.to(g.dtype), g, by_v, input_precision="ieee")
+        pull = dropped * pull - share * delta[None, :]
         by_k = tl.dot(pull.to(q.dtype), q, by_k, input_precision="ieee")
     inside = (column < length)[:, None]
     at = by_qkv + (begin.to(tl.int64) + column) * 3 * ROW + head * WIDTH
@@ -232,13 +232,13 @@ def _by_all(
     share = tl.where(seen, share, 0.0)
     v = tile(base + 2 * ROW, row, dims, length, 3 * ROW)
     pull = tl.dot(g, tl.trans(v), input_precision="ieee")
-    given = share
+    dropped = share
     if DROPS:
         seed = tl.load(seeds)
         rows, columns = row_keys(seed, stream, row), column_keys(seed, stream, row)
-        given = tl.where(kept(rows[:, None], columns[None, :], lost), share, 0.0)
-    pull = (given * pull - share * delta[:, None]).to(q.dtype)
-    by_v = tl.dot(tl.trans(given.to(g.dtype)), g, input_precision="ieee") * grown
+        dropped = tl.where(kept(rows[:, None], columns[None, :], lost), share, 0.0)
+    pull = (dropped * pull - share * delta[:, None]).to(q.dtype)
+    by_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, input_precision="ieee") * grown
     by_q = tl.dot(pull, k, input_precision="ieee") * (scaled * grown)
     by_k = tl.dot(tl.trans(pull), q, input_precision="ieee") * (scaled * grown)
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH

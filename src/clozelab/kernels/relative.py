@@ -191,12 +191,12 @@ def _by_others(
         )  # fmt: skip
         share = tl.exp2(scores - log[:, None])
         pull = tl.dot(g, tl.trans(values), input_precision="ieee")
-        given = share
+        dropped = share
         if DROPS:
             keep = kept(row_keys(seed, stream, row)[:, None], drawn[None, :], lost)
-            given = tl.where(keep, share * grown, 0.0)
+            dropped = tl.where(keep, share * grown, 0.0)
             pull = tl.where(keep, pull * grown, 0.0)
-        acc_v = tl.dot(tl.trans(given.to(g.dtype)), g, acc_v, input_precision="ieee")
+        acc_v = tl.dot(tl.trans(dropped.to(g.dtype)), g, acc_v, input_precision="ieee")
         pull = (share * (pull - delta[:, None]) * scaled).to(asked.dtype)
         acc_k = tl.dot(tl.trans(pull), asked, acc_k, input_precision="ieee")
     inside = (column < K)[:, None]

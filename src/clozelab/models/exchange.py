@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
+from clozelab.finetuning import loading
 from clozelab.models.history import data, lineage, metrics
 from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
@@ -22,13 +23,9 @@ from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import load
 from clozelab.models.model import ORIGIN, Model
-from clozelab.models.reader import TaskReader
 from clozelab.objectives import language_models
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
 from clozelab.training import checkpoint
-
-if TYPE_CHECKING:
-    from clozelab.finetuning.task import TunedTask
 
 _MARKS = 3  # around two texts, with one between them
 
@@ -82,7 +79,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         family=kind,
         task=task,
         lineage=lineage(model),
-        task_toml=_toml(tuned) if tuned else "",
+        task_toml=loading.to_toml(tuned) if tuned else "",
     )
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
@@ -123,7 +120,7 @@ def import_model(place: str, out: Path) -> Exchanged:
     if model.origin is not None:
         texts[ORIGIN] = model.origin.to_json()
     if model.task is not None:
-        texts[TASK] = _toml(model.task)
+        texts[TASK] = loading.to_toml(model.task)
         facts["task"] = model.task.name
     with new_folder(out) as folder:
         run = Run.create(folder, recipe_toml=text, machine=facts)
@@ -138,19 +135,6 @@ def import_model(place: str, out: Path) -> Exchanged:
     return Exchanged(f"a run of the recipe {model.recipe.name}, at step 0{kind}", model.notes)
 
 
-def _toml(task: TunedTask) -> str:
-    from clozelab.finetuning.loading import to_toml
-
-    return to_toml(task)
-
-
-def _reader(model: Model, task: TunedTask) -> TaskReader:
-    """Texts as the model reads those of its task."""
-    from clozelab.finetuning.loading import reader_of
-
-    return reader_of(model, task)
-
-
 def _weights(model: Model) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in model.module.named_parameters()}
 
@@ -159,9 +143,7 @@ def _head(model: Model) -> TaskHead | None:
     """The head of the task that a model was fine-tuned for."""
     if model.task is None:
         return None
-    from clozelab.finetuning.loading import outward
-
-    return outward(model.task, length=_length(model))
+    return loading.outward(model.task, length=_length(model))
 
 
 def _doubled(model: Model) -> bool:
@@ -169,11 +151,11 @@ def _doubled(model: Model) -> bool:
     task = model.task
     if task is None or not task.kind.two_texts:
         return False
-    return _reader(model, task).marks(2) > _MARKS
+    return loading.reader_of(model, task).marks(2) > _MARKS
 
 
 def _length(model: Model) -> int:
     """The most tokens a text may have."""
     if model.task is not None:
-        return _reader(model, model.task).length
+        return loading.reader_of(model, model.task).length
     return model.recipe.encoder.max_positions or model.recipe.blocks.length

@@ -21,6 +21,7 @@ from clozelab.errors import UserError
 from clozelab.layers import Linear
 from clozelab.models.build import PretrainingModel, build
 from clozelab.models.interop import huggingface
+from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
 from clozelab.objectives import CausalLm
@@ -37,13 +38,6 @@ if TYPE_CHECKING:
 
 _LENGTH = 512  # of blocks, where nothing sets an end to them
 _NAMED = 8  # modules of others that are named one by one
-# Whose recipe a model of another library is taken for.
-_RECIPES = {
-    "distilbert": "bert",
-    "openai-gpt": "gpt",
-    "gpt2": "gpt",
-    "roberta-prelayernorm": "swift",
-}
 
 
 def load(place: str) -> Model:
@@ -53,9 +47,14 @@ def load(place: str) -> Model:
         return _checkpoint(open_checkpoint(path), ())
     if (path / "recipe.toml").exists():
         checkpoint, passed = newest(path / "checkpoints")
-        if checkpoint is None:
-            raise _weightless(path, passed)
-        return _checkpoint(checkpoint, tuple(passed))
+        if checkpoint is not None:
+            return _checkpoint(checkpoint, tuple(passed))
+        if Run(path).result() is None:
+            raise UserError(f"{path}: the run has no whole checkpoint yet; wait, or resume it")
+        raise UserError(
+            f"{path}: is done, but {passed[0] if passed else 'its checkpoints are gone'}; remove"
+            f" {path / 'result.json'} and run the same command again"
+        )
     if (path / PLAN).exists():
         return load(str(path / _best(path)))
     return _foreign(place)
@@ -68,16 +67,6 @@ def pretrained(model: Model) -> PretrainingModel:
     task = model.task.name if model.task else "a task"
     raise UserError(
         f"{model.place}: is fine-tuned for {task}; name the pretrained model that it came from"
-    )
-
-
-def _weightless(run: Path, passed: list[str]) -> UserError:
-    """Why a run has no model to open, and what to do."""
-    if Run(run).result() is None:
-        return UserError(f"{run}: the run has no whole checkpoint yet; wait, or resume it")
-    why = passed[0] if passed else "its checkpoints are gone"
-    return UserError(
-        f"{run}: is done, but {why}; remove {run / 'result.json'} and run the same command again"
     )
 
 
@@ -156,7 +145,9 @@ def _foreign(place: str) -> Model:
             f"{place}: the tokenizer has ids up to {size - 1:,} and the model {rows:,} words;"
             " resize the model's embeddings to the tokenizer, and save both"
         )
-    dtype = str(_dtype(files.tensors)).removeprefix("torch.")
+    # Single precision where there are several, which loses none of them.
+    dtypes = {tensor.dtype for tensor in files.tensors.values() if tensor.is_floating_point()}
+    dtype = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).removeprefix("torch.")
     origin = Origin(imported.family, imported.heads, imported.bare, dtype, imported.model_type)
     task: TunedTask | None = None
     if imported.task is not None:
@@ -180,7 +171,12 @@ def _foreign(place: str) -> Model:
 
 def _taken_for(imported: Imported) -> Recipe:
     """The recipe that the model most likely came from, with its sizes and of its heads."""
-    known = recipes.read(_recipe(imported))
+    encoder: Any = imported.encoder
+    name = "gpt" if encoder.causal else FAMILIES[imported.family].recipe
+    plain = imported.family == "bert" and "next_sentence" not in imported.heads
+    if plain and not encoder.causal and encoder.segment_types < 2:
+        name = "roberta"  # it never saw a second segment
+    known = recipes.read(name)
     parts = [p for p in known.objectives if slots.use("objectives", p) in imported.heads]
     if "heads.causal_lm.dense.weight" in imported.weights:
         parts = [CausalLm(head="transform")]
@@ -193,31 +189,11 @@ def _taken_for(imported: Imported) -> Recipe:
     )
 
 
-def _dtype(tensors: Mapping[str, Tensor]) -> Any:
-    """The precision of some weights; single where there are several, which loses none of them."""
-    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
-    return kinds.pop() if len(kinds) == 1 else torch.float32
-
-
 def _summed(names: Sequence[str]) -> str:
     """Tensors by the modules that they are of."""
     modules = list(dict.fromkeys(".".join(name.split(".")[:-1]) or name for name in names))
     more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
     return f"{', '.join(modules[:_NAMED])}{more}"
-
-
-def _recipe(imported: Imported) -> str:
-    """The recipe that a model of that family most likely came from."""
-    encoder: Any = imported.encoder
-    if encoder.causal:
-        return "gpt"
-    if (
-        imported.family == "bert"
-        and encoder.segment_types < 2
-        and "next_sentence" not in imported.heads
-    ):
-        return "roberta"  # it never saw a second segment
-    return _RECIPES.get(imported.family, imported.family)
 
 
 def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]:

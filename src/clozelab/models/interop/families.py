@@ -42,6 +42,7 @@ class Family:
     """
 
     name: str  # of the family whose function it has
+    recipe: str  # ours, that a model of it is taken for
     stem: str  # how the names of its classes begin
     prefix: str  # before the names of the encoder's tensors, where a head stands beside it
     layer: str  # before the names of a layer's

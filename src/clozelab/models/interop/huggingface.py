@@ -125,16 +125,16 @@ def _load(path: Path) -> dict[str, Tensor]:
         except Exception as error:  # of the library, or of torch
             raise UserError(f"{path}: cannot be read ({_first(error)}); fetch it again") from error
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of pickle, of zip, of torch
         raise UserError(
             f"{path}: cannot be read as weights alone ({_first(error)}); save it as safetensors"
             " where you trust it"
         ) from error
-    named = isinstance(found, Mapping) and all(isinstance(name, str) for name in found)
-    if not named or not all(isinstance(x, Tensor) for x in found.values()):
+    named = isinstance(weights, Mapping) and all(isinstance(name, str) for name in weights)
+    if not named or not all(isinstance(x, Tensor) for x in weights.values()):
         raise UserError(f"{path}: holds more than weights; save the state dict alone")
-    return dict(found)
+    return dict(weights)
 
 
 def _first(error: Exception) -> str:
