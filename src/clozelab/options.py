@@ -257,7 +257,7 @@ def located(value: Any, place: str) -> str:
 def several(value: Any, place: str) -> list[str]:
     """One or a list of them, as a list."""
     values = value if isinstance(value, list | tuple) else [value]
-    return [word(one, place) for one in values]
+    return [word(each, place) for each in values]
 
 
 def settings(value: Any, place: str) -> list[str]:
@@ -265,7 +265,7 @@ def settings(value: Any, place: str) -> list[str]:
     if isinstance(value, Mapping):
         from clozelab.config.toml import written
 
-        return [f"{key}={written(one)}" for key, one in value.items()]
+        return [f"{key}={written(setting)}" for key, setting in value.items()]
     return several(value, place)
 
 
@@ -308,7 +308,7 @@ def text(value: Any, place: str) -> str:
 
 def texts(value: Any, place: str) -> list[str]:
     """One text or a list of them."""
-    return [text(one, place) for one in ([value] if isinstance(value, str) else value)]
+    return [text(each, place) for each in ([value] if isinstance(value, str) else value)]
 
 
 Conversion = Callable[[Any, str], Any]

@@ -110,11 +110,11 @@ def load(module: str) -> None:
 
 def require(modules: Any, place: str) -> None:
     """See to it that the modules a record lists are loaded, or refuse and say what to give."""
-    if not isinstance(modules, list) or not all(isinstance(one, str) for one in modules):
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         raise UserError(f'{place}: imports must be a list of modules, as in ["my_package.parts"]')
     for module in modules:
         if module == "__main__":
-            if not any(home == module for _, home in _all_outside()):
+            if not any(home == module for table in _outside.values() for _, home in table.values()):
                 raise UserError(
                     f"{place}: its parts were registered by a script or a notebook; register them"
                     " again before this, or move them into a module and import that"
@@ -159,7 +159,7 @@ def check(slot: str, name: str, part: Any) -> None:
     if slot == "task" and getattr(part, "name", None) != name:
         raise UserError(f"{place}: calls itself otherwise; write name: ClassVar[str] = {name!r}")
     home, _, base = _BASES.get(slot, "").rpartition(".")
-    if base and base not in {one.__name__ for one in part.__mro__}:
+    if base and base not in {kind.__name__ for kind in part.__mro__}:
         raise UserError(
             f"{place}: does not inherit from clozelab.{home}.{base}, by which it states"
             f" what others need to know of it; write class {part.__name__}({base})"
@@ -175,7 +175,7 @@ def check(slot: str, name: str, part: Any) -> None:
 
 def slot_of(part: type) -> str | None:
     """The slot that a part is registered in."""
-    outside = {slot: [one for one, _ in table.values()] for slot, table in _outside.items()}
+    outside = {slot: [part for part, _ in table.values()] for slot, table in _outside.items()}
     inside = {slot: [*table.values()] for slot, table in _tables.items()}
     return next((slot for slot in DUTIES if part in [*outside[slot], *inside.get(slot, [])]), None)
 
@@ -218,10 +218,6 @@ def _refuse_taken(slot: str, name: str, module: str) -> None:
 
 
 def _pass_on(module: str) -> None:
-    known = [one for one in os.environ.get(IMPORTS, "").split(",") if one]
+    known = [name for name in os.environ.get(IMPORTS, "").split(",") if name]
     if module not in known:
         os.environ[IMPORTS] = ",".join([*known, module])
-
-
-def _all_outside() -> list[tuple[Any, str]]:
-    return [found for table in _outside.values() for found in table.values()]

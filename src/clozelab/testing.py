@@ -13,7 +13,8 @@ on many more inputs.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +36,7 @@ from clozelab.contracts import (
 )
 from clozelab.errors import UserError
 from clozelab.keys import fold
-from clozelab.packed import offsets
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from clozelab.packed import offsets, ranges
 
 _SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
 _SIZE = 1000  # of the vocabulary
@@ -84,7 +82,8 @@ def check_masking(part: Any) -> None:
 
 def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
     """Spans are sorted, disjoint, inside a block, of no special; hiding alters nothing."""
-    before = [array.copy() for array in (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)]
+    arrays: tuple[Any, ...] = (blocks.ids, blocks.marks, blocks.fixed, blocks.starts)
+    before = [array.copy() for array in arrays]
     hidden: Hidden = part.hide(blocks, key, vocabulary=vocabulary())
     spans = hidden.spans
     _hold(spans.shape == (len(spans), 2) and spans.dtype == np.int64, "spans are [·, 2], int64")
@@ -97,9 +96,8 @@ def check_hidden(part: Any, blocks: Blocks, key: int) -> Hidden:
         _hold(not blocks.fixed[hidden.positions].any(), "a special is hidden")
     again = part.hide(blocks, key, vocabulary=vocabulary())
     _hold(np.array_equal(spans, again.spans), "the same key gives another choice")
-    after: list[Any] = [blocks.ids, blocks.marks, blocks.fixed, blocks.starts]
-    same = all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-    _hold(same, "hiding alters the blocks")
+    same = map(np.array_equal, before, arrays)
+    _hold(all(same), "hiding alters the blocks")
     return hidden
 
 
@@ -123,14 +121,13 @@ def check_format(part: Any) -> None:
     """A format of blocks: see `Blocks`."""
     documents = example_documents()
     for key in range(5):
-        plan = part.plan(documents, key)
-        check_blocks(part, plan.blocks(np.arange(len(plan))))
+        plan, again = part.plan(documents, key), part.plan(documents, key)
+        blocks, twice = (each.blocks(np.arange(len(each))) for each in (plan, again))
+        check_blocks(part, blocks)
         check_gathering(plan, [len(plan) - 1, 0, len(plan) // 2])
-        again = part.plan(documents, key)
-        same = len(again) == len(plan) and _same(
-            again.blocks(np.arange(len(plan))), plan.blocks(np.arange(len(plan)))
-        )
-        _hold(same, "the same key gives another plan")
+        for name in ("ids", "starts", "marks", "segments"):
+            same = np.array_equal(getattr(blocks, name), getattr(twice, name))
+            _hold(same, "the same key gives another plan")
     _hold(len(plan.blocks(np.zeros(0, np.int64))) == 0, "no numbers give blocks")
     try:
         part.plan(example_documents(shapes=([0, 0], [])), 1)
@@ -178,7 +175,8 @@ def check_objective(part: Any) -> None:
     import torch
 
     blocks = _complete(example_blocks())
-    hidden = _every_fifth(blocks)
+    chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
+    hidden = Hidden(np.stack([chosen, chosen + 1], axis=1))
     corrupted = Corrupted(blocks.ids, np.zeros(len(hidden.positions), np.uint8))
     targets: Targets = part.targets(blocks, hidden, corrupted)
     sizes = np.diff(blocks.words.starts) if "words" in part.needs else blocks.lengths  # type: ignore[union-attr]
@@ -188,20 +186,26 @@ def check_objective(part: Any) -> None:
         if name in Targets.POSITIONS:
             inside = (values >= 0) & (values < np.repeat(sizes, np.diff(targets.starts)))
             _hold(bool(inside.all()), f"column {name} points outside its block")
-    shape = _Shape()
+    shape = SimpleNamespace(width=8, embedding=8, activation="gelu", epsilon=1e-12)  # of an encoder
     torch.manual_seed(0)
     head = part.build(shape, _SIZE).double()
-    built = sum(p.numel() for p in head.parameters())
-    _hold(built == sum(part.parameters(shape, _SIZE).values()), "parameters() miscounts the head")
+    _check_counted(head, part.parameters(shape, _SIZE))
     table = torch.randn(_SIZE, shape.embedding, dtype=torch.float64)
     width = shape.width * (2 if "words" in part.needs else 1)
     states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
-    columns = _columns(targets, sizes)
+    # In a micro-batch positions count over all blocks.
+    base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
+    columns = {
+        name: torch.from_numpy(
+            (values + base if name in Targets.POSITIONS else values).astype("i8")
+        )
+        for name, values in targets.columns.items()
+    }
 
     def sums(where: slice) -> dict[str, float]:
-        chosen = {name: values[where] for name, values in columns.items()}
+        some = {name: values[where] for name, values in columns.items()}
         torch.manual_seed(1)
-        return {name: one.item() for name, one in head(Encoded(states, table), chosen).items()}
+        return {name: total.item() for name, total in head(Encoded(states, table), some).items()}
 
     count = int(targets.starts[-1])
     whole, none = sums(slice(0, count)), sums(slice(0, 0))
@@ -216,14 +220,18 @@ def check_objective(part: Any) -> None:
         _hold(adds, f"{name} of two halves does not add up to {name} of the whole: it is no sum")
 
 
+def _check_counted(module: Any, counts: dict[str, int]) -> None:
+    built = sum(parameter.numel() for parameter in module.parameters())
+    _hold(built == sum(counts.values()), "parameters() miscounts what build() makes")
+
+
 def check_encoder(part: Any) -> None:
     """An encoder: parameters as counted, no position changed by a batch-mate."""
     import torch
 
     torch.manual_seed(0)
     module = part.build(_SIZE).double().eval()
-    built = sum(p.numel() for p in module.parameters())
-    _hold(built == sum(part.parameters(_SIZE).values()), "parameters() miscounts the module")
+    _check_counted(module, part.parameters(_SIZE))
     if part.reads == "words" or "two_streams" in part.provides:
         return  # their inputs are made by their own blocks
     with torch.no_grad():
@@ -243,20 +251,20 @@ def check_optimiser(part: Any) -> None:
     layer = torch.nn.ModuleDict({"attention": torch.nn.Linear(8, 8)})
     optimisers = part.build(layer.named_parameters())
     _hold(bool(optimisers), "build gives no optimisers")
-    owned = [id(p) for one in optimisers for group in one.param_groups for p in group["params"]]
-    mine = sorted(id(p) for p in layer.parameters())
-    _hold(sorted(owned) == mine, "each parameter belongs to one group, and all that train to some")
-    for group in (group for one in optimisers for group in one.param_groups):
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    owned = sorted(id(parameter) for group in groups for parameter in group["params"])
+    every = sorted(id(parameter) for parameter in layer.parameters())
+    _hold(owned == every, "each parameter belongs to one group, and all that train to some")
+    for group in groups:
         _hold({"lr", "peak"} <= group.keys(), "a group has its lr and its peak")
     inputs = torch.randn(32, 8)
     losses = []
     for _ in range(10):
         loss = layer["attention"](inputs).square().mean()
-        for one in optimisers:
-            one.zero_grad()
+        layer.zero_grad()
         loss.backward()
-        for one in optimisers:
-            one.step()
+        for optimiser in optimisers:
+            optimiser.step()
         losses.append(loss.item())
     _hold(losses[-1] < losses[0], "ten steps do not lower a quadratic loss")
 
@@ -301,8 +309,8 @@ def vocabulary() -> Vocabulary:
 def example_documents(*, shapes: tuple[list[int], ...] = _SHAPES, seed: int = 0) -> Documents:
     """Documents of sentences of so many tokens, each several times."""
     rng = np.random.default_rng(seed)
-    many = [*shapes] * 8
-    lengths = np.array([n for sentences in many for n in sentences], dtype=np.int64)
+    documents = [*shapes] * 8
+    lengths = np.array([n for sentences in documents for n in sentences], dtype=np.int64)
     starts, total = offsets(lengths), int(lengths.sum())
     word = rng.random(total) >= 0.2
     marks = (word * Mark.WORD + word * (rng.random(total) >= 0.3) * Mark.PHRASE).astype(np.uint8)
@@ -317,24 +325,20 @@ def example_documents(*, shapes: tuple[list[int], ...] = _SHAPES, seed: int = 0)
         words=known,
         numbers=np.arange(3, 3 + len(known), dtype=np.int32),
     )
-    bounds = offsets([len(sentences) for sentences in many])
+    bounds = offsets([len(sentences) for sentences in documents])
     return Documents(ids, marks, starts, bounds, vocabulary(), spelling)
 
 
 def example_blocks(*, seed: int = 0) -> Blocks:
     """Blocks `[CLS] … [SEP]` of words of several pieces: long, short, and one of specials only."""
     rng = np.random.default_rng(seed)
-    ids: list[int] = []
-    marks: list[int] = []
-    starts = [0]
+    ids, marks, starts = list[int](), list[int](), [0]
     for words in (60, 12, 1, 35, 0, 5):
-        ids.append(_SPECIAL["cls"])
-        marks.append(Mark.ALL)
-        for size in rng.integers(1, 5, words):
-            ids += rng.integers(len(_SPECIAL), _SIZE, size).tolist()
+        sizes = rng.integers(1, 5, words)
+        pieces = rng.integers(len(_SPECIAL), _SIZE, int(sizes.sum()))
+        ids += [_SPECIAL["cls"], *pieces.tolist(), _SPECIAL["sep"]]
+        for size in (1, *sizes, 1):
             marks += [Mark.ALL] + [0] * (int(size) - 1)
-        ids.append(_SPECIAL["sep"])
-        marks.append(Mark.ALL)
         starts.append(len(ids))
     packed = np.array(ids, dtype=np.int32)
     return Blocks(
@@ -349,25 +353,15 @@ def example_blocks(*, seed: int = 0) -> Blocks:
 
 def take(blocks: Blocks, rows: list[int]) -> Blocks:
     """Some of the blocks, in that order."""
-    pieces = [np.arange(blocks.starts[row], blocks.starts[row + 1]) for row in rows]
-    at = np.concatenate(pieces) if rows else np.zeros(0, np.int64)
+    chosen = np.array(rows, dtype=np.int64)
+    at = ranges(blocks.starts[chosen], blocks.lengths[chosen])
+    tokens = {name: getattr(blocks, name)[at] for name in ("ids", "marks", "segments", "fixed")}
     return Blocks(
-        ids=blocks.ids[at],
-        starts=offsets(blocks.lengths[rows]) if rows else np.zeros(1, np.int64),
-        marks=blocks.marks[at],
-        segments=blocks.segments[at],
-        fixed=blocks.fixed[at],
-        numbers=blocks.numbers[np.array(rows, dtype=np.int64)],
-        reverse=None if blocks.reverse is None else blocks.reverse[np.array(rows, dtype=np.int64)],
+        **tokens,
+        starts=offsets(blocks.lengths[chosen]),
+        numbers=blocks.numbers[chosen],
+        reverse=None if blocks.reverse is None else blocks.reverse[chosen],
     )
-
-
-class _Shape:
-    """An encoder as heads see it."""
-
-    width = embedding = 8
-    activation = "gelu"
-    epsilon = 1e-12
 
 
 def _complete(blocks: Blocks) -> Blocks:
@@ -377,24 +371,6 @@ def _complete(blocks: Blocks) -> Blocks:
     numbers = (np.arange(int(sizes.sum())) % 40).astype(np.int32)
     words = Spelled(offsets(sizes), numbers, np.zeros((len(numbers), 5), np.uint16))
     return replace(blocks, labels=np.arange(len(blocks)) % 2, words=words)
-
-
-def _every_fifth(blocks: Blocks) -> Hidden:
-    chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
-    return Hidden(np.stack([chosen, chosen + 1], axis=1))
-
-
-def _columns(targets: Targets, sizes: Ints) -> dict[str, Tensor]:
-    """Targets as a micro-batch has them: positions count over all blocks."""
-    import torch
-
-    base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
-    return {
-        name: torch.from_numpy(
-            (values + base if name in Targets.POSITIONS else values).astype("i8")
-        )
-        for name, values in targets.columns.items()
-    }
 
 
 def _input(lengths: list[int]) -> Input:
@@ -411,11 +387,6 @@ def _spans(blocks: Blocks, spans: Ints, row: int) -> Ints:
     first, last = blocks.starts[row], blocks.starts[row + 1]
     inside: Ints = spans[(spans[:, 0] >= first) & (spans[:, 0] < last)] - first
     return inside
-
-
-def _same(a: Blocks, b: Blocks) -> bool:
-    pairs = ((a.ids, b.ids), (a.starts, b.starts), (a.marks, b.marks), (a.segments, b.segments))
-    return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 def _hold(condition: bool, sentence: str) -> None:

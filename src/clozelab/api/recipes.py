@@ -72,8 +72,8 @@ class MaskedText:
     def __repr__(self) -> str:
         decode = self.tokenizer.decode
         return "\n".join(
-            f"epoch {one.epoch}: {decode(one.corrupted.ids.tolist(), skip_special_tokens=False)}"
-            for one in self.epochs
+            f"epoch {each.epoch}: {decode(each.corrupted.ids.tolist(), skip_special_tokens=False)}"
+            for each in self.epochs
         )
 
 

@@ -65,16 +65,16 @@ def run(words: Sequence[str]) -> None:
 def _imported(words: Sequence[str]) -> list[str]:
     """The words without `--import MODULE`, which any command takes; the modules are imported."""
     rest: list[str] = []
-    given = iter(words)
-    for word in given:
+    remaining = iter(words)
+    for word in remaining:
         if word == "--":
-            return [*rest, word, *given]
+            return [*rest, word, *remaining]
         option, sign, module = word.partition("=")
         if option != "--import":
             rest.append(word)
             continue
         if not sign:
-            module = next(given, "")
+            module = next(remaining, "")
         if not module:
             raise UserError("--import: names no module; write --import my_package.parts")
         registry.load(module)

@@ -64,43 +64,43 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
             groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
         text = summary(command.call)
         short = text.partition("\n")[0]
-        made = groups[group].add_parser(verb, help=short, description=text.replace("%", "%%"))
-        made.set_defaults(command=name)
-        _add(made, command)
+        own = groups[group].add_parser(verb, help=short, description=text.replace("%", "%%"))
+        own.set_defaults(command=name)
+        _add(own, command)
     return words
 
 
 def _add(verb: argparse.ArgumentParser, command: Command) -> None:
     """Every option of a command; those of a dataclass under its name."""
     groups: dict[type, Any] = {}
-    for one in options(command.call):
-        if not one.typed:
+    for option in options(command.call):
+        if not option.typed:
             continue
-        place: Any = verb
-        if one.group is not None:
-            if one.group not in groups:
-                title = re.sub("(?<=[a-z])(?=[A-Z])", " ", one.group.__name__).lower()
-                says = " ".join((one.group.__doc__ or "").split())
-                groups[one.group] = verb.add_argument_group(title, says)
-            place = groups[one.group]
-        names, settings = _argument(one, must=one.name in command.required)
-        place.add_argument(*names, **settings)
+        group = option.group
+        if group is not None and group not in groups:
+            title = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.__name__).lower()
+            groups[group] = verb.add_argument_group(title, " ".join((group.__doc__ or "").split()))
+        names, settings = _argument(option, must=option.name in command.required)
+        (verb if group is None else groups[group]).add_argument(*names, **settings)
 
 
-def _argument(one: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]:
+def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]:
     """How argparse is told of an option: its value stays the words, which the function takes."""
-    needed = must or one.default is REQUIRED
-    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": one.help.replace("%", "%%")}
-    if one.kind is bool:
-        switch = "store_true" if one.default is False else argparse.BooleanOptionalAction
-        return [one.flag], {**settings, "action": switch, "dest": one.name}
-    if one.metavar or one.kind is int:
-        settings["metavar"] = one.metavar or "N"
-    if one.choices is not None:
-        settings["choices"] = one.choices
-    if one.positional:
-        settings["nargs"] = ("+" if needed else "*") if one.several else None if needed else "?"
-        return [one.name], settings
-    if one.several:  # None and an empty list are not the same: then the list may be empty
-        settings |= {"nargs": "*"} if one.default is None else {"action": "append"}
-    return [one.flag], {**settings, "dest": one.name, "required": needed}
+    needed = must or option.default is REQUIRED
+    settings: dict[str, Any] = {
+        "default": argparse.SUPPRESS,
+        "help": option.help.replace("%", "%%"),
+    }
+    if option.kind is bool:
+        switch = "store_true" if option.default is False else argparse.BooleanOptionalAction
+        return [option.flag], {**settings, "action": switch, "dest": option.name}
+    if option.metavar or option.kind is int:
+        settings["metavar"] = option.metavar or "N"
+    if option.choices is not None:
+        settings["choices"] = option.choices
+    if option.positional:
+        settings["nargs"] = ("+" if needed else "*") if option.several else None if needed else "?"
+        return [option.name], settings
+    if option.several:  # None and an empty list are not the same: then the list may be empty
+        settings |= {"nargs": "*"} if option.default is None else {"action": "append"}
+    return [option.flag], {**settings, "dest": option.name, "required": needed}

@@ -1,15 +1,24 @@
-"""The demonstration: the embedded text through every stage, command by command."""
+"""The demonstration: the embedded text through every stage, command by command.
+
+Its task is to say which book a sentence is from, of documents that no encoder has read.
+"""
 
 from __future__ import annotations
 
+import gzip
+import json
+import random
+import re
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rich.markup import escape
 
-from clozelab.cli.books import set_aside
+from clozelab import data
 from clozelab.cli.console import err, out
+from clozelab.files import write_text
 from clozelab.options import Place, command
 
 _TEXT = (
@@ -19,17 +28,16 @@ _TEXT = (
 _BLANK = "It is one of {} most common kinds of bug."
 _SENTENCES = ("And the king said unto his servants, Go forth.", "The file system crashed again.")
 _TUNING = (
-    "--set",
-    "learning_rate=1e-3",
-    "--set",
-    "epochs=10",
-    "--set",
-    "batch_size=8",
-    "--seeds",
-    "3",
+    *("--set", "learning_rate=1e-3", "--set", "epochs=10", "--set", "batch_size=8"),
+    *("--seeds", "3"),
 )
 # So little text is gone through in more and smaller steps than tiny has.
 _SETTINGS = {"swift": ("--set", "schedule.batch_size=8")}
+# Documents go by the book and the chapter or entry; three of the books are novels of one author.
+_BOOKS = {"pride": "austen", "northanger": "austen", "persuasion": "austen"}
+_ASIDE = 8  # one document in so many is not trained on
+_SPLITS = {"train": slice(0, 20), "dev": slice(20, 120)}  # sentences of each book
+_WORDS = range(6, 15)  # of such a sentence
 
 
 @command
@@ -42,7 +50,7 @@ def demo(*, out: Place = "demo", budget: str = "40s") -> None:
     """
     place = Path(out)
     corpus, models = place / "corpus", (place / "swift", place / "bert")
-    text, books = set_aside(place)
+    text, books = _set_aside(place)
     _corpus(corpus, text)
     _say("diff", "bert", "roberta")
     _say("mask", "bert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
@@ -57,6 +65,42 @@ def demo(*, out: Place = "demo", budget: str = "40s") -> None:
     _task(place, models[0], books)
     shown = (*models, place / "books", place / "books-fresh")
     _say("report", *map(str, shown), "--out", str(place / "page.html"), "--title", "The demo")
+
+
+def _set_aside(place: Path) -> tuple[Path, dict[str, Path]]:
+    """Text to train from, and labelled sentences of the rest; written unless they are there."""
+    text = place / "text.jsonl"
+    splits = {name: place / f"books-{name}.tsv" for name in _SPLITS}
+    if not text.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        with gzip.open(data.corpus(), "rt", encoding="utf-8") as file:
+            lines = list(file)
+        sentences = _sentences(lines[::_ASIDE])
+        for name, part in _SPLITS.items():
+            write_text(splits[name], _table(sentences, part))
+        del lines[::_ASIDE]
+        write_text(text, "".join(lines))
+    return text, splits
+
+
+def _sentences(lines: list[str]) -> dict[str, list[str]]:
+    """Sentences of a middling length by their book, in an order of their own."""
+    books: dict[str, list[str]] = {}
+    for line in lines:
+        document = json.loads(line)
+        book = document["id"].partition("-")[0]
+        for sentence in re.split(r"(?<=[.!?;])\s+", document["text"]):
+            words = sentence.split()
+            if len(words) in _WORDS:
+                books.setdefault(_BOOKS.get(book, book), []).append(" ".join(words))
+    for book, sentences in sorted(books.items()):
+        random.Random(book).shuffle(sentences)
+    return books
+
+
+def _table(sentences: dict[str, list[str]], part: slice) -> str:
+    rows = [f"{each}\t{book}\n" for book in sorted(sentences) for each in sentences[book][part]]
+    return "".join(["sentence\tlabel\n", *rows])
 
 
 def _corpus(place: Path, text: Path) -> None:
@@ -120,7 +164,7 @@ def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
     from clozelab.runs.directory import Run
 
-    scores = [(Run(one).result() or {})["cells"][0]["selected"] for one in (tuned, fresh)]
+    scores = [(Run(run).result() or {})["cells"][0]["selected"] for run in (tuned, fresh)]
     out.print(f"{_shown(scores[0])}  of 100 right, pretrained")
     out.print(f"{_shown(scores[1])}  the same architecture from random weights")
     if scores[0].get("low", 0) > scores[1].get("high", 100):
@@ -138,39 +182,33 @@ def _shown(score: Mapping[str, float]) -> str:
 
 def _fill_mask(place: Path) -> None:
     """The exported encoder as anyone opens it."""
-    if not _opens("fill-mask"):
-        return
-    from transformers import AutoTokenizer, pipeline
-
-    mask = AutoTokenizer.from_pretrained(str(place)).mask_token
-    for guess in pipeline("fill-mask", str(place))(_BLANK.format(mask), top_k=3):
-        out.print(escape(f"{guess['score']:.1%}  {guess['sequence']}"))
-    out.print()
+    if pipeline := _pipeline("fill-mask", place):
+        for guess in pipeline(_BLANK.format(pipeline.tokenizer.mask_token), top_k=3):
+            out.print(escape(f"{guess['score']:.1%}  {guess['sequence']}"))
+        out.print()
 
 
 def _classification(place: Path) -> None:
     """The exported classifier as anyone opens it."""
-    if not _opens("text-classification"):
-        return
-    from transformers import pipeline
-
-    found = pipeline("text-classification", str(place))(list(_SENTENCES))
-    for guess, text in zip(found, _SENTENCES, strict=True):
-        out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
-    out.print()
+    if pipeline := _pipeline("text-classification", place):
+        for guess, text in zip(pipeline(list(_SENTENCES)), _SENTENCES, strict=True):
+            out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
+        out.print()
 
 
-def _opens(what: str) -> bool:
-    """Whether transformers is there to open a model; says which pipeline does."""
-    out.rule(f'[bold]transformers.pipeline("{what}")', align="left")
+def _pipeline(task: str, place: Path) -> Any:
+    """The pipeline of transformers that opens a model, if it is there."""
+    out.rule(f'[bold]transformers.pipeline("{task}")', align="left")
     if find_spec("transformers") is None:
         err.print("transformers is not installed, so the exported model is not opened here")
-        return False
+        return None
+    from transformers import pipeline
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    return True
+    make: Any = pipeline
+    return make(task, str(place))
 
 
 def _say(*words: str) -> None:

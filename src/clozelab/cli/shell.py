@@ -56,8 +56,8 @@ def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
 
 def _bash(commands: Mapping[str, Command]) -> str:
     words, values = _commands(commands), dict[str, Iterable[str]]()
-    for name, one in commands.items():
-        typed = [each for each in options(one.call) if each.typed]
+    for name, each_command in commands.items():
+        typed = [each for each in options(each_command.call) if each.typed]
         words[name] = [flag for each in typed if not each.positional for flag in each.flags]
         for each in typed:  # the words of an option follow it, those of an argument the command
             if each.choices:
@@ -83,8 +83,8 @@ def _fish(commands: Mapping[str, Command]) -> str:
         for name in names:
             full = f"{group} {name}".strip()
             add(group, f"-f -a {name}", summary(commands[full].call) if full in commands else "")
-    for name, one in commands.items():
-        for each in options(one.call):
+    for name, each_command in commands.items():
+        for each in options(each_command.call):
             values = f"-f -a '{' '.join(each.choices or ())}'"
             if each.typed and not each.positional:
                 value = "" if each.kind is bool else f"-r {values}" if each.choices else "-r"

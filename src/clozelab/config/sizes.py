@@ -82,8 +82,8 @@ def _turned(recipe: Recipe, dial: Dial) -> Recipe:
 
 
 def _scaled(recipe: Recipe, name: str, length: int) -> int:
-    found = getattr(recipe.blocks, name, getattr(recipe.encoder, name, 0))
-    return int(found * length // recipe.blocks.length)
+    tokens = getattr(recipe.blocks, name, getattr(recipe.encoder, name, 0))
+    return int(tokens * length // recipe.blocks.length)
 
 
 def _with(part: Any, values: dict[str, Any]) -> Any:

@@ -96,16 +96,11 @@ def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
     who = "objective" if slot == "objectives" else slot
     start = f"{recipe.name}: {who} {name} needs {need}"
     for other in _PROVIDERS:
-        able = [kind for kind, part in SLOTS[other].items() if need in _provides(part)]
+        able = [kind for kind, part in SLOTS[other].items() if need in part.provides]
         if able:
             chosen = use(other, getattr(recipe, other))
             return f"{start}, which {other} {chosen} does not provide; use {other} {listed(able)}"
     return f"{start}, which no part provides; choose another {who}"
-
-
-def _provides(part: Any) -> frozenset[str]:
-    found: frozenset[str] = part.provides
-    return found
 
 
 def _vocabulary(recipe: Recipe) -> str | None:

@@ -108,17 +108,19 @@ def written(value: Any) -> str:
 
 def _lines(tables: Mapping[str, Any], above: str) -> list[str]:
     """Values first, then each table, or list of tables, under its head."""
-    inner = {name: one for name, one in tables.items() if one is not None and _tabular(one)}
+    inner = {name: value for name, value in tables.items() if _tabular(value)}
     lines = [
         f"{_key(name)} = {written(value)}"
         for name, value in tables.items()
         if name not in inner and value is not None
     ]
-    for name, found in inner.items():
+    for name, value in inner.items():
         head = f"{above}{_key(name)}"
-        for table in found if isinstance(found, list | tuple) else [found]:
-            opened = f"[{head}]" if isinstance(found, Mapping) else f"[[{head}]]"
-            lines += ["", opened, *_lines(table, f"{head}.")]
+        if isinstance(value, Mapping):
+            lines += ["", f"[{head}]", *_lines(value, f"{head}.")]
+        else:
+            for table in value:
+                lines += ["", f"[[{head}]]", *_lines(table, f"{head}.")]
     return lines
 
 

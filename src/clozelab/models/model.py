@@ -73,6 +73,9 @@ class Model:
     task: TunedTask | None = None  # what it was fine-tuned for
     origin: Origin | None = None  # as what it came from another library, if it is that model
 
+    def __repr__(self) -> str:
+        return f"Model({self.place!r}, {self.recipe.name}, step {self.step:,})"
+
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The ids the model deals in."""

@@ -22,9 +22,9 @@ def study(result: Any, values: Values) -> Iterator[RenderableType]:
     """The studies there are, or what one compares; what it came to was printed when it was done."""
     if isinstance(result, list):
         lines = table("study", "title", "paper", right=("variants",))
-        for one in map(specs.read, result):
-            paper = f"{one.paper.name}, {one.paper.source}"
-            lines.add_row(one.name, one.title, paper, str(len(one.variants)))
+        for spec in map(specs.read, result):
+            paper = f"{spec.paper.name}, {spec.paper.source}"
+            lines.add_row(spec.name, spec.title, paper, str(len(spec.variants)))
         yield lines
     elif isinstance(result, StudySpec):
         yield from _described(result)
