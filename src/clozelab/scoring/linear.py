@@ -18,6 +18,8 @@ from clozelab.keys import mix, root
 
 Doubles = NDArray[np.float64]
 Fit = Literal["ridge", "logistic"]
+# The loss of each penalty on folds left out, and the weights for a penalty on all rows.
+Searched = tuple[Doubles, Callable[[float], Doubles]]
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # for each example, over vectors of variance 1
 FOLDS = 5
@@ -63,12 +65,11 @@ def fit(
         design, targets = design * np.sqrt(weights), targets * np.sqrt(weights)
     else:
         targets = targets * weights
-    search = _ridge_losses if by == "ridge" else _logistic_losses
-    losses = search(design, targets, fold, penalties) / len(wide)
+    search = _ridge_search if by == "ridge" else _logistic_search
+    losses, solve = search(design, targets, fold, penalties)
     best = int(losses.argmin())
-    solve: Callable[..., Doubles] = ridge if by == "ridge" else logistic
-    found = solve(design, targets, penalty=penalties[best])
-    return LinearProbe(mean, scale, found, penalties[best], float(losses[best]))
+    found, loss = solve(penalties[best]), float(losses[best]) / len(wide)
+    return LinearProbe(mean, scale, found, penalties[best], loss)
 
 
 def folds(groups: Ints) -> Ints:
@@ -135,13 +136,14 @@ def _solved(gram: Doubles, products: Doubles, penalty: float) -> Doubles:
 
     penalties = np.full(len(gram), penalty)
     penalties[-1] = 0.0
-    solve: Any = linalg.solve
-    return np.asarray(solve(gram + np.diag(penalties), products, assume_a="pos"))
+    cholesky: Any = linalg
+    factor = cholesky.cho_factor(gram + np.diag(penalties), overwrite_a=True)
+    return np.asarray(cholesky.cho_solve(factor, products))
 
 
-def _ridge_losses(
+def _ridge_search(
     design: Doubles, targets: Doubles, fold: Ints, penalties: Sequence[float]
-) -> Doubles:
+) -> Searched:
     """The squared errors on folds left out; each fold's products are computed once."""
     parts = [(design[fold == n], targets[fold == n]) for n in range(int(fold.max()) + 1)]
     grams = [x.T @ x for x, _ in parts]
@@ -155,12 +157,12 @@ def _ridge_losses(
         for at, penalty in enumerate(penalties):
             weights = _solved(*others, penalty * (len(design) - len(x)))
             losses[at] += ((x @ weights - y) ** 2).sum()
-    return losses
+    return losses, lambda penalty: _solved(gram, product, penalty * len(design))
 
 
-def _logistic_losses(
+def _logistic_search(
     design: Doubles, targets: Doubles, fold: Ints, penalties: Sequence[float]
-) -> Doubles:
+) -> Searched:
     """The cross-entropies on folds left out; a weaker penalty starts from a stronger one's fit."""
     losses = np.zeros(len(penalties))
     for number in range(int(fold.max()) + 1):
@@ -177,7 +179,7 @@ def _logistic_losses(
                 gradient=_ROUGH,
             )
             losses[at] += _likelihoods(design[here] @ weights, targets[here])[1]
-    return losses
+    return losses, lambda penalty: logistic(design, targets, penalty=penalty)
 
 
 def _likelihoods(logits: Doubles, targets: Doubles) -> tuple[Doubles, float]:
