@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import ArrayLike
+from typing import TypeVar
 
-from clozelab.contracts import Ints
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from clozelab.contracts import Bools, Ints, Keys
+
+T = TypeVar("T", bound=np.generic)
 
 
 def ranges(starts: ArrayLike, sizes: Ints) -> Ints:
@@ -18,6 +22,22 @@ def ranges(starts: ArrayLike, sizes: Ints) -> Ints:
 def offsets(sizes: ArrayLike) -> Ints:
     """Where each of some runs begins, then where the last ends."""
     return np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])
+
+
+def contains(table: Keys, keys: Keys) -> Bools:
+    """Which keys a table of sorted keys has."""
+    if not len(table):
+        return np.zeros(len(keys), dtype=bool)
+    at = np.minimum(np.searchsorted(table, keys), len(table) - 1)
+    return np.asarray(table[at] == keys)
+
+
+def look_up(table: Keys, values: NDArray[T], keys: Keys, *, default: int) -> NDArray[T]:
+    """Each key's value in a table of sorted keys; the default where it has no such key."""
+    answers = np.full(len(keys), default, dtype=values.dtype)
+    known = contains(table, keys)
+    answers[known] = values[np.searchsorted(table, keys[known])]
+    return answers
 
 
 def sums(values: ArrayLike, starts: Ints) -> Ints:

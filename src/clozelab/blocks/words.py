@@ -17,10 +17,10 @@ from clozelab.blocks.block_table import (
     tabulate,
     visit_order,
 )
-from clozelab.contracts import Blocks, Documents, Ints, Keys, Mark, Spelled, Spelling
+from clozelab.contracts import Blocks, Documents, Ints, Mark, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
-from clozelab.packed import offsets, ranges
+from clozelab.packed import look_up, offsets, ranges
 from clozelab.ranges import Part, at_least
 
 UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
@@ -113,7 +113,8 @@ def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
     starts = offsets(np.bincount(rows, minlength=len(blocks)))
     special = blocks.fixed[first]
     opening = special & (blocks.positions[first] == 0)
-    numbers = _look_up(spelling, fold(blocks.ids, first))
+    keys = fold(blocks.ids, first)
+    numbers = look_up(spelling.words, spelling.numbers, keys, default=UNKNOWN)
     numbers[special] = CLOSE
     numbers[opening] = OPEN
     letters = spelling.starts[blocks.ids + 1] - spelling.starts[blocks.ids]
@@ -131,11 +132,3 @@ def spell(blocks: Blocks, spelling: Spelling, *, length: int) -> Spelled:
     characters[:, 0] = _BEGIN
     characters[np.arange(len(first)), lengths + 1] = _END
     return Spelled(starts, numbers, characters)
-
-
-def _look_up(spelling: Spelling, keys: Keys) -> np.typing.NDArray[np.int32]:
-    """Each word's number; UNKNOWN where the vocabulary has no such word."""
-    if not len(spelling.words):
-        return np.full(len(keys), UNKNOWN, dtype=np.int32)
-    at = np.minimum(np.searchsorted(spelling.words, keys), len(spelling.words) - 1)
-    return np.where(spelling.words[at] == keys, spelling.numbers[at], UNKNOWN).astype(np.int32)

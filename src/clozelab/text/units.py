@@ -14,6 +14,7 @@ import numpy as np
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
+from clozelab.packed import contains, look_up
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 
 LONGEST_ENTITY = 16  # words (ideographs, in Chinese)
@@ -61,8 +62,7 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
                 if not lead:
                     counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
                 continue
-            for keys in _windows(fold(ids, begins), len(begins)):
-                last = keys
+            *_, last = _windows(fold(ids, begins), len(begins))
             runs.setdefault(len(begins), set()).add(int(last[0]))
     return Runs({n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(runs.items())})
 
@@ -131,14 +131,6 @@ def mark_span(
     tokenised.marks[cleared] &= np.uint8(Mark.ALL ^ bit)
 
 
-def contains(table: Keys, keys: Keys) -> Bools:
-    """Which keys a sorted table holds."""
-    if not len(table):
-        return np.zeros(len(keys), dtype=bool)
-    at = np.minimum(np.searchsorted(table, keys), len(table) - 1)
-    return np.asarray(table[at] == keys)
-
-
 class KeyCounts:
     """Counts of keys in bounded memory: past the limit the rarest are forgotten."""
 
@@ -197,15 +189,11 @@ def mine(words: tuple[Keys, Ints], together: tuple[Keys, Ints], *, pieces: Itera
         known = contains(keys, pair)
         at = np.searchsorted(keys, pair[known])
         joint = counts[at] / total
-        chance = _counts(words, left[known]) * _counts(words, right[known]) / total**2
+        singly = [look_up(*words, keys[known], default=1) for keys in (left, right)]
+        chance = singly[0] * singly[1] / total**2
         npmi = np.log(joint / np.maximum(chance, 1e-300)) / -np.log(joint)
         chosen[at[npmi >= LEAST_NPMI]] = True
     return keys[chosen]
-
-
-def _counts(table: tuple[Keys, Ints], keys: Keys) -> Ints:
-    at = np.minimum(np.searchsorted(table[0], keys), max(len(table[0]) - 1, 0))
-    return np.where(table[0][at] == keys, table[1][at], 1)
 
 
 def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> Ints:

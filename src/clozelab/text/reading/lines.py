@@ -11,16 +11,21 @@ import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 
-PACKINGS = (".gz", ".xz", ".bz2", ".zst")
+PACKINGS: dict[str, Callable[[IO[bytes]], Any]] = {  # how each is unpacked
+    ".gz": lambda file: gzip.GzipFile(fileobj=file),
+    ".xz": lzma.LZMAFile,
+    ".bz2": bz2.BZ2File,
+    ".zst": lambda file: import_module("pyarrow").input_stream(file, compression="zstd"),
+}
 HEAD = 1 << 16  # characters looked at before anything is decided about a text
 _PIECE = 1 << 20  # characters: a longer line comes in several pieces
 _JUDGED = 1_000  # lines after which a text's encoding is judged
@@ -37,7 +42,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """The file and the stream of its unpacked bytes; what goes wrong with either is the user's."""
     packing = path.suffix.lower()
     try:
-        with open(path, "rb") as file, _unpacked(file, packing) as stream:
+        with open(path, "rb") as file, PACKINGS.get(packing, nullcontext)(file) as stream:
             yield file, stream
     except PermissionError:
         raise UserError(f"{path} may not be read: change its permissions") from None
@@ -47,19 +52,6 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         raise UserError(
             f"{path} is cut short or no {packing} file ({error}): fetch or pack it again"
         ) from None
-
-
-def _unpacked(file: IO[bytes], packing: str) -> IO[bytes]:
-    if packing == ".gz":
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
-    if packing == ".xz":
-        return cast(IO[bytes], lzma.LZMAFile(file))
-    if packing == ".bz2":
-        return cast(IO[bytes], bz2.BZ2File(file))
-    if packing == ".zst":
-        arrow = import_module("pyarrow")
-        return cast(IO[bytes], arrow.input_stream(file, compression="zstd"))
-    return file
 
 
 class Lines:

@@ -26,11 +26,12 @@ from clozelab.text.reading.records import HUB, columnar, from_hub, json_lines, s
 
 _STDIN = "-"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
-_TEXT = (".txt", "")  # what a folder is read for, besides tables and JSON lines
 _PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
 
 FileKind = Literal["text", "json", "csv", "tsv", "parquet", "arrow"]
-_KINDS: dict[str, FileKind] = {
+_KINDS: dict[str, FileKind] = {  # what a folder is read for
+    "": "text",
+    ".txt": "text",
     ".jsonl": "json",
     ".json": "json",
     ".ndjson": "json",
@@ -137,12 +138,13 @@ def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int
 
 def _kind_of(path: Path) -> FileKind:
     """What a file holds, by its name without the packing; text where the name says nothing."""
-    return _KINDS.get(_unpacked(path).suffix.lower(), "text")
+    return _KINDS.get(_ending_of_kind(path), "text")
 
 
-def _unpacked(path: Path) -> Path:
-    """A file's name without the packing."""
-    return path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+def _ending_of_kind(path: Path) -> str:
+    """The ending of a file's name before that of its packing."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+    return name.suffix.lower()
 
 
 def _read_file(
@@ -194,11 +196,8 @@ def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]
     if not inputs:
         raise UserError("no input is named: name files, folders, - or hf:owner/name")
     items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
-    named: set[str] = set()
-    for item in items:
-        if item.name in named:
-            counts.add("inputs named more than once and read as often", item.name)
-        named.add(item.name)
+    for name, number in Counter(item.name for item in items).items():
+        counts.add("inputs named more than once and read as often", name, number - 1)
     return items
 
 
@@ -322,7 +321,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
                 paths += _files(path, aside, counts=counts)
         elif not entry.is_file():
             counts.add("links to folders and special files skipped", shown(path))
-        elif not _is_known(path):
+        elif _ending_of_kind(path) not in _KINDS:
             aside.append(path)
         elif _is_binary(path):
             counts.add("binary files skipped", shown(path))
@@ -331,20 +330,11 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
     return paths
 
 
-def _is_known(path: Path) -> bool:
-    return _unpacked(path).suffix.lower() in _TEXT or _kind_of(path) != "text"
-
-
 def _is_binary(path: Path) -> bool:
     if path.suffix:
         return False
-    try:
-        with open(path, "rb") as file:
-            return b"\0" in file.read(4096)
-    except OSError as error:
-        raise UserError(
-            f"{path} may not be read ({error.strerror}): change its permissions"
-        ) from None
+    with opened(path) as (file, _):
+        return b"\0" in file.read(4096)
 
 
 def _hub_item(name: str) -> _Item:

@@ -22,12 +22,12 @@ from clozelab import files
 from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
-from clozelab.packed import ranges
+from clozelab.packed import contains, ranges
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, render
 from clozelab.text.store.parting import Parting, held_out
 from clozelab.text.store.shards import Shard, TokenisingSettings, load
-from clozelab.text.units import KeyCounts, contains, mark_phrases, mine, pairs
+from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
 from clozelab.text.words import segmenter
 

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
 
 from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
@@ -31,6 +32,7 @@ SHARD = 1 << 21  # characters
 _BATCH = 1 << 18  # characters encoded at a time
 
 Spans = list[tuple[int, int, int]]
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True)
@@ -158,34 +160,24 @@ def tokenise(
     parts: list[Tokenised] = []
     for first, last in _groups(job):
         marked = job.spans.get(first, [])
-        placed = 0
+        lost = len(marked)
         for batch, shift in _batches(list(chain.from_iterable(cut[first:last]))):
             tokenised = tokenizer.encode(batch, characters=bool(marked))
-            spans = _inside(batch, marked, shift)
-            _mark_spans(tokenised, batch, spans, shift=shift, counts=counts)
-            placed += len(spans)
-            for *_, bit in spans:
+            for bit in _mark_spans(tokenised, batch, marked, shift=shift, counts=counts):
                 units[bit] += 1
-            names = mark_runs(
-                tokenised.ids,
-                tokenised.marks,
-                tokenised.starts,
-                runs=settings.entities,
-                bit=Mark.ENTITY,
-            )
+                lost -= 1
+            ids, marks, starts = tokenised.ids, tokenised.marks, tokenised.starts
+            names = mark_runs(ids, marks, starts, runs=settings.entities, bit=Mark.ENTITY)
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
-        lost = len(marked) - placed
         place = job.documents[first].name
         counts.add("spans past the end of their document or part of it", place, lost)
-    ids = np.concatenate([np.zeros(0, np.uint32), *(part.ids.astype(np.uint32) for part in parts)])
-    marks = np.concatenate([np.zeros(0, np.uint8), *(part.marks for part in parts)])
-    sizes = np.concatenate([np.zeros(0, np.int64), *(np.diff(part.starts) for part in parts)])
-    stretches = np.concatenate([np.zeros(0, np.int64), *(part.stretches for part in parts)])
+    sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
+    stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _words(*tokenizer.words(stretches))
     return {
-        "ids": ids,
-        "marks": marks,
+        "ids": _joined((part.ids for part in parts), np.uint32),
+        "marks": _joined((part.marks for part in parts), np.uint8),
         "sentences": offsets(sizes[sizes > 0]),
         "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
         "digests": np.array([_digest(d.text) for d in job.documents], np.uint64).reshape(-1, 2),
@@ -222,20 +214,23 @@ def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
         yield batch, shift
 
 
-def _inside(sentences: list[str], spans: Spans, shift: int) -> Spans:
-    """The spans that lie in a batch of sentences that begins at the character `shift`."""
-    stop = shift + sum(map(len, sentences))
-    return [span for span in spans if span[0] >= shift and span[1] <= stop]
+def _joined(arrays: Iterable[Array], kind: type[T]) -> NDArray[T]:
+    return np.concatenate([np.zeros(0, kind), *(array.astype(kind) for array in arrays)])
 
 
 def _mark_spans(
     tokenised: Tokenised, sentences: list[str], spans: Spans, *, shift: int, counts: Counts
-) -> None:
-    """Mark spans of a document in a batch of its sentences."""
+) -> Iterator[int]:
+    """Mark those spans that lie in a batch of sentences from the character `shift` on; their bits.
+
+    The characters of spans are counted from the document's beginning.
+    """
     begins = shift + offsets([len(sentence) for sentence in sentences])
     shifts = np.repeat(begins[:-1], np.diff(tokenised.starts))
     for begin, end, bit in spans:
-        mark_span(tokenised, begin, end, bit=bit, shifts=shifts, counts=counts)
+        if begin >= shift and end <= begins[-1]:
+            mark_span(tokenised, begin, end, bit=bit, shifts=shifts, counts=counts)
+            yield bit
 
 
 def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
@@ -277,8 +272,6 @@ def sound(file: Path) -> bool:
     """Whether a shard is there and can be read."""
     try:
         load(file)
-    except (OSError, ValueError, KeyError, EOFError, TypeError):
-        return False
-    except (zipfile.BadZipFile, RuntimeError):  # what a broken archive raises is neither
-        return False
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, RuntimeError):
+        return False  # the last two are what a broken archive raises
     return True
