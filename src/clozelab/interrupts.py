@@ -80,6 +80,22 @@ def _raise(number: int, frame: object) -> None:
 
 
 @contextmanager
+def noted() -> Iterator[list[int]]:
+    """Which signals came so far; the first is raised at the end."""
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
+    signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    handlers = {sign: signal.signal(sign, lambda number, _: came.append(number)) for sign in signs}
+    try:
+        yield came
+    finally:
+        for sign, handler in handlers.items():
+            signal.signal(sign, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+@contextmanager
 def held() -> Iterator[None]:
     """Hold signals back until the end; a process that starts meanwhile begins deaf to Ctrl-C.
 
@@ -90,28 +106,22 @@ def held() -> Iterator[None]:
         return
     # It comes with the first process, and lets SIGINT through again when it has started.
     resource_tracker.ensure_running()
-    came: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
-    signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    handlers = {sign: signal.signal(sign, lambda number, _: came.append(number)) for sign in signs}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for sign, handler in handlers.items():
-            signal.signal(sign, handler)
-    if came:
-        signal.raise_signal(came[0])
+    with noted():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def first_done(futures: Iterable[Future[T]]) -> set[Future[T]]:
-    """Wait until some are done. A signal is raised between two looks at them, never inside one,
-    where it would leave their locks taken, and whoever ends them next would wait for ever.
+    """Wait until some are done. A signal is raised after the last look at them, never inside one,
+    where it would leave their locks taken, and whoever ends them next would wait for ever; nor
+    between two, where a callback of the garbage collector would swallow it.
     """
     ready: set[Future[T]] = set()
-    while not ready:
-        with held():
+    with noted() as came:
+        while not ready and not came:
             ready = wait(futures, timeout=_LOOK, return_when=FIRST_COMPLETED).done
     return ready
 

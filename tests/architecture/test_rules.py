@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from pathlib import Path
 from runpy import run_path
 
 import pytest
+from support.processes import run_process
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "clozelab"
@@ -200,7 +200,7 @@ def test_pretraining_loads_no_fine_tuning() -> None:
         "import sys, clozelab.pretraining.pretrain, clozelab.pretraining.starting;"
         "sys.exit(any(name.startswith('clozelab.finetuning') for name in sys.modules))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
+    run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 
 
 def test_only_the_command_line_prints() -> None:
@@ -244,7 +244,7 @@ def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
     modules += ", clozelab.reporting.study, clozelab.studies.verdicts"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
+    run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 
 
 # Imports all of clozelab without what Windows lacks; the libraries have builds for it.
@@ -265,18 +265,25 @@ for found in pkgutil.walk_packages(clozelab.__path__, "clozelab."):
 
 
 def test_nothing_needs_posix_to_be_imported() -> None:
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", ELSEWHERE], cwd=SOURCE.parent, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
 
 def test_what_a_test_interrupts_hears_it() -> None:
-    """By tests/support/interrupting.py: in a background job a process begins deaf to SIGINT."""
+    """By tests/support/processes.py: in a background job a process begins deaf to SIGINT."""
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         text = file.read_text(encoding="utf-8")
-        if file.name not in ("interrupting.py", "test_rules.py") and "signal.SIGINT" in text:
+        if file.name not in ("processes.py", "test_rules.py") and "signal.SIGINT" in text:
             assert "Popen(" not in text, file
+
+
+def test_no_test_waits_for_a_process_without_end() -> None:
+    """By tests/support/processes.py: one that runs out of time ends with all that it started."""
+    for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+        if file.name not in ("processes.py", "test_rules.py"):
+            assert "subprocess.run(" not in file.read_text(encoding="utf-8"), file
 
 
 def test_the_rules_can_fail() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from ranks import CASES, MIDDLE, STEPS, Case, Losses, go, measured, set_up
 from support.corpora import ENVIRONMENT, SOURCE
 from support.learning import HERE, MACHINE, QUIET, assert_close, of, shrunk, store
+from support.processes import run_process
 
 from clozelab.cli import main
 from clozelab.config.recipe import to_toml
@@ -31,7 +31,7 @@ KINDS = ("wordpiece", "unigram", "byte_bpe")
 def torchrun(*words: str) -> None:
     """A script in two processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    done = subprocess.run(
+    done = run_process(
         [*command, "--nproc-per-node", "2", *words],
         env={**ENVIRONMENT, "PYTHONPATH": f"{SOURCE}:{TESTS}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -152,7 +152,7 @@ def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> 
         "from clozelab.training.world import exit_process; print('said'); exit_process(3)"
     )
     for size, told in ("1", "said\nwound down\n"), ("2", "said\n"):
-        done = subprocess.run(
+        done = run_process(
             [sys.executable, "-c", script],
             env={**ENVIRONMENT, "WORLD_SIZE": size},
             capture_output=True,

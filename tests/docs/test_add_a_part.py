@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.learning import store
+from support.processes import run_process
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "add-a-part.md").read_text(encoding="utf-8")
@@ -23,7 +24,7 @@ def run(*words: str, cwd: Path, site: Path | None) -> subprocess.CompletedProces
     paths = [str(ROOT / "src"), *([str(site)] if site else [])]
     setting = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     setting.pop("CLOZELAB_IMPORTS", None)
-    return subprocess.run(
+    return run_process(
         [sys.executable, *words], cwd=cwd, env=setting, capture_output=True, text=True
     )
 

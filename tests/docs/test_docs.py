@@ -8,12 +8,12 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.processes import run_process
 from support.referring import stories
 
 from clozelab import data
@@ -137,7 +137,7 @@ def run(lines: str, folder: Path) -> None:
 
 def finish(words: list[str], folder: Path, lines: list[str]) -> None:
     setting = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
+    done = run_process(
         words, cwd=folder, env=setting, input="\n".join(lines), capture_output=True, text=True
     )
     assert done.returncode == 0, f"{words}\n{done.stderr}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from support.corpora import ENVIRONMENT
 from support.interpreted import DEVICE, activation, attention, draws, entropy, sums
+from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
 
@@ -321,7 +321,7 @@ others = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
 tiled(relative._by_others, others, relative.OTHERS)
 print("all")
 """
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", script],
         env={**ENVIRONMENT, "TRITON_INTERPRET": "0"},
         capture_output=True,

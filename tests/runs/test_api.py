@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import ENVIRONMENT, texts, write
+from support.processes import run_process
 
 import clozelab
 from clozelab.cli import COMMANDS
@@ -146,7 +146,7 @@ def test_a_script_that_starts_itself_again_is_told_how_not_to(tmp_path: Path) ->
     call = "clozelab.build_corpus('text.jsonl', out='corpus', vocabulary=400, workers=1)"
     script.write_text(f"import clozelab\n{call}\n")
     words = [sys.executable, str(script)]
-    done = subprocess.run(
+    done = run_process(
         words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert done.returncode and 'put its calls under if __name__ == "__main__":' in done.stderr
@@ -180,7 +180,7 @@ def test_the_public_functions_need_no_torch_to_be_looked_at() -> None:
         "        inspect.getdoc(getattr(clozelab, name))\n"
         "print([n for n in ('torch', 'tokenizers', 'pyarrow') if n in sys.modules])"
     )
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"

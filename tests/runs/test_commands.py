@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.corpora import ENVIRONMENT, build, refused, run, texts, write
+from support.processes import run_process
 
 from clozelab import cli, data
 from clozelab.config import recipe
@@ -369,7 +370,7 @@ def test_help_starts_without_anything_heavy() -> None:
         "import sys; from clozelab.cli import COMMANDS, parser; parser(COMMANDS);"
         "print([n for n in ('torch', 'pyarrow', 'tokenizers', 'nupunkt') if n in sys.modules])"
     )
-    result = subprocess.run(
+    result = run_process(
         [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"

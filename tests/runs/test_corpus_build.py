@@ -7,7 +7,6 @@ import json
 import lzma
 import os
 import site
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.corpora import ENVIRONMENT, SOURCE, build, decoded, digests, run, start, texts, write
+from support.processes import run_process
 
 from clozelab import data
 from clozelab.text.reading.layouts import Reading
@@ -204,7 +204,7 @@ def test_a_bare_machine_builds_and_says_what_it_lacks(
 ) -> None:
     file = write(tmp_path / "a.jsonl", texts(5)) if language == "English" else str(data.chinese())
     words = ["corpus", "build", file, "--out", str(tmp_path / "c"), "--vocabulary", "900"]
-    result = subprocess.run(
+    result = run_process(
         [sys.executable, "-S", "-m", "clozelab", *words, "--workers", "1"],
         env=bare,
         capture_output=True,

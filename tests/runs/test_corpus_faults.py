@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.corpora import ENVIRONMENT, digests, start, texts, write
+from support.processes import run_process
 
 from clozelab import data
 from clozelab.errors import UserError
@@ -67,7 +68,7 @@ def children(session: int) -> set[int]:
 
 def again(command: list[str]) -> None:
     """The same command once more, to its end."""
-    result = subprocess.run(
+    result = run_process(
         command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 0, result.stderr
@@ -208,7 +209,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     try:
-        mounted = subprocess.run(
+        mounted = run_process(
             ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)],
             capture_output=True,
             check=False,
@@ -218,7 +219,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("mounting is not permitted here")
     yield place
-    subprocess.run(["umount", "-l", str(place)], check=False)
+    run_process(["umount", "-l", str(place)], check=False)
 
 
 def test_a_full_disk_is_told_and_nothing_is_lost(
@@ -248,7 +249,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
 
 
 def resize(place: Path, size: int) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={size}", str(place)], check=True)
+    run_process(["mount", "-o", f"remount,size={size}", str(place)], check=True)
 
 
 def fill(folder: Path, place: Path, words: list[str], size: int) -> None:
@@ -280,7 +281,7 @@ def test_a_build_whose_processes_die_at_their_start_ends(tmp_path: Path) -> None
         "list(build(['a.jsonl'], Path('c'), tokenizer=tokenizer,"
         " options=BuildOptions(workers=1), counts=Counts()))\n"
     )
-    result = subprocess.run(
+    result = run_process(
         [sys.executable, "script.py"],
         cwd=tmp_path,
         env=ENVIRONMENT,

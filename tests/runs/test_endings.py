@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.corpora import ENVIRONMENT, refused, run
+from support.processes import run_process
 
 import clozelab
 from clozelab import cli
@@ -73,7 +74,7 @@ def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Pat
     codes = tmp_path / "codes"
     words = [sys.executable, "-c", EACH, str(codes), json.dumps([one for one, _ in COMMANDS])]
     line = f'exec "$@" {closed}'
-    done = subprocess.run(
+    done = run_process(
         ["bash", "-c", line, "bash", *words],
         cwd=tmp_path,
         env={**ENVIRONMENT, **more},
@@ -96,7 +97,7 @@ def test_any_streams_will_do(closed: str, more: Mapping[str, str], tmp_path: Pat
 def test_a_pipe_that_is_closed_early_ends_a_command_quietly(words: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-m", "clozelab", *words],
         env=ENVIRONMENT,
         stdout=write,
@@ -143,7 +144,7 @@ def test_work_goes_on_when_nobody_reads_and_its_code_is_true(
     read, write = os.pipe()
     os.close(read)
     words = [sys.executable, "-c", WORK, str(tmp_path / "work"), how]
-    done = subprocess.run(
+    done = run_process(
         words, env=ENVIRONMENT, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
     )
     os.close(write)
@@ -162,7 +163,7 @@ def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None
     read, write = os.pipe()
     os.close(read)
     words = [sys.executable, "-c", script, str(tmp_path / "work")]
-    done = subprocess.run(words, env=ENVIRONMENT, stderr=write, timeout=60, check=False)
+    done = run_process(words, env=ENVIRONMENT, stderr=write, timeout=60, check=False)
     os.close(write)
     assert done.returncode == 0 and (tmp_path / "work").read_text() == "done"
 
@@ -171,7 +172,7 @@ def test_messages_that_nobody_reads_do_not_end_a_command(tmp_path: Path) -> None
 @pytest.mark.parametrize("words", [["show"], ["--help"]])
 def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        done = run_process(
             [sys.executable, "-m", "clozelab", *words],
             env={**ENVIRONMENT, "PYTHONUNBUFFERED": ""},  # argparse forgives what fails at once
             stdout=full,
@@ -198,7 +199,7 @@ def test_a_full_disk_behind_standard_output_is_told(words: list[str]) -> None:
     ],
 )
 def test_words_that_are_no_utf8(words: list[bytes], answer: bytes, tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = run_process(
         [os.fsencode(sys.executable), b"-m", b"clozelab", *words],
         cwd=tmp_path,
         env=ENVIRONMENT,
@@ -217,7 +218,7 @@ def test_a_folder_of_a_name_that_is_no_utf8_is_written_or_refused(tmp_path: Path
         file.write("One sentence here. And another one there.\n" * 50)
     command = [os.fsencode(sys.executable), b"-m", b"clozelab", b"corpus"]
     for words in ([b"build", b"a.txt", b"--out", folder + b"/c"], [b"show", folder + b"/c"]):
-        done = subprocess.run(
+        done = run_process(
             [*command, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
         )
         assert done.returncode in (0, 2), done.stderr

@@ -16,8 +16,8 @@ import pytest
 import torch
 from support.corpora import ENVIRONMENT
 from support.finetuning import SHORT, base, equal, events, order, sample, tuned, weights
-from support.interrupting import started
 from support.learning import MACHINE
+from support.processes import started
 
 from clozelab.errors import UserError
 from clozelab.finetuning.finetune import follow, planned

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT, build, run, write
-from support.interrupting import started
 from support.learning import (
     MACHINE,
     QUIET,
@@ -30,6 +29,7 @@ from support.learning import (
     teacher,
     went,
 )
+from support.processes import started
 from support.texts import corpus, tokenizer
 
 from clozelab.config import recipe as recipes

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import torch
 from support.corpora import alter
-from support.interrupting import started
 from support.learning import MACHINE, store
+from support.processes import started
 from support.studying import (
     DYNAMIC,
     SAVE_OPTIONS,

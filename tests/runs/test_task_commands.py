@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from support.finetuning import SHORT, STILL, base, sample
 from support.labelled import jsonl, write
+from support.processes import run_process
 
 from clozelab import cli
 from clozelab.api.predicting import PassageAnswer, Predictions
@@ -295,7 +295,7 @@ def test_what_is_not_there_is_told_before_torch_is_loaded(tmp_path: Path) -> Non
         "sys.exit({*map(main, json.loads(sys.argv[1]))} != {2})"
     )
     words = [sys.executable, "-c", code, json.dumps([*commands.values()])]
-    found = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    found = run_process(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert found.returncode == 0, found.stderr
     for told, line in zip(commands, found.stderr.split("clozelab: ")[1:], strict=True):
         assert told in " ".join(line.split()), line

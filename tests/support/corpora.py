@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from support.interrupting import started
+from support.processes import run_process, started
 from tokenizers import Tokenizer
 
 from clozelab import data, files
@@ -107,7 +107,7 @@ def run(
     *words: str, cwd: Path | None = None, text: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, as a user runs it with its output in a pipe."""
-    return subprocess.run(
+    return run_process(
         [sys.executable, "-m", "clozelab", *words],
         cwd=cwd,
         env=ENVIRONMENT,

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from support.interrupting import started
+from support.processes import started
 
-from clozelab import cli
+from clozelab import cli, interrupts
 from clozelab.api.watching import Watch, follow_run
 from clozelab.cli.commands import Command
 from clozelab.errors import UserError
@@ -65,7 +67,7 @@ def test_a_signal_behind_a_run_s_last_step_stops_what_would_follow(tmp_path: Pat
 # A command that has begun its work, and says so.
 BUSY = """
 import sys, time
-from clozelab import cli
+from clozelab import cli, interrupts
 from clozelab.cli.commands import Command
 from clozelab.options import command
 
@@ -155,3 +157,24 @@ def test_a_signal_never_comes_between_a_future_and_its_lock() -> None:
         future._condition.release()
         future.set_result(1)
         assert first_done([future]) == {future}
+
+
+def test_a_signal_between_two_looks_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback of the garbage collector swallows what is raised inside it."""
+    looks = []
+
+    class Nothing(set[Future[int]]):
+        def __bool__(self) -> bool:
+            with suppress(KeyboardInterrupt):  # as the interpreter does there
+                signal.raise_signal(signal.SIGINT)
+            return False
+
+    def look(*_: object, **__: object) -> SimpleNamespace:
+        looks.append(1)
+        assert len(looks) < 3, "the signal was lost"
+        return SimpleNamespace(done=Nothing())
+
+    monkeypatch.setattr(interrupts, "wait", look)
+    with pytest.raises(KeyboardInterrupt):
+        first_done([Future[int]()])
+    assert len(looks) == 1

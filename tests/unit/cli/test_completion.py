@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from support.processes import run_process
 
 from clozelab.cli import main
 
@@ -50,7 +50,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str], folder: Path) -> Path
 
 
 def ran(*words: str, home: Path) -> list[str]:
-    done = subprocess.run(
+    done = run_process(
         words,
         cwd=home,
         env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TERM": "xterm"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -14,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from support.processes import run_process
 
 from clozelab.cli.views import recipes as report
 from clozelab.config import slots
@@ -439,7 +439,7 @@ def test_difference_is_shown_as_a_table() -> None:
 
 def test_a_recipe_is_read_and_shown_without_torch() -> None:
     code = "import sys, clozelab.cli.views.recipes; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
+    run_process([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})
 
 
 def test_a_recipe_checked_once_stays_checked() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import run_process
 
 from clozelab.config import recipe as recipes
 from clozelab.config.tables import build, plain
@@ -567,7 +567,7 @@ def test_protocols_are_read_without_torch() -> None:
         "import sys; from clozelab.finetuning import protocols as p;"
         "p.read('bert', 'cola', 'classify').optimiser_part(); sys.exit('torch' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_process([sys.executable, "-c", code], check=True)
 
 
 def test_protocols_lie_in_the_package_that_the_wheel_is_made_of() -> None:

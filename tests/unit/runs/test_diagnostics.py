@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.corpora import build, write
 from support.learning import RECIPES, store, task
+from support.processes import run_process
 from support.texts import corpus
 
 from clozelab.config import recipe as recipes
@@ -138,7 +139,7 @@ def test_waiting_for_a_core_is_measured() -> None:
     }
     other = subprocess.Popen([sys.executable, "-c", code["other"]])
     try:
-        told = subprocess.run(
+        told = run_process(
             [sys.executable, "-c", code["timed"]], capture_output=True, text=True, check=True
         )
     finally:

@@ -14,7 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
-from support.interrupting import started
+from support.processes import started
 
 from clozelab import interrupts
 from clozelab.errors import UserError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.processes import run_process
 
 from clozelab.errors import UserError
 from clozelab.files import write_text
@@ -170,7 +170,7 @@ def test_machine_facts_of_any_kind_are_read_back(tmp_path: Path) -> None:
 def test_the_commit_is_that_of_a_checkout_with_the_file_in_it(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        told = subprocess.run(
+        told = run_process(
             ["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True, text=True
         )
         return told.stdout.strip()
@@ -201,7 +201,7 @@ def test_records_need_no_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     source = Path(records.__file__).parents[1]
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=source)
+    run_process([sys.executable, "-c", code], check=True, cwd=source)
 
 
 # --- TensorBoard ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.corpora import build, decoded, digests, texts, write
+from support.processes import run_process
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab import files
@@ -398,4 +398,4 @@ def test_a_second_build_is_kept_out_and_leaves_the_first_alone(tmp_path: Path) -
 def test_no_lock_of_one_system_alone_is_needed() -> None:
     """What Windows does not have is not imported."""
     told = "import sys; sys.modules['fcntl'] = None; import clozelab.text.store.build"
-    assert subprocess.run([sys.executable, "-c", told], check=False).returncode == 0
+    assert run_process([sys.executable, "-c", told], check=False).returncode == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pyarrow.feather as pf
 import pyarrow.parquet as pq
 import pytest
 from support.corpora import ENVIRONMENT
+from support.processes import run_process
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
@@ -210,7 +210,7 @@ def test_damaged_tables_never_end_the_process(tmp_path: Path) -> None:
     pq.write_table(table, named[3])
     put(named[4], arrow(table.set_column(0, "text", table.column("text").dictionary_encode())))
     (tmp_path / "flips").mkdir()
-    result = subprocess.run(
+    result = run_process(
         [sys.executable, "-c", FUZZ, str(tmp_path / "flips"), *map(str, named)],
         env=ENVIRONMENT,
         capture_output=True,
