@@ -1,0 +1,98 @@
+"""Public functions: their options, however they are described, and what becomes of values."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from clozelab.errors import UserError
+from clozelab.options import REQUIRED, Few, Place, Places, Settings, command, option, options, whole
+
+Size = Annotated[int, whole, "how large", "N"]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What several functions take."""
+
+    quiet: bool = option("say nothing", False)
+    rounds: Few | None = option("how often", metavar="TIMES")
+    hidden: int = 3  # no option
+
+
+@command
+def work(
+    place: Place,
+    more: Places = (),
+    *,
+    size: Size,
+    how: Literal["fast", "well"] | None = None,
+    keep: bool = True,
+    set: Settings = (),
+    shared: Shared,
+) -> Any:
+    """Do it.
+
+    Args:
+        place (DIR): where
+        more: others
+        how: in which
+            manner
+        keep: keep it
+        set: settings
+    """
+    return place, more, size, how, keep, set, shared
+
+
+def test_options_are_described_by_docstring_type_or_field() -> None:
+    told = {each.name: (each.help, each.metavar, each.default) for each in options(work)}
+    assert told == {
+        "place": ("where", "DIR", REQUIRED),
+        "more": ("others", None, ()),
+        "size": ("how large", "N", REQUIRED),
+        "how": ("in which manner", None, None),
+        "keep": ("keep it", None, True),
+        "set": ("settings", None, ()),
+        "quiet": ("say nothing", None, False),
+        "rounds": ("how often", "TIMES", None),
+    }
+    assert list(inspect.signature(work).parameters) == list(told)
+    lines = (inspect.getdoc(work) or "").partition("Args:\n")[2].splitlines()
+    assert [line.strip().partition(":")[0] for line in lines] == list(told)
+
+
+def test_options_know_their_kind() -> None:
+    each = {one.name: one for one in options(work)}
+    assert each["how"].choices == ("fast", "well") and each["keep"].choices is None
+    assert each["more"].several and each["set"].several and not each["place"].several
+    assert each["size"].kind is int and each["rounds"].kind is int and each["keep"].kind is bool
+    assert each["keep"].flags == ["--keep", "--no-keep"] and each["quiet"].flags == ["--quiet"]
+    assert each["quiet"].group is Shared and each["place"].positional
+
+
+def test_values_are_converted_and_fields_gathered() -> None:
+    done = work(Path("a"), "b", size="1,000", set={"x.y": 0.5}, rounds=2)
+    assert done == ("a", ["b"], 1000, None, True, ["x.y=0.5"], Shared(rounds=2))
+    assert work("a", size=1) == ("a", (), 1, None, True, (), Shared())
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"size": -1}, "--size: -1 is not a whole number from 0 up"),
+        ({"size": 1, "how": "fst"}, "--how fst: is unknown; did you mean fast?"),
+        ({"size": 1, "keep": "yes"}, "--keep yes: is neither True nor False"),
+        ({"size": 1, "rounds": 5000}, "--rounds: 5000 is more than 4,096"),
+        ({"size": 1, "quite": True}, "work has no option quite; did you mean quiet?"),
+        ({"size": 1, "hidden": 4}, "work has no option hidden"),
+        ({}, "work: missing a required argument: 'size'; see help(clozelab.work)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as raised:
+        work("a", **values)
+    assert sentence in str(raised.value)
