@@ -1,7 +1,8 @@
 """Draw every claim of the studies under results/: python tools/claims_picture.py
 
 results/claims.svg has the claimed advantage of each with its 95 % interval, what decides it in
-points above, in nats below. What lies beyond the axis is an arrow at its end.
+points above, in nats below. What lies beyond the axis is an arrow at its end. A star says that a
+claim is exploratory.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
 
 
 def _name(study: str, one: Judgement, finding: Finding) -> str:
-    on = f", on {finding.name}" if finding.name.startswith("pair ") else ""
-    return f"{study}: {one.claim.better} over {one.claim.against}{on}"
+    on = f", on {finding.name}" if finding.name.startswith(("pair ", "share ")) else ""
+    late = " *" if one.claim.exploratory else ""
+    return f"{study}{late}: {one.claim.better} over {one.claim.against}{on}"
 
 
 def draw(axis: Axes, unit: str, told: list[Row]) -> None:
@@ -81,17 +83,19 @@ def draw(axis: Axes, unit: str, told: list[Row]) -> None:
 def main() -> None:
     """One picture."""
     judged = claims()
-    told = {unit: rows(unit, judged) for unit in WIDEST}
+    told = {unit: found for unit in WIDEST if (found := rows(unit, judged))}
     heights = [len(found) for found in told.values()]
-    figure, axes = pyplot.subplots(
-        2, figsize=(7.2, 0.2 * sum(heights) + 1.5), height_ratios=heights, layout="constrained"
+    size = 7.2, 0.2 * sum(heights) + 1.5
+    figure, grid = pyplot.subplots(
+        len(told), figsize=size, height_ratios=heights, layout="constrained", squeeze=False
     )
+    axes = grid[:, 0]
     for axis, (unit, found) in zip(axes, told.items(), strict=True):
         draw(axis, unit, found)
     for verdict, (colour, marker) in LOOKS.items():
         axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=verdict)
     axes[0].plot([], [], color="black", marker=".", linestyle="", label="what may be lost")
-    figure.legend(frameon=False, ncols=4, loc="outside upper center")
+    figure.legend(frameon=False, ncols=5, loc="outside upper center")
     figure.savefig(ROOT / "claims.svg", metadata={"Date": None})
 
 

@@ -27,7 +27,8 @@ from clozelab.reporting.study.claims import SIGNS, difference_text, words
 from clozelab.runs.directory import STUDY
 from clozelab.studies import spec
 from clozelab.studies.records import StudyRecord, read
-from clozelab.studies.scores import label, unit
+from clozelab.studies.scores import is_loss, label, unit
+from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Judgement, judge, stuck
 
 ROOT = Path(__file__).parents[1]
@@ -62,18 +63,23 @@ def add_claims(record: StudyRecord) -> None:
     """The claims of today's study file that its record lacks, as exploratory ones."""
     if record.folder.name not in spec.names():
         return
-    known = {(one.better, one.than, one.on, one.level) for one in record.study.claims}
+    known = {_key(one) for one in record.study.claims}
     variants = {one.name for one in record.variants}
     late = []
     for claim in spec.read(record.folder.name).claims:
         on = tuple(name for name in claim.on if record.scores(claim.better, name))
         sides = {claim.better, claim.than} <= {*variants, ""}
-        if sides and on and (claim.better, claim.than, on, claim.level) not in known:
-            late.append(replace(claim, on=on, exploratory=True, seeds=None))
-    measured = {name for claim in late for name in claim.on if unit(name) != "points"}
+        late_claim = replace(claim, on=on, exploratory=True, seeds=None)
+        if sides and on and _key(late_claim) not in known:
+            late.append(late_claim)
+    measured = {name for claim in late for name in claim.on if is_loss(name) or "run." in name}
     measures = tuple(dict.fromkeys((*record.study.measures, *sorted(measured))))
     study = replace(record.study, claims=(*record.study.claims, *late), measures=measures)
     write_text(record.folder / STUDY, spec.to_toml(study))
+
+
+def _key(claim: Claim) -> tuple[object, ...]:
+    return claim.better, claim.than, claim.on, claim.level, claim.ratio, claim.kind
 
 
 def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int, int]]:
@@ -126,7 +132,8 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
             if (found := finding.advantage) is not None
         ]
         told = "; ".join(advantages) or one.decisive[0].why
-        p = "–" if one.p is None else "<0.001" if one.p < 0.001 else f"{one.p:.3f}"
+        chance = one.p_equal if one.claim.kind == "equal" else one.p
+        p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
         verdict = f"{SIGNS[one.verdict]} {words(one)}"
         yield f"| {name} | {one.claim.says}{late} | {verdict} | {told} | {p} |"
 

@@ -32,7 +32,6 @@ from clozelab.scoring.frozen import FrozenEncoder, Pool
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
-from clozelab.studies.verdicts import LEFT
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
@@ -96,7 +95,7 @@ def measured(cell: Measuring) -> dict[str, Any]:
 
 
 def measurable(measures: Sequence[str]) -> list[str]:
-    """Those that are measured of a model; cells.py has those of its tunings."""
+    """Those that are measured of a model; others are read off its tunings or its record."""
     return [measure for measure in measures if measure.partition(".")[0] in MEASURERS]
 
 
@@ -157,16 +156,6 @@ def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
                 return Value(found.scores[found.metrics[0]], found.scored)
 
 
-def _run(cell: Measuring, name: str) -> Value | None:
-    """Whether a run came to its end, or left the unigram plateau: 100 or 0."""
-    if name == "finished":
-        return Value(100.0)  # one that diverged has failed, and counts 0 (studies/records.py)
-    losses = (Run(cell.folder).result() or {}).get("held_out", {})
-    level = plateau_level(cell.request, cell.cell.variant)
-    reached = min((one["loss"] for name, one in losses.items() if name.endswith("_lm")), default=0)
-    return None if level is None else Value(100.0 * (reached < LEFT * level))
-
-
 def _log(cell: Measuring, name: str) -> Value | None:
     """From a run's log: how often its loss jumped, or how far its gradients' tail reaches."""
     steps = [one for one in Run(cell.folder).events() if one["kind"] == "step"]
@@ -195,7 +184,6 @@ MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
     "probe": _probe,
     "cls": partial(_probe, pool="cls"),
     "own": _own,
-    "run": _run,
     "log": _log,
 }
 

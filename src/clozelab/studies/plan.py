@@ -139,7 +139,7 @@ def make_plan(
             )  # an error there is reported before anything runs
     if not request.study.tasks and not request.study.measures:
         yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
-    known = (*measurable(request.study.measures), *TUNINGS)
+    known = (*measurable(request.study.measures), *TUNINGS, "run")
     for measure in request.study.measures:
         if measure not in known and measure.partition(".")[0] not in known:
             yield Said(f"{request.study.name}: {measure} cannot be measured yet, and is left out")

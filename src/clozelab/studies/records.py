@@ -30,7 +30,7 @@ from clozelab.studies.scores import is_loss, named_task
 from clozelab.studies.spec import StudySpec, Variant
 
 PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
-FINISHED = "run.finished"  # 0 of a cell that failed
+LEFT = 0.9  # of the loss by frequencies and copying alone: a run below has left the plateau
 COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
 
 
@@ -104,6 +104,12 @@ class StudyRecord:
     def scores(self, variant: str, measure: str) -> dict[int, float]:
         """The values of a measure for a variant, by seed."""
         cells = [cell for cell in self.cells if cell.variant == variant]
+        if measure == "run.finished":
+            return {cell.seed: 100.0 * (cell.failed is None) for cell in cells}
+        if measure == "run.left_plateau":
+            behind = self.on_plateau(variant)
+            known = self.plateau(variant) is not None
+            return {cell.seed: 100.0 * (cell.seed not in behind) for cell in cells if known}
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
 
     def items(self, variant: str, measure: str) -> list[Any]:
@@ -127,6 +133,14 @@ class StudyRecord:
         """The loss of one who knows frequencies and copying alone, where the plan has it."""
         level = self.plan.get("plateau", {}).get(variant)
         return None if level is None else float(level)
+
+    def on_plateau(self, variant: str) -> dict[int, float]:
+        """The losses, by seed, of a variant's runs that did not leave the plateau."""
+        limit = self.plateau(variant)
+        if limit is None:
+            return {}
+        ends = {seed: run.reached for (name, seed), run in self.runs.items() if name == variant}
+        return {seed: x for seed, x in ends.items() if x is not None and x > LEFT * limit}
 
     def measures(self) -> list[str]:
         """Everything that is compared: the scores task by task, then the losses."""
@@ -169,7 +183,7 @@ def read(folder: Path) -> StudyRecord:
     measured = {place: _measured(run) for place, run in cells.items()}
     base_masks = any(one.get("base_masks") for one in measured.values())
     results = (Run(folder).result() or {}).get("cells", [])
-    done = _results(results, study.measures)
+    done = _results(results)
     return StudyRecord(folder, study, _plan(folder / PLAN), done, runs, base_masks, measured)
 
 
@@ -274,16 +288,13 @@ def _measured(run: Run) -> dict[str, Any]:
         return {}
 
 
-def _results(cells: list[dict[str, Any]], measures: Sequence[str]) -> tuple[CellResult, ...]:
+def _results(cells: list[dict[str, Any]]) -> tuple[CellResult, ...]:
     return tuple(
         CellResult(
             variant=cell["variant"],
             seed=int(cell["seed"]),
             # A score that is not finite, as of a run that diverged, counts as not measured.
-            scores={
-                **({FINISHED: 0.0} if cell.get("failed") and FINISHED in measures else {}),
-                **{k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
-            },
+            scores={k: v for k, v in (cell.get("scores") or {}).items() if v is not None},
             cost={name: float(cell[name]) for name in COSTS if cell.get(name) is not None},
             failed=cell.get("failed"),
             shared=cell.get("pretrained_by", cell["variant"]) != cell["variant"],

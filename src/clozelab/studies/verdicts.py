@@ -36,7 +36,6 @@ from clozelab.studies.spec import Claim
 
 Verdict = Literal["confirmed", "refuted", "equal", "undecided", "not tested"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-LEFT = 0.9  # of the loss by frequencies and copying alone: a run below has left the plateau
 _FEW = 0.2  # of a side's runs: so many may diverge or stay on the plateau, and are left out
 _AGREE = 0.5  # an assumption: the correlation of two models' answers, where items are not recorded
 
@@ -236,7 +235,7 @@ def stuck(record: StudyRecord, variant: str) -> str | None:
     """Why a variant cannot be compared, if many of its runs diverged or stayed on the plateau."""
     failed = [cell for cell in record.failed if cell.variant == variant and cell.diverged]
     runs = len([cell for cell in record.cells if cell.variant == variant])
-    behind = _on_plateau(record, variant)
+    behind = record.on_plateau(variant)
     if runs and len(failed) > _FEW * runs:
         return f"{len(failed)} of {runs} runs of {variant} diverged"
     if runs and len(behind) > _FEW * runs:
@@ -249,18 +248,9 @@ def stuck(record: StudyRecord, variant: str) -> str | None:
     return None
 
 
-def _on_plateau(record: StudyRecord, variant: str) -> dict[int, float]:
-    """The losses, by seed, of the runs that did not leave the plateau."""
-    limit = record.plateau(variant)
-    if limit is None:
-        return {}
-    reached = {seed: run.reached for (name, seed), run in record.runs.items() if name == variant}
-    return {seed: x for seed, x in reached.items() if x is not None and x > LEFT * limit}
-
-
 def _left_plateau(record: StudyRecord, variant: str, values: Values) -> dict[int, float]:
     """The values of the runs that count; none, where too many of a variant's do not."""
-    behind = _on_plateau(record, variant)
+    behind = record.on_plateau(variant)
     many = stuck(record, variant) is not None
     return {} if many else {seed: x for seed, x in values.items() if seed not in behind}
 
