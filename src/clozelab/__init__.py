@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clozelab.api.predicting import answer, predict
     from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
+    from clozelab.api.scoring import score
     from clozelab.api.studies import Study, report, study
     from clozelab.api.tasks import evaluate, finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
@@ -64,6 +65,7 @@ __all__ = [
     "register",
     "report",
     "resume",
+    "score",
     "show_blocks",
     "show_corpus",
     "study",
@@ -78,6 +80,7 @@ _HOMES = {
     "clozelab.api.predicting": ("answer", "predict"),
     "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
+    "clozelab.api.scoring": ("score",),
     "clozelab.api.studies": ("Study", "report", "study"),
     "clozelab.api.tasks": ("evaluate", "finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),

@@ -16,11 +16,14 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import option
@@ -45,6 +48,14 @@ err = _Err(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 def speaks() -> bool:
     """Whether this process does: of those of torchrun, one."""
     return os.environ.get("RANK", "0") == "0"
+
+
+class _Rate(ProgressColumn):
+    """How much is done in a second."""
+
+    def render(self, task: Task) -> Text:
+        """Nothing until it is known."""
+        return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
 
 @dataclass(frozen=True)
@@ -93,7 +104,8 @@ class Watch:
 
     def drain(self, work: Generator[int | tuple[int, int], None, T], name: str, total: int) -> T:
         """Draw how far the work is until it is done; what it returns."""
-        with self.bars(TextColumn("{task.description}"), BarColumn(), transient=True) as bars:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate())
+        with self.bars(*columns, TimeRemainingColumn(), transient=True) as bars:
             task = bars.add_task(name, total=total)
 
             def show(event: int | tuple[int, int]) -> None:

@@ -40,7 +40,9 @@ class Data:
     def splits(self) -> TaskSplits:
         """The files, each known to be there."""
         if self.files:
-            return own(self.task, **self.files, columns=_columns(self.columns), labels=self.labels)
+            return own(
+                self.task, **self.files, columns=columns_of(self.columns), labels=self.labels
+            )
         if self.columns:
             raise UserError(f"--columns is for one's own files, and {self.task} has its own")
         if self.task in own_words():
@@ -156,7 +158,8 @@ def with_settings(order: FinetuneRequest, cell: Mapping[str, Any]) -> FinetuneRe
     return replace(order, settings=(*order.settings, *protocols.changes(cell)))
 
 
-def _columns(words: Sequence[str]) -> dict[str, str]:
+def columns_of(words: Sequence[str]) -> dict[str, str]:
+    """The columns by their roles, from words such as `label=sentiment`."""
     columns = {}
     for word in words:
         role, sign, column = word.partition("=")

@@ -116,6 +116,10 @@ class Model:
         """Read tasks off the layers by linear probes: `clozelab.probe`."""
         return clozelab.probe(self, task, **options)
 
+    def score(self, text: str | Sequence[str] = (), **options: Any) -> Any:
+        """Compute how likely texts are, or ask for minimal pairs or facts: `clozelab.score`."""
+        return clozelab.score(self, text=text, **options)
+
     def fill(self, text: str, **options: Any) -> Filled:
         """Guess the blanks of a text: `clozelab.fill`."""
         return clozelab.fill(self, text, **options)

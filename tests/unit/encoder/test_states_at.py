@@ -21,5 +21,5 @@ def test_the_last_layer_at_some_tokens(shape: dict[str, object]) -> None:
     batch = Input(ids, cells % length, cells * 0, starts, length, dense=True)
     at = torch.arange(rows) * length + torch.tensor([0, 6, 3, 3, 1])
     every, some = encoder(batch), encoder.states_at(batch, at)
-    assert float((every.states[at] - some.states).abs().max()) < 1e-12
+    assert float((every.hidden_states[at] - some.hidden_states).abs().max()) < 1e-12
     assert some.table is every.table

@@ -38,7 +38,7 @@ def hidden_one_by_one(loaded: Model, ids: Ints, hides: Callable[[int], Sequence[
             seen[hidden] = loaded.vocabulary.role("mask")
         text = loaded.reader().around(seen)
         encoded = loaded.module.encode(packed([text], HERE))
-        logits = head.logits(encoded.states[text.own.start + at][None], encoded.table)[0]
+        logits = head.logits(encoded.hidden_states[text.own.start + at][None], encoded.table)[0]
         nats.append(float(torch.log_softmax(logits, 0)[number]))
     return nats
 
@@ -82,7 +82,7 @@ def test_a_causal_model_has_the_sum_of_its_log_softmax() -> None:
         ids = ids_of(found, number)
         read = packed([loaded.reader().around(np.concatenate([[start], ids]))], HERE)
         encoded = loaded.module.encode(read)
-        logits = loaded.module.heads["causal_lm"].logits(encoded.states, encoded.table)
+        logits = loaded.module.heads["causal_lm"].logits(encoded.hidden_states, encoded.table)
         nats = torch.log_softmax(logits[:-1], 1)[torch.arange(len(ids)), torch.from_numpy(ids)]
         assert of_text(found, number) == pytest.approx(nats.tolist(), abs=1e-9)
 
@@ -102,8 +102,8 @@ def test_elmo_reads_from_both_ends() -> None:
         for at in range(row.first.start, row.first.stop):
             before = {name: values[:at] for name, values in row.columns.items()}
             behind = {name: values[at + 1 :] for name, values in row.columns.items()}
-            left = loaded.module.encode(alone(before)).states[-1].chunk(2)[0]
-            right = loaded.module.encode(alone(behind)).states[0].chunk(2)[1]
+            left = loaded.module.encode(alone(before)).hidden_states[-1].chunk(2)[0]
+            right = loaded.module.encode(alone(behind)).hidden_states[0].chunk(2)[1]
             both = [
                 torch.log_softmax(head.logits(x[None])[0], 0)[numbers[at]] for x in (left, right)
             ]

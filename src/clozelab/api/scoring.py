@@ -1,0 +1,179 @@
+"""Scores without tuning: how likely texts are to a model, minimal pairs, cloze facts."""
+
+from __future__ import annotations
+
+import json as json_
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clozelab.api.models import opened
+from clozelab.api.tasks import TaskFiles
+from clozelab.api.texts import STDIN, lines_of, sound
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.options import ModelLike, Overwrite, Place, Places, Texts, command
+from clozelab.runs.options import Device
+
+if TYPE_CHECKING:
+    from clozelab.scoring.facts import FactFiles, FactScores
+    from clozelab.scoring.likelihood import Method, TextScorer
+    from clozelab.scoring.pairs import PairFiles, PairScores
+    from clozelab.scoring.texts import TextScores
+
+
+@command
+def score(
+    model: ModelLike,
+    *,
+    text: Texts = (),
+    file: Places = (),
+    pairs: Place | None = None,
+    facts: Place | None = None,
+    method: Literal["original", "within_word_l2r"] | None = None,
+    by: Literal["token", "word", "sentence"] = "word",
+    data: Place | None = None,
+    out: Place | None = None,
+    items: Place | None = None,
+    json: bool = False,
+    overwrite: Overwrite = False,
+    precision: Literal["fp32", "tf32", "bf16"] | None = None,
+    device: Device | None = None,
+    files: TaskFiles,
+    watch: Watch,
+) -> TextScores | PairScores | FactScores:
+    """Compute how likely texts are to a model, which of two it prefers, or which facts it knows.
+
+    A masked model has a pseudo-log-likelihood: each token is hidden in a copy of the text, and
+    predicted from the others. Causal models, XLNet (in the order of the text) and ELMo (the mean of
+    both directions) have exact ones. All are in nats.
+
+    Args:
+        text: a text; several may be given
+        file: files with one text a line; several may be given (standard input)
+        pairs (NAME): minimal pairs: blimp, zhoblimp, crows_pairs, or a file with the columns good
+            and bad and, if you like, paradigm and phenomenon
+        facts (NAME): cloze facts: lama_trex, or a file with the columns sentence, with [MASK],
+            object and relation
+        method: hide each token alone, or the rest of its word as well (within_word_l2r)
+        by: what a line or a colour stands for (word)
+        data (CORPUS): whose words an ELMo predicts
+        out (FILE): write the scores: texts as lines, pairs and facts as a record in JSON
+        items (FILE.jsonl): of pairs, write both log-likelihoods of each
+        json: JSON in place of tables and fields
+        precision: of the arithmetic (tf32 on a GPU, else fp32)
+    """
+    from clozelab.files import check_output, write_text
+
+    if text and file:
+        raise UserError("--file brings its own texts: leave --text out")
+    given = [name for name, value in (("pairs", pairs), ("facts", facts)) if value is not None]
+    if len(given) + bool(text or file) > 1:
+        raise UserError("score takes texts, --pairs or --facts: name one of the three")
+    if items is not None and pairs is None:
+        raise UserError("--items are those of minimal pairs: say --pairs, or leave it out")
+    if files.columns and not given:
+        raise UserError("--columns names the columns of a table: leave it out with plain texts")
+    for place in (out, items):
+        if place is not None:
+            check_output(Path(place), overwrite=overwrite)
+    if text or file or not given:
+        texts, places = _texts(text, file, watch)
+        asked = _asked(model, method, data, watch)
+        scores = _scored(asked, texts, places, watch, device=device, precision=precision)
+        if out is not None:
+            write_text(
+                Path(out), "".join(f"{line}\n" for line in scores.lines(by=by, as_json=json))
+            )
+            watch.say(out)
+        return scores
+
+    found = _found(pairs, facts, files)  # before torch, which takes seconds to load
+    asked = _asked(model, method, data, watch)
+    work: Any = found.follow(asked, device=device, precision=precision)
+    result: Any = watch.drain(work, found.name, 1)
+    if out is not None:
+        write_text(Path(out), json_.dumps(_record(asked, found, result), indent=1) + "\n")
+    if items is not None:
+        write_text(Path(items), "".join(f"{line}\n" for line in result.items()))
+    scores_of: PairScores | FactScores = result
+    return scores_of
+
+
+def _found(pairs: str | None, facts: str | None, files: TaskFiles) -> PairFiles | FactFiles:
+    """The files of what goes by a name, or a file of one's own."""
+    from clozelab.finetuning.request import columns_of
+    from clozelab.scoring.facts import find_facts
+    from clozelab.scoring.pairs import find_pairs
+
+    how: dict[str, Any] = {"root": files.task_data, "columns": columns_of(files.columns)}
+    return find_facts(str(facts), **how) if pairs is None else find_pairs(pairs, **how)
+
+
+def _asked(model: Any, method: Method | None, data: str | None, watch: Watch) -> TextScorer:
+    """The model with the head that predicts tokens."""
+    from clozelab.scoring.likelihood import scorer
+
+    given = opened(model, watch)
+    spelling = None
+    if data is not None:
+        from clozelab.text.store import Corpus
+
+        corpus = Corpus.open(data)
+        if corpus.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+            raise UserError(
+                f"{data}: its tokenizer is not the model's; name the corpus it was trained on"
+            )
+        spelling = corpus.spelling
+    return scorer(given, method, spelling=spelling)
+
+
+def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list[str], list[str]]:
+    """Texts, and where each stands."""
+    if text:
+        texts = [sound(one, "--text") for one in text]
+        return texts, [f"--text {number}" for number in range(1, len(texts) + 1)]
+    if not file and sys.stdin.isatty():
+        watch.say("texts, one a line, until Ctrl-D:")
+    texts, places = [], []
+    for name in file or ["-"]:
+        lines = lines_of(name)
+        place = STDIN if name == "-" else name
+        if not lines:
+            raise UserError(f"{place}: is empty; give it a text a line")
+        texts += lines
+        places += [f"{place}:{number}" for number in range(1, len(lines) + 1)]
+    return texts, places
+
+
+def _scored(
+    asked: TextScorer,
+    texts: list[str],
+    places: list[str],
+    watch: Watch,
+    **numbers: Any,
+) -> TextScores:
+    from clozelab.scoring.likelihood import follow, read
+    from clozelab.scoring.texts import scored
+
+    pieces = read(asked, texts, places=places.__getitem__)
+    result = scored(asked, texts, watch.drain(follow(asked, pieces, **numbers), "scoring", 1))
+    if result.unknown:
+        watch.warn(f"unknown to the model, and scored as such: {result.unknown:,} tokens")
+    return result
+
+
+def _record(
+    asked: TextScorer, found: PairFiles | FactFiles, result: PairScores | FactScores
+) -> dict[str, Any]:
+    """The result with what it is of."""
+    from clozelab.runs.directory import machine_facts
+
+    model = asked.model
+    return {
+        "machine": machine_facts(),
+        "model": {"place": model.place, "step": model.step, "sha256": model.digest},
+        "digests": found.digests(),
+        **result.as_json(),
+    }

@@ -1,0 +1,233 @@
+"""Cloze facts: which object a model puts into a sentence about a subject (LAMA, arXiv:1909.01066).
+
+As in LAMA, the object is one token, and a model chooses among a fixed set of tokens: here among the
+objects of the file that are one token to its tokenizer. A fact with another object is left out and
+counted. Each sentence is tokenised with its object in it, and the object's token is hidden. Where
+several candidates are equally likely, a fact counts by the chance that a draw among them is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from clozelab.contracts import Array, Counts, Ids, Ints, Pieces
+from clozelab.errors import UserError
+from clozelab.files import sha256
+from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
+from clozelab.finetuning.files.named import File, Named
+from clozelab.finetuning.files.splits import found_in
+from clozelab.finetuning.files.tables import located
+from clozelab.nearest import nearest
+
+if TYPE_CHECKING:
+    from clozelab.scoring.likelihood import Nats, Precision, TextScorer
+
+BLANK = "[MASK]"
+_COLUMNS = {
+    "sentence": ("sentence", "masked_sentence", "masked_sentences"),
+    "object": ("object", "obj_label"),
+    "relation": ("relation", "predicate_id"),
+}
+NAMED_FACTS = {
+    "lama_trex": Named(
+        "lama_trex",
+        "LAMA T-REx: facts of Wikipedia",
+        "classify",
+        ("lama_trex", "TREx"),
+        {"test": (File("trex.jsonl"),)},
+    )
+}
+_ROWS = 256  # computed at a time
+
+
+class Fact(NamedTuple):
+    """A sentence with a blank, and what belongs there."""
+
+    sentence: str
+    object: str
+    relation: str
+    place: str
+
+    @property
+    def filled(self) -> str:
+        """The sentence with the object in it."""
+        return self.sentence.replace(BLANK, self.object)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The characters of the object there."""
+        start = self.sentence.index(BLANK)
+        return start, start + len(self.object)
+
+
+class FactFiles(NamedTuple):
+    """Facts by name or by file, found and not yet read."""
+
+    name: str
+    file: Path
+    columns: Mapping[str, str]
+
+    def digests(self) -> dict[str, str]:
+        """The sha256 of the file."""
+        return {str(self.file.resolve()): sha256(self.file)}
+
+    def read(self) -> list[Fact]:
+        """All facts."""
+        return list(_read(self.file, self.columns))
+
+    def follow(
+        self, asked: TextScorer, *, device: str | None = None, precision: Precision | None = None
+    ) -> Generator[tuple[int, int], None, FactScores]:
+        """Ask for the facts, yielding how many are done out of how many."""
+        from clozelab.scoring.likelihood import computing, read
+        from clozelab.training.world import join
+
+        if asked.kind != "masked":
+            raise UserError(
+                f"{asked.model.place}: is no masked language model, which alone sees both sides of"
+                " a blank; name one that is"
+            )
+        every = self.read()
+        pieces = read(asked, [fact.filled for fact in every], places=lambda n: every[n].place)
+        at = _objects(pieces, every, special=asked.model.vocabulary.special)
+        (chosen,) = np.nonzero(at >= 0)
+        if not len(chosen):
+            raise UserError(
+                f"{self.file}: has no object that is one token to {asked.model.place}; use another"
+                " tokenizer, or other facts"
+            )
+        labels = pieces.columns["ids"][pieces.starts[chosen] + at[chosen]].astype(np.int64)
+        candidates = np.unique(labels)
+        first, ten = np.zeros(len(every)), np.zeros(len(every))
+        lengths, done = np.diff(pieces.starts), 0
+        with join(device) as world, computing(asked, world.device, precision):
+            for length in np.unique(lengths[chosen])[::-1]:
+                numbers = chosen[lengths[chosen] == length]
+                for some in np.split(numbers, range(0, len(numbers), _ROWS))[1:]:
+                    ids = pieces.columns["ids"][pieces.starts[some, None] + np.arange(length)]
+                    first[some], ten[some] = _hits(asked, ids, at[some], candidates)
+                    done += len(some)
+                    yield done, len(chosen)
+        known = tuple(every[number] for number in chosen)
+        left_out = len(every) - len(chosen)
+        return FactScores(self.name, known, left_out, len(candidates), first[chosen], ten[chosen])
+
+
+class Precisions(NamedTuple):
+    """How often the object was the first, or among the first ten; of 100."""
+
+    at_1: float
+    at_10: float
+    items: int
+
+
+@dataclass(frozen=True)
+class FactScores:
+    """What a model knows."""
+
+    name: str
+    facts: tuple[Fact, ...]  # those whose object is one token
+    left_out: int  # the others
+    candidates: int  # to choose among
+    at_1: Nats  # [F] 1, 0, or the chance among equals
+    at_10: Nats
+
+    @property
+    def all(self) -> Precisions:
+        """Over all facts."""
+        return self._of(np.arange(len(self.facts)))
+
+    @cached_property
+    def relations(self) -> dict[str, Precisions]:
+        """Of each relation."""
+        groups: dict[str, list[int]] = {}
+        for number, fact in enumerate(self.facts):
+            groups.setdefault(fact.relation, []).append(number)
+        return {name: self._of(np.array(numbers)) for name, numbers in groups.items()}
+
+    @property
+    def over_relations(self) -> Precisions:
+        """The mean of the relations, as LAMA reports it."""
+        values = np.array([(one.at_1, one.at_10) for one in self.relations.values()])
+        first, ten = values.mean(axis=0).tolist()
+        return Precisions(first, ten, len(values))
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        return {
+            "facts": self.name,
+            "candidates": self.candidates,
+            "left_out": self.left_out,
+            "all": self.all._asdict(),
+            "over_relations": self.over_relations._asdict(),
+            "relations": {name: one._asdict() for name, one in self.relations.items()},
+        }
+
+    def _of(self, numbers: Ints) -> Precisions:
+        at_1, at_10 = (100 * float(values[numbers].mean()) for values in (self.at_1, self.at_10))
+        return Precisions(at_1, at_10, len(numbers))
+
+
+def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> FactFiles:
+    """Facts by name, under the folder of tasks, or a file of one's own."""
+    if word not in NAMED_FACTS:
+        path = Path(word)
+        if not path.exists() and not path.suffix:
+            meant = nearest(word, NAMED_FACTS, alike=0.4)
+            hint = f"did you mean {meant}?" if meant else f"say {', '.join(NAMED_FACTS)}"
+            raise UserError(f"--facts {word}: is neither a file here nor a known set; {hint}")
+        return FactFiles(str(path), located(path), columns)
+    if columns:
+        raise UserError(f"--columns is for one's own files, and {word} has its own")
+    split = found_in(NAMED_FACTS[word], Path(root) if root else None).splits["test"]
+    assert isinstance(split.source, Path)
+    return FactFiles(word, split.source, split.options.columns)
+
+
+def _hits(asked: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Nats, Nats]:
+    """[R] whether the hidden token is the likeliest candidate, and whether it is among ten."""
+    import torch
+
+    with torch.inference_mode():
+        hide = np.arange(ids.shape[1]) == at[:, None]
+        encoded, states, objects = asked.masked(ids, hide, at=at)
+        logits = asked.head.logits(states, encoded.table).cpu()[:, candidates]
+        own = logits.gather(1, torch.from_numpy(np.searchsorted(candidates, objects))[:, None])
+        better, equal = (mask.sum(1).numpy() for mask in (logits > own, logits == own))
+    return np.clip((1 - better) / equal, 0, 1), np.clip((10 - better) / equal, 0, 1)
+
+
+def _objects(pieces: Pieces, facts: Sequence[Fact], *, special: Ids) -> Ints:
+    """[F] which token of each sentence its object is; -1 where it is not one known token."""
+    found = np.full(len(facts), -1)
+    unknown = np.isin(pieces.columns["ids"], special)
+    for number, fact in enumerate(facts):
+        start, stop = fact.span
+        spans = pieces.spans[pieces.text(number)]
+        (inside,) = np.nonzero((spans[:, 1] > start) & (spans[:, 0] < stop))
+        alone = len(inside) == 1 and spans[inside[0], 0] >= start and spans[inside[0], 1] <= stop
+        if alone and not unknown[pieces.starts[number] + inside[0]]:
+            found[number] = inside[0]
+    return found
+
+
+def _read(file: Path, named: Mapping[str, str]) -> Iterator[Fact]:
+    columns = Columns(file, ReadOptions(columns=named), Counts(), roles=tuple(_COLUMNS))
+    sentence, object_ = (columns.find(role, _COLUMNS[role]) for role in ("sentence", "object"))
+    relation = columns.sought("relation", _COLUMNS["relation"])
+    for row in columns.rows:
+        value = row.values.get(sentence)
+        text = str(value[0]) if isinstance(value, list) and value else text_of(row, sentence)
+        if text.count(BLANK) != 1:
+            raise UserError(f"{row.place}: has {text.count(BLANK)} blanks; write {BLANK} once")
+        name = "" if relation is None else text_of(row, relation)
+        answer = text_of(row, object_)
+        if not answer:
+            raise UserError(f"{row.place}: has no object; write one, or leave the row out")
+        yield Fact(text, answer, name or "all", row.place)

@@ -1,0 +1,252 @@
+"""Minimal pairs: of two texts that differ in little, which is likelier (BLiMP, arXiv:1912.00582).
+
+A tie counts as half: a model to which all texts are equally likely has an accuracy of 50.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from clozelab.contracts import Counts, Ints
+from clozelab.errors import UserError
+from clozelab.files import sha256
+from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
+from clozelab.finetuning.files.named import File, Named
+from clozelab.finetuning.files.splits import found_in
+from clozelab.finetuning.files.tables import located
+from clozelab.nearest import nearest
+
+if TYPE_CHECKING:
+    from clozelab.scoring.likelihood import Likelihoods, Nats, Precision, TextScorer
+
+_COLUMNS = {  # the names that columns usually have
+    "good": ("good", "sentence_good"),
+    "bad": ("bad", "sentence_bad"),
+    "paradigm": ("paradigm", "UID"),
+    "phenomenon": ("phenomenon", "linguistics_term"),
+}
+_TITLES = {
+    "blimp": "BLiMP: grammatical and ungrammatical sentences of English",
+    "zhoblimp": "ZhoBLiMP: the same of Chinese",
+    "crows_pairs": "CrowS-Pairs: sentences with and without a stereotype",
+}
+_CROWS = {"good": "sent_more", "bad": "sent_less", "paradigm": "bias_type"}
+_FILES = {  # as one file, or as the published folder of one for each paradigm
+    "blimp": (File("blimp.jsonl"), File("data")),
+    "zhoblimp": (File("zhoblimp.jsonl"), File("data")),
+    "crows_pairs": (File("crows_pairs_anonymized.csv", _CROWS),),
+}
+NAMED_PAIRS = {
+    name: Named(name, title, "classify", (name, name.replace("blimp", "BLiMP")), {"test": files})
+    for (name, title), files in zip(_TITLES.items(), _FILES.values(), strict=True)
+}
+SHARED = {"crows_pairs"}  # scored by the tokens that both texts have (arXiv:2010.00133 §4)
+_PHENOMENA = {"s-selection": "argument_structure"}  # as the paper counts it
+
+
+class MinimalPair(NamedTuple):
+    """Two texts, of which the first should be likelier."""
+
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+    place: str  # where it was read
+
+
+class PairFiles(NamedTuple):
+    """Minimal pairs by name or by file, found and not yet read."""
+
+    name: str
+    files: tuple[Path, ...]
+    columns: Mapping[str, str]
+
+    @property
+    def shared(self) -> bool:
+        """Whether only tokens that both texts have are counted."""
+        return self.name in SHARED
+
+    def digests(self) -> dict[str, str]:
+        """The sha256 of every file."""
+        return {str(file.resolve()): sha256(file) for file in self.files}
+
+    def read(self) -> list[MinimalPair]:
+        """All pairs."""
+        return [pair for file in self.files for pair in _read(file, self.columns)]
+
+    def follow(
+        self, asked: TextScorer, *, device: str | None = None, precision: Precision | None = None
+    ) -> Generator[tuple[int, int], None, PairScores]:
+        """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
+        from clozelab.scoring.likelihood import follow, read
+
+        pairs = self.read()
+        numbers: dict[str, int] = {}
+        places: list[str] = []
+        for pair in pairs:
+            for text in (pair.good, pair.bad):
+                if numbers.setdefault(text, len(numbers)) == len(places):
+                    places.append(pair.place)
+        pieces = read(asked, list(numbers), places=places.__getitem__)
+        found = yield from follow(asked, pieces, device=device, precision=precision)
+        good = np.array([numbers[pair.good] for pair in pairs])
+        bad = np.array([numbers[pair.bad] for pair in pairs])
+        sums = np.stack([found.sums[good], found.sums[bad]])
+        if self.shared:
+            both = zip(good.tolist(), bad.tolist(), strict=True)
+            sums = np.array([_shared(found, *texts) for texts in both]).T
+        return PairScores(self.name, found.method, tuple(pairs), sums[0], sums[1])
+
+
+class Accuracy(NamedTuple):
+    """How often the good text was likelier, of 100, with the standard error over items."""
+
+    accuracy: float
+    standard_error: float | None  # None: of one item
+    items: int
+    ties: int
+
+
+@dataclass(frozen=True)
+class PairScores:
+    """What a model prefers."""
+
+    name: str
+    method: str
+    pairs: tuple[MinimalPair, ...]
+    good: Nats  # [P] log-likelihoods
+    bad: Nats
+
+    @cached_property
+    def outcomes(self) -> Nats:
+        """[P] 1 where the good text is likelier, half for a tie, else 0."""
+        return np.where(self.good == self.bad, 0.5, self.good > self.bad)
+
+    @property
+    def all(self) -> Accuracy:
+        """Over all pairs."""
+        return self._of(np.arange(len(self.pairs)))
+
+    @cached_property
+    def paradigms(self) -> dict[str, Accuracy]:
+        """Of each paradigm, in the order of the files."""
+        return self._by([pair.paradigm for pair in self.pairs])
+
+    @cached_property
+    def phenomena(self) -> dict[str, Accuracy]:
+        """Of each phenomenon, over its pairs."""
+        return self._by([pair.phenomenon for pair in self.pairs])
+
+    @property
+    def over_paradigms(self) -> tuple[float, float | None]:
+        """The mean of the paradigms' accuracies, and its standard error over paradigms."""
+        values = np.array([one.accuracy for one in self.paradigms.values()])
+        return float(values.mean()), _standard_error(values)
+
+    def as_json(self) -> dict[str, Any]:
+        """For a record."""
+        mean, error = self.over_paradigms
+        return {
+            "pairs": self.name,
+            "method": self.method,
+            "tokens": "shared" if self.name in SHARED else "all",
+            "all": self.all._asdict(),
+            "over_paradigms": {
+                "accuracy": mean,
+                "standard_error": error,
+                "items": len(self.paradigms),
+            },
+            "phenomena": {name: one._asdict() for name, one in self.phenomena.items()},
+            "paradigms": {name: one._asdict() for name, one in self.paradigms.items()},
+        }
+
+    def items(self) -> Iterator[str]:
+        """A line of JSON for each pair, with both log-likelihoods."""
+        for pair, good, bad in zip(self.pairs, self.good, self.bad, strict=True):
+            paradigm = {"paradigm": pair.paradigm, "phenomenon": pair.phenomenon}
+            line = {**paradigm, "place": pair.place, "good": float(good), "bad": float(bad)}
+            yield json.dumps(line, ensure_ascii=False)
+
+    def _by(self, names: Sequence[str]) -> dict[str, Accuracy]:
+        groups: dict[str, list[int]] = {}
+        for number, name in enumerate(names):
+            groups.setdefault(name, []).append(number)
+        return {name: self._of(np.array(numbers)) for name, numbers in groups.items() if name}
+
+    def _of(self, numbers: Ints) -> Accuracy:
+        outcomes = 100 * self.outcomes[numbers]
+        error = _standard_error(outcomes)
+        ties = int((outcomes == 50).sum())
+        return Accuracy(float(outcomes.mean()), error, len(outcomes), ties)
+
+
+def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> PairFiles:
+    """Pairs by name, under the folder of tasks, or a file of one's own."""
+    if word not in NAMED_PAIRS:
+        path = Path(word)
+        if not path.exists() and not path.suffix:
+            meant = nearest(word, NAMED_PAIRS)
+            hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED_PAIRS)}"
+            raise UserError(f"--pairs {word}: is neither a file here nor a known set; {hint}")
+        return PairFiles(str(path), _inside(located(path)), columns)
+    if columns:
+        raise UserError(f"--columns is for one's own files, and {word} has its own")
+    split = found_in(NAMED_PAIRS[word], Path(root) if root else None).splits["test"]
+    assert isinstance(split.source, Path)
+    return PairFiles(word, _inside(split.source), split.options.columns)
+
+
+def _shared(found: Likelihoods, first: int, second: int) -> tuple[float, float]:
+    """The log-likelihoods of the tokens that two texts have in common."""
+    here, there = (found.pieces.text(number) for number in (first, second))
+    ids = found.pieces.columns["ids"]
+    matcher = SequenceMatcher(None, ids[here].tolist(), ids[there].tolist(), autojunk=False)
+    nats = np.nan_to_num(found.nats)
+    one, two = nats[here], nats[there]
+    blocks = matcher.get_matching_blocks()
+    return (
+        float(sum(one[block.a : block.a + block.size].sum() for block in blocks)),
+        float(sum(two[block.b : block.b + block.size].sum() for block in blocks)),
+    )
+
+
+def _read(file: Path, named: Mapping[str, str]) -> Iterator[MinimalPair]:
+    columns = Columns(file, ReadOptions(columns=named), Counts(), roles=tuple(_COLUMNS))
+    good, bad = (columns.find(role, _COLUMNS[role]) for role in ("good", "bad"))
+    paradigm, phenomenon = (columns.sought(role, _COLUMNS[role]) for role in list(_COLUMNS)[2:])
+
+    def named_by(column: str | None, row: Any) -> str:
+        return "" if column is None else text_of(row, column)
+
+    for row in columns.rows:
+        term = named_by(phenomenon, row)
+        yield MinimalPair(
+            text_of(row, good),
+            text_of(row, bad),
+            named_by(paradigm, row) or file.name.partition(".")[0],
+            _PHENOMENA.get(term, term),
+            row.place,
+        )
+
+
+def _inside(path: Path) -> tuple[Path, ...]:
+    """A file, or those of JSON lines in a folder."""
+    if not path.is_dir():
+        return (path,)
+    files = tuple(sorted(file for file in path.iterdir() if ".jsonl" in file.suffixes))
+    if not files:
+        raise UserError(f"{path}: has no file of JSON lines in it; name a file")
+    return files
+
+
+def _standard_error(values: Nats) -> float | None:
+    """Of the mean; None for one value."""
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None

@@ -1,0 +1,142 @@
+"""Texts with the likelihoods of their tokens, words and sentences, as a user holds them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from clozelab.scoring.likelihood import Likelihoods, TextScorer
+
+Unit = Literal["token", "word", "sentence"]
+_ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
+
+
+@dataclass(frozen=True)
+class ScoredPiece:
+    """A token or a word; without a likelihood where nothing stands before it."""
+
+    text: str
+    start: int  # its first character in the text
+    stop: int
+    log_likelihood: float | None  # in nats
+
+    @property
+    def surprisal(self) -> float:
+        """How unexpected it is, in nats."""
+        return 0.0 if self.log_likelihood is None else -self.log_likelihood
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """One text: its log-likelihood is the sum of its tokens'."""
+
+    text: str
+    tokens: tuple[ScoredPiece, ...]
+    words: tuple[ScoredPiece, ...]
+    log_likelihood: float  # in nats
+
+    @property
+    def predicted(self) -> int:
+        """How many tokens have a likelihood."""
+        return sum(token.log_likelihood is not None for token in self.tokens)
+
+    @property
+    def perplexity(self) -> float:
+        """exp of the mean surprisal of a token."""
+        return _exp(-self.log_likelihood / self.predicted)
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it; pieces as [text, log-likelihood]."""
+        return {
+            "text": self.text,
+            "log_likelihood": self.log_likelihood,
+            "perplexity": self.perplexity,
+            "tokens": [[token.text, token.log_likelihood] for token in self.tokens],
+            "words": [[word.text, word.log_likelihood] for word in self.words],
+        }
+
+
+@dataclass(frozen=True)
+class TextScores(Sequence[ScoredText]):
+    """Scored texts, in their order."""
+
+    texts: tuple[ScoredText, ...]
+    method: str  # what was computed: see `clozelab.scoring.likelihood`
+    unknown: int  # tokens that stand for characters the tokenizer does not know
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self.texts[number]
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of all texts together, in nats."""
+        return math.fsum(text.log_likelihood for text in self.texts)
+
+    @property
+    def perplexity(self) -> float:
+        """Of a token, over all texts."""
+        return _exp(-self.log_likelihood / sum(text.predicted for text in self.texts))
+
+    def lines(self, *, by: Unit = "word", as_json: bool = False) -> Iterator[str]:
+        """For other programs: a line of JSON for each text, or fields with tabs between them.
+
+        By sentences these are the log-likelihood, the perplexity and the text; by words or tokens
+        the number of the text, the log-likelihood and the piece.
+        """
+        for number, text in enumerate(self.texts, 1):
+            if as_json:
+                yield json.dumps(text.as_json(), ensure_ascii=False)
+            elif by == "sentence":
+                whole = _ENDS.sub(" ", text.text)
+                yield f"{text.log_likelihood:.6f}\t{text.perplexity:.4f}\t{whole}"
+            else:
+                for piece in text.tokens if by == "token" else text.words:
+                    nats = piece.log_likelihood
+                    shown = "" if nats is None else f"{nats:.6f}"
+                    yield f"{number}\t{shown}\t{_ENDS.sub(' ', piece.text)}"
+
+
+def scored(asked: TextScorer, texts: Sequence[str], found: Likelihoods) -> TextScores:
+    """Texts with what was computed of them."""
+    pieces = found.pieces
+    ids = pieces.columns["ids"]
+    unknown = asked.model.vocabulary.roles.get("unk")
+    if asked.kind == "two_directions":
+        unknown = 0
+    rows = tuple(_scored(asked, text, found, number) for number, text in enumerate(texts))
+    count = 0 if unknown is None else int(np.equal(ids, unknown).sum())
+    return TextScores(rows, found.method, count)
+
+
+def _scored(asked: TextScorer, text: str, found: Likelihoods, number: int) -> ScoredText:
+    here = found.pieces.text(number)
+    spans, words = found.pieces.spans[here].tolist(), found.pieces.words[here].tolist()
+    nats = [None if math.isnan(value) else value for value in found.nats[here].tolist()]
+    ids = found.pieces.columns["ids"][here].tolist()
+    tokens = []
+    for (start, stop), number_of, value in zip(spans, ids, nats, strict=True):
+        piece = text[start:stop]
+        if not piece:  # some bytes of a character
+            piece = asked.model.tokenizer.id_to_token(number_of) or ""
+        tokens.append(ScoredPiece(piece, start, stop, value))
+    starts = [n for n, word in enumerate(words) if n == 0 or word != words[n - 1]]
+    whole = []
+    for first, end in zip(starts, [*starts[1:], len(words)], strict=True):
+        known = [value for value in nats[first:end] if value is not None]
+        start, stop = spans[first][0], spans[end - 1][1]
+        total = math.fsum(known) if len(known) == end - first else None
+        whole.append(ScoredPiece(text[start:stop], start, stop, total))
+    return ScoredText(text, tuple(tokens), tuple(whole), float(found.sums[number]))
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
