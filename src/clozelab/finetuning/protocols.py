@@ -33,20 +33,16 @@ from clozelab.nearest import remedy
 OURS = "ours"
 names = PROTOCOLS.names
 
-_MANY = ("kinds", "tasks", "grids")  # tables of tables
-_WORDS = ("suits", "default", "grid", *_MANY)
+_NESTED = ("kinds", "tasks", "grids")  # tables of tables
+_WORDS = ("suits", "default", "grid", *_NESTED)
 _MARKED = ("encoder", "masking", "objectives")  # parts of a recipe that protocols know it by
 _USUAL = "bert"  # of a recipe that no protocol says it suits
 _SMALL = 768  # a narrower encoder learns faster than the papers' settings were made for
 _TASK = "task."  # what the settings of a kind of task begin with
 _FIELDS = [field.name for field in fields(FinetuneConfig)]
 _RIVALS = {"epochs": "steps", "steps": "epochs", "warmup": "warmup_steps", "warmup_steps": "warmup"}
-_LEAST: Table = {
-    "learning_rate": 1e-5,
-    "batch_size": 1,
-    "length": 1,
-    "steps": 1,
-}  # to try one value upon
+# To try one value upon.
+_LEAST: Table = {"learning_rate": 1e-5, "batch_size": 1, "length": 1, "steps": 1}
 
 
 def tasks() -> dict[str, str]:
@@ -104,8 +100,8 @@ def read(
     tables, place = _load(protocol)
     _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
     _known(kind, KINDS, f"{place}: kind {kind}")
-    found = _over(_laid(tables, task, kind, place=place), _changes(overrides))
-    return _made(found, place=place, key=task, task=task, kind=kind)
+    settings = _over(_layered(tables, task, kind, place=place), _changes(overrides))
+    return _config(settings, place=place, key=task, task=task, kind=kind)
 
 
 def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
@@ -126,20 +122,18 @@ def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
 def cells(
     grid: Mapping[str, Sequence[Any]], overrides: Iterable[str] = (), *, kind: str | None = None
 ) -> list[Table]:
-    """Every combination of a grid's values, or of those that words like
-    batch_size=16,32 list.
+    """Every combination of a grid's values, or of those that words like batch_size=16,32 list.
 
     In the order of the settings, so that the same cell has the same name however it was asked for.
     `kind` is the kind of task, without which none of its own settings (task.stride) can be tried.
     """
-    words = [
-        setting.split(word, example="learning_rate=1e-5,2e-5", place="grid") for word in overrides
-    ]
-    for key, text in words:
-        if [name for name, _ in words].count(key) > 1:
+    chosen: Table = {}
+    for word in overrides:
+        key, text = setting.split(word, example="learning_rate=1e-5,2e-5", place="grid")
+        if key in chosen:
             raise UserError(f"grid: {key} = {text} is not its only list; list its values once")
-    chosen = {key: setting.values(text) for key, text in words} or grid
-    lists = _lists(chosen, place="grid", key="grid", kind=kind)
+        chosen[key] = setting.values(text)
+    lists = _lists(chosen or grid, place="grid", key="grid", kind=kind)
     return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
 
 
@@ -162,11 +156,11 @@ def _load(protocol: str | Path) -> tuple[Table, str]:
 def _tables(source: Source) -> tuple[Table, str]:
     """The same, tried once for each text: a study asks for every variant and task."""
     tables, place = source.tables(), source.place
-    for word, found in tables.items():
+    for word, table in tables.items():
         _known(word, _WORDS, f"{place}: {word}")
-        inner = found.values() if word in _MANY and isinstance(found, dict) else ()
-        if not all(isinstance(table, dict) for table in (found, *inner)):
-            head = word if word not in _MANY else f"{word}.{'tag' if word == 'kinds' else 'cola'}"
+        inner = table.values() if word in _NESTED and isinstance(table, dict) else ()
+        if not all(isinstance(each, dict) for each in (table, *inner)):
+            head = word if word not in _NESTED else f"{word}.{'tag' if word == 'kinds' else 'cola'}"
             raise UserError(f"{place}: {word} has keys outside a table; write them under [{head}]")
     if "default" not in tables:
         raise UserError(
@@ -179,35 +173,34 @@ def _tables(source: Source) -> tuple[Table, str]:
 
 def _check(tables: Table, place: str) -> None:
     """Try every table, whichever task is asked for."""
-    _laid(tables, None, None, place=place)
+    _layered(tables, None, None, place=place)
     for kind in tables["kinds"]:
         _known(kind, KINDS, f"{place}: kinds.{kind}")
-        _laid(tables, None, kind, place=place)
+        _layered(tables, None, kind, place=place)
     for task in tables["tasks"]:
         _known(task, tasks(), f"{place}: tasks.{task}")
-        _laid(tables, task, tasks()[task], place=place)
+        _layered(tables, task, tasks()[task], place=place)
     _lists(tables["grid"], place=place, key="grid", kind=None)
     for key, table in tables["grids"].items():
         _known(key, (*tasks(), *KINDS), f"{place}: grids.{key}")
         _lists(table, place=place, key=f"grids.{key}", kind=_kind(key))
 
 
-def _laid(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
+def _layered(tables: Table, task: str | None, kind: str | None, *, place: str) -> Table:
     """The layers for a task one over another; each is tried, so that an error names its layer."""
     layers = {"default": tables["default"]}
-    if kind in tables["kinds"]:
-        layers[f"kinds.{kind}"] = tables["kinds"][kind]
-    if task in tables["tasks"]:
-        layers[f"tasks.{task}"] = tables["tasks"][task]
-    found: Table = {}
+    for word, name in (("kinds", kind), ("tasks", task)):
+        if name in tables[word]:
+            layers[f"{word}.{name}"] = tables[word][name]
+    settings: Table = {}
     for key, layer in layers.items():
-        found = _over(found, _flat(layer, place=place, key=key))
-        _made(found, place=place, key=key, task=task, kind=kind)
-    return found
+        settings = _over(settings, _flat(layer, place=place, key=key))
+        _config(settings, place=place, key=key, task=task, kind=kind)
+    return settings
 
 
 def _over(below: Table, above: Table) -> Table:
-    """One table laid over another; steps take the place of epochs, and the like."""
+    """One table over another; steps take the place of epochs, and the like."""
     gone = {_RIVALS[key] for key in above if key in _RIVALS}
     return {key: value for key, value in below.items() if key not in gone} | above
 
@@ -224,7 +217,7 @@ def _flat(table: Mapping[str, Any], *, place: str, key: str) -> Table:
     }
 
 
-def _made(
+def _config(
     table: Table, *, place: str, key: str, task: str | None, kind: str | None
 ) -> FinetuneConfig:
     own = {name: value for name, value in table.items() if not name.startswith(_TASK)}
@@ -264,50 +257,48 @@ def _task_lines(table: Table, kind: str | None, *, place: str, key: str) -> tupl
         if name in part.from_examples:
             raise UserError(f"{place}: {key}.{name} is what the examples say; leave it out")
     tried = build(part, part.stand_in(table) | table, place=place, key=key)
-    kept = {name: value for name, value in plain(tried).items() if name in table}
-    return tuple(f"{name} = {written(kept[name])}" for name in sorted(kept))
+    values = plain(tried)
+    return tuple(f"{name} = {written(values[name])}" for name in sorted({*table} & {*values}))
 
 
 def _lists(
     table: Mapping[str, Any], *, place: str, key: str, kind: str | None
 ) -> dict[str, list[Any]]:
     """Lists of values in the order of the settings, each value tried."""
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     flat = _flat(table, place=place, key=key)
     for name in sorted(flat, key=_place):
         values = flat[name]
         if not isinstance(values, list) or not values:
             raise UserError(f"{place}: {key}.{name} must be a list of values, as in [16, 32]")
-        made = [
-            _made(_over(_LEAST, {name: one}), place=place, key=key, task=None, kind=kind)
-            for one in values
-        ]
-        found[name] = [
-            getattr(one, name, tuple(value) if isinstance(value, list) else value)
-            for one, value in zip(made, values, strict=True)
-        ]
-        if len({*found[name]}) < len(values):
+        lists[name] = []
+        for value in values:
+            settings = _over(_LEAST, {name: value})
+            config = _config(settings, place=place, key=key, task=None, kind=kind)
+            own = tuple(value) if isinstance(value, list) else value  # of the kind of task
+            lists[name].append(getattr(config, name, own))
+        if len({*lists[name]}) < len(values):
             raise UserError(f"{place}: {key}.{name} lists a value twice; list it once")
-    for name in found:
-        if _RIVALS.get(name) in found:
+    for name in lists:
+        if _RIVALS.get(name) in lists:
             raise UserError(f"{place}: {key} has {name} and {_RIVALS[name]}; list one of them")
-    return found
+    return lists
 
 
 def _changes(overrides: Iterable[str]) -> Table:
-    found: Table = {}
+    settings: Table = {}
     for change in overrides:
         key, text = setting.split(change, example="learning_rate=2e-5", place="protocol")
         key = current(key, _FIELDS)
         if key == "task":
             raise UserError(f"protocol: {change!r} sets nothing; name a setting, as task.stride=64")
-        if key in found:
+        if key in settings:
             raise UserError(
-                f"{key} is set twice, to {written(found[key])} and to {text}; set it once,"
+                f"{key} is set twice, to {written(settings[key])} and to {text}; set it once,"
                 " or leave it out of the grid"
             )
-        found[key] = setting.value(text)
-    return found
+        settings[key] = setting.value(text)
+    return settings
 
 
 def _kind(task: str) -> str:
@@ -327,7 +318,7 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
-        return "+".join(_short(one) for one in value)
+        return "+".join(_short(item) for item in value)
     return str(value).lower()
 
 
