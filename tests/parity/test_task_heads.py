@@ -148,7 +148,7 @@ def rows(family: str, encoder: Encoder) -> dict[str, Tensor]:
 
 def places(model: Tuned, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The slots of the batch, as the kind lays them."""
-    starts = packed(batch).starts.long()
+    starts = packed(batch).cu_seqlens.long()
     last = isinstance(model.shape, Relative) or model.shape.causal
     at = starts[1:] - 1 if last else starts[:-1]
     if model.task.kind == "tag":
