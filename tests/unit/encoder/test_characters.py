@@ -31,7 +31,7 @@ def made(shape: Lstm = SMALL, *, seed: int = 0, scale: float = 1.0) -> Character
 
 
 def laid(
-    lengths: list[int], *, idle: tuple[int, ...] = (), longest: int | None = None, seed: int = 1
+    lengths: list[int], *, idle: tuple[int, ...] = (), max_seqlen: int | None = None, seed: int = 1
 ) -> Input:
     """Blocks of that many words; `idle` are the lengths of dummies behind them."""
     every = [*lengths, *idle]
@@ -44,7 +44,7 @@ def laid(
         position_ids=torch.cat([torch.arange(n) for n in every]),
         segments=torch.zeros(total, dtype=torch.long),
         cu_seqlens=torch.tensor([0, *every]).cumsum(0).int(),
-        max_seqlen=longest or max(every),
+        max_seqlen=max_seqlen or max(every),
         characters=torch.cat([characters, padding]),
     )
 
