@@ -135,9 +135,9 @@ class CachedTokenizer:
         new = self._known.new
         encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
-        places = [encoding.offsets for encoding in encodings]
+        spans = [encoding.offsets for encoding in encodings]
         starts = offsets([len(encoding) for encoding in encodings])
-        flat = np.fromiter(chain.from_iterable(chain.from_iterable(places)), np.int32)
+        flat = np.fromiter(chain.from_iterable(chain.from_iterable(spans)), np.int32)
         bodies = [text.lstrip(" ") for text in new]
         lead = np.array([len(text) - len(body) for text, body in zip(new, bodies, strict=True)])
         firsts = np.maximum(flat[::2], np.repeat(lead, np.diff(starts))).astype(np.int32)

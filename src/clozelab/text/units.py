@@ -1,7 +1,7 @@
 """Units for knowledge masking that need no private tool: gazetteer, given spans, mined phrases.
 
-All work on tokens: a word is the key of its ids, a run of words the key of its words' keys, and
-a unit is a run that a table knows.
+All work on tokens: a word is the key of its ids, an n-gram the key of its words' keys, and a unit
+is an n-gram that a table has.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
 
 
 @dataclass(frozen=True)
-class Runs:
-    """A table of known runs of words: the sorted keys of those of n words, by n."""
+class NgramTable:
+    """The n-grams of words that are known: the sorted keys of those of n words, by n."""
 
     keys: dict[int, Keys] = field(default_factory=dict)
 
@@ -38,21 +38,21 @@ class Runs:
         return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
     @classmethod
-    def of(cls, rows: Keys) -> Runs:
+    def of(cls, rows: Keys) -> NgramTable:
         """The table that `rows` wrote."""
         lengths = np.unique(rows[:, 0]).tolist()
         return cls({n: rows[rows[:, 0] == n, 1] for n in lengths})
 
     @property
     def longest(self) -> int:
-        """Words of the longest run."""
+        """Words of the longest n-gram."""
         return max(self.keys, default=0)
 
 
-def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> Runs:
+def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> NgramTable:
     """The table of a list of names, one a line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
-    runs: dict[int, set[int]] = {}
+    table: dict[int, set[int]] = {}
     for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
         tokenised = tokenizer.encode([lead + name for name in names])
         for number, name in enumerate(names):
@@ -63,12 +63,13 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
                     counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
                 continue
             *_, last = _windows(fold(ids, begins), len(begins))
-            runs.setdefault(len(begins), set()).add(int(last[0]))
-    return Runs({n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(runs.items())})
+            table.setdefault(len(begins), set()).add(int(last[0]))
+    rows = {n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(table.items())}
+    return NgramTable(rows)
 
 
 def _windows(words: Keys, longest: int) -> Iterator[Keys]:
-    """The keys of all runs of 1, 2, … words."""
+    """The keys of all n-grams of 1, 2, … words."""
     keys = words
     yield keys
     for n in range(1, min(longest, len(words))):
@@ -76,21 +77,21 @@ def _windows(words: Keys, longest: int) -> Iterator[Keys]:
         yield keys
 
 
-def mark_runs(ids: Array, marks: Bytes, starts: Ints, *, runs: Runs, bit: int) -> Ints:
-    """Clear `bit` inside every known run of words, longest match from the left.
+def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, bit: int) -> Ints:
+    """Clear `bit` inside every known n-gram of words, longest match from the left.
 
-    Returns the runs as [·, 2] half-open spans of tokens; one token may be a whole run.
+    Returns them as [·, 2] half-open spans of tokens; one token may be a whole n-gram.
     """
     first = np.flatnonzero(marks & Mark.WORD)
-    if not len(first) or not runs:
+    if not len(first) or not ngrams:
         return _clear(marks, [], bit=bit)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
-    for number, keys in enumerate(_windows(fold(ids, first), runs.longest)):
+    for number, keys in enumerate(_windows(fold(ids, first), ngrams.longest)):
         n = number + 1
-        if n in runs.keys:
+        if n in ngrams.keys:
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
-            best[: len(keys)][contains(runs.keys[n], keys) & same] = n
+            best[: len(keys)][contains(ngrams.keys[n], keys) & same] = n
     stop = np.append(first[1:], len(ids))
     spans, free = [], 0
     for word in np.flatnonzero(best).tolist():

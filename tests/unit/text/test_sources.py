@@ -335,8 +335,8 @@ def test_prose_in_very_long_lines_is_a_paragraph_a_line(tmp_path: Path) -> None:
 def test_sentences_are_one_a_line_with_blank_lines_between_documents(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "\n\nOne.\n Two.\n\n  \nThree.\n")
     assert read(path, layout="sentences") == [
-        RawDocument("One.\nTwo.", f"{path}:3", lines=True),
-        RawDocument("Three.", f"{path}:7", lines=True),
+        RawDocument("One.\nTwo.", f"{path}:3", is_split=True),
+        RawDocument("Three.", f"{path}:7", is_split=True),
     ]
 
 
@@ -392,7 +392,7 @@ def test_the_guess_is_said_aloud(tmp_path: Path) -> None:
     one = write(tmp_path / "a.txt", "\n".join(SENTENCES))
     two = write(tmp_path / "b.txt", textwrap.fill(" ".join(STORY), 60))
     found = read(one, two, counts=counts)
-    assert [document.lines for document in found] == [True, False]
+    assert [document.is_split for document in found] == [True, False]
     assert counts.places == {"read as sentences": str(one), "read as prose": str(two)}
     assert found[1].text == " ".join(STORY)
 

@@ -353,7 +353,7 @@ def test_text_without_a_token_is_refused(tmp_path: Path) -> None:
 
 def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
     work = shards.TokenisingSettings(
-        ByteBpe(300).train(iter(["abc"])).to_str(), "plain", False, shards.Runs()
+        ByteBpe(300).train(iter(["abc"])).to_str(), "plain", False, shards.NgramTable()
     )
     encoder = shards.CachedTokenizer(
         Tokenizer.from_str(work.tokenizer), segment=False, counts=Counts()

@@ -54,7 +54,7 @@ def test_a_row_of_a_csv_is_a_document(tmp_path: Path) -> None:
         "Four.",
     ]
     assert [document.name for document in found] == [f"{path}:2", f"{path}:5", f"{path}:7"]
-    assert not any(document.lines for document in found)
+    assert not any(document.is_split for document in found)
     assert texts(path, field="id") == ["1", "2", "3"]
 
 

@@ -19,10 +19,10 @@ from clozelab.text.units import (
     LONGEST_ENTITY,
     LONGEST_PHRASE,
     KeyCounts,
-    Runs,
+    NgramTable,
     gazetteer,
+    mark_ngrams,
     mark_phrases,
-    mark_runs,
     mark_span,
     mine,
     pairs,
@@ -44,7 +44,7 @@ def entities(kind: str, names: list[str], text: str) -> list[str]:
     runs = gazetteer(names, known, Counts())
     encoded = known.encode([text], characters=True)
     units = (encoded.ids, encoded.marks, encoded.starts)
-    found = len(mark_runs(*units, runs=runs, bit=Mark.ENTITY))
+    found = len(mark_ngrams(*units, ngrams=runs, bit=Mark.ENTITY))
     marked = cut(text, encoded, Mark.ENTITY)
     assert found >= len(marked)  # a name of one token is found, and nothing changes
     return marked
@@ -91,11 +91,12 @@ def test_no_names_mark_nothing() -> None:
     assert not runs
     encoded = known.encode(["some words"])
     assert (
-        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 0
+        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
+        == 0
     )
     empty = known.encode([])
     some = gazetteer(["some words"], known, Counts())
-    assert len(mark_runs(empty.ids, empty.marks, empty.starts, runs=some, bit=Mark.ENTITY)) == 0
+    assert len(mark_ngrams(empty.ids, empty.marks, empty.starts, ngrams=some, bit=Mark.ENTITY)) == 0
 
 
 def test_no_name_is_found_across_sentences() -> None:
@@ -103,7 +104,8 @@ def test_no_name_is_found_across_sentences() -> None:
     runs = gazetteer(["New York"], known, Counts())
     encoded = known.encode(["It is new", "York it is, New York", "New"])
     assert (
-        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 1
+        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
+        == 1
     )
     assert (encoded.marks[encoded.starts[:-1]] == Mark.ALL).all()
     assert np.count_nonzero(encoded.marks & Mark.PHRASE == 0) == 0  # the other bits are left
@@ -275,8 +277,9 @@ def test_a_tally_above_its_limit_is_bounded_and_keeps_the_frequent(often: int) -
 
 
 def test_runs_of_other_lengths_do_not_match() -> None:
-    runs = Runs({3: np.array([1], dtype=np.uint64)})
+    runs = NgramTable({3: np.array([1], dtype=np.uint64)})
     encoded = encoder(tokenizer("wordpiece")).encode(["two words"])
     assert (
-        len(mark_runs(encoded.ids, encoded.marks, encoded.starts, runs=runs, bit=Mark.ENTITY)) == 0
+        len(mark_ngrams(encoded.ids, encoded.marks, encoded.starts, ngrams=runs, bit=Mark.ENTITY))
+        == 0
     )

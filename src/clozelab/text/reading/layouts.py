@@ -29,7 +29,7 @@ class RawDocument:
 
     text: str
     name: str  # "file:line" or "file:record": where it begins
-    lines: bool = False  # whether each line is already one sentence
+    is_split: bool = False  # whether each line is already one sentence
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def read_text(lines: Lines, layout: Layout, *, counts: Counts) -> Iterator[RawDo
         wrapped = _width(_rows(head)) <= _WIDEST
     parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
     for text, number in _assembled(parts, lines, counts=counts):
-        yield RawDocument(text, f"{lines.name}:{number}", lines=layout == "sentences")
+        yield RawDocument(text, f"{lines.name}:{number}", is_split=layout == "sentences")
 
 
 def guess(head: str) -> tuple[Literal["prose", "sentences"], bool]:

@@ -37,7 +37,7 @@ from clozelab.text.store.finish import ShardPlan, finish
 from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import TokenizerSpec
-from clozelab.text.units import Runs, gazetteer, read_spans
+from clozelab.text.units import NgramTable, gazetteer, read_spans
 from clozelab.text.vocabulary import check_ids, describe
 from clozelab.text.words import segmenter
 
@@ -244,7 +244,7 @@ def _settings(
 ) -> shards.TokenisingSettings:
     """Everything that turns text into tokens; `names` are those of entities."""
     segment = options.segment and segmenter() is not None
-    entities = Runs()
+    entities = NgramTable()
     if names:
         cached = CachedTokenizer(tokenizer, segment=False, counts=counts)
         entities = gazetteer(names, cached, counts)

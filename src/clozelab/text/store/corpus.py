@@ -28,7 +28,7 @@ from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import ARRAYS, REMEDY, SPLITS
-from clozelab.text.units import Runs, mark_phrases, mark_runs
+from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
 _SMALL = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
@@ -123,10 +123,10 @@ class Corpus:
     def mark_units(self, encoded: Tokenised) -> dict[str, Ints]:
         """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
-        phrases, names = self._array("phrases"), Runs.of(self._array("entities"))
+        phrases, names = self._array("phrases"), NgramTable.of(self._array("entities"))
         return {
             "phrase": mark_phrases(ids, marks, starts, phrases=phrases),
-            "entity": mark_runs(ids, marks, starts, runs=names, bit=Mark.ENTITY),
+            "entity": mark_ngrams(ids, marks, starts, ngrams=names, bit=Mark.ENTITY),
         }
 
     def documents(self, split: str = "train") -> Documents:

@@ -1,4 +1,4 @@
-"""Put the shards together: leave out repeats, part train from held-out, count, mark, write.
+"""Put the shards together: leave out repeats, split train from held-out, count, mark, write.
 
 One shard is in memory at a time; what grows with the corpus is a few bytes a document.
 """
@@ -25,8 +25,8 @@ from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, render
-from clozelab.text.store.parting import Parting, held_out
 from clozelab.text.store.shards import Shard, TokenisingSettings, load
+from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
 from clozelab.text.words import segmenter
@@ -80,19 +80,20 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
         counts.add("documents left out as repeats", number=int((~first_seen).sum()))
         plan = replace(plan, included=first_seen)
         digests, sizes = digests[first_seen], sizes[first_seen]
-    parting = held_out(digests, sizes, plan.shards(), share=options["held_out"])
+    division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
     yield "counting words", 0, len(plan.names)
     _write_words(plan, most=options["words"])
     phrases = np.zeros(0, dtype=np.uint64)
     if options["phrases"]:
         phrases = yield from _phrases(plan)
-    units = yield from _write_splits(plan, parting=parting, sizes=sizes, phrases=phrases)
+    units = yield from _write_splits(plan, division=division, sizes=sizes, phrases=phrases)
     _save_array(plan.ready / "phrases.npy", phrases)
     _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
     (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
-    whole = int((sizes[parting.whole, 1] > 0).sum())
-    parted = {"whole": whole, "parts": len(parting.parts)}
-    _publish(out, plan, _manifest(plan, options=options, counts=counts, units=units, parted=parted))
+    whole = int((sizes[division.whole, 1] > 0).sum())
+    held_out = {"whole": whole, "parts": len(division.parts)}
+    manifest = _manifest(plan, options=options, counts=counts, units=units, held_out=held_out)
+    _publish(out, plan, manifest)
 
 
 def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
@@ -177,7 +178,7 @@ def _phrases(plan: ShardPlan) -> Steps[Keys]:
 
 
 def _write_splits(
-    plan: ShardPlan, *, parting: Parting, sizes: Ints, phrases: Keys
+    plan: ShardPlan, *, division: HeldOutSplit, sizes: Ints, phrases: Keys
 ) -> Steps[dict[str, int]]:
     """Copy the documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(plan.tokenizer).size
@@ -185,7 +186,7 @@ def _write_splits(
     token_counts = np.zeros(vocabulary, dtype=np.int64)
     writers = {}
     for split in SPLITS:
-        totals = parting.totals(sizes, held=split == "held_out")
+        totals = division.totals(sizes, held=split == "held_out")
         writers[split] = _Writer(plan.ready / split, kind, totals=totals)
     units = {"phrase": 0, "entity": 0}
     first = 0
@@ -194,7 +195,7 @@ def _write_splits(
         units["phrase"] += len(mined) + int(shard.units[0])
         units["entity"] += int(shard.units[1])
         for split in SPLITS:
-            pieces = parting.sentences(shard, first, held=split == "held_out")
+            pieces = division.sentences(shard, first, held=split == "held_out")
             ids = writers[split].add(shard, *pieces)
             if split == "train":
                 token_counts += np.bincount(ids, minlength=vocabulary)
@@ -212,7 +213,7 @@ def _manifest(
     options: dict[str, Any],
     counts: Counts,
     units: dict[str, int],
-    parted: dict[str, int],
+    held_out: dict[str, int],
 ) -> dict[str, Any]:
     """What the store is and what made it; nothing that differs between two equal builds."""
     entries = {
@@ -246,7 +247,7 @@ def _manifest(
         "notes": dict(sorted(counts.numbers.items())),
         "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
-        "held_out": parted,
+        "held_out": held_out,
         "files": entries,
     }
 

@@ -26,7 +26,7 @@ from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
-from clozelab.text.units import Runs, mark_runs, mark_span
+from clozelab.text.units import NgramTable, mark_ngrams, mark_span
 
 SHARD = 1 << 21  # characters
 _BATCH = 1 << 18  # characters encoded at a time
@@ -42,7 +42,7 @@ class TokenisingSettings:
     tokenizer: str  # as JSON
     sentences: str  # kind of splitter
     segment: bool
-    entities: Runs
+    entities: NgramTable
 
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
@@ -62,7 +62,7 @@ class TokenisingSettings:
         """What `write` left."""
         with np.load(file) as stored:
             settings = json.loads(stored["settings"].tobytes())
-            return cls(**settings, entities=Runs.of(stored["entities"]))
+            return cls(**settings, entities=NgramTable.of(stored["entities"]))
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class ShardJob:
         digest = blake2b(settings, digest_size=16)
         for number, document in enumerate(self.documents):
             text = document.text.encode("utf-8", errors="surrogatepass")
-            digest.update(b"%d %d %r " % (len(text), document.lines, self.spans.get(number)))
+            digest.update(b"%d %d %r " % (len(text), document.is_split, self.spans.get(number)))
             digest.update(text)
         return digest.hexdigest()
 
@@ -153,7 +153,7 @@ def tokenise(
     tokenizer.forget()
     split = splitter(settings.sentences).split  # type: ignore[arg-type]
     cut = [
-        (lines if document.lines else split)(document.text, counts, place=document.name)
+        (lines if document.is_split else split)(document.text, counts, place=document.name)
         for document in job.documents
     ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
@@ -167,7 +167,7 @@ def tokenise(
                 units[bit] += 1
                 lost -= 1
             ids, marks, starts = tokenised.ids, tokenised.marks, tokenised.starts
-            names = mark_runs(ids, marks, starts, runs=settings.entities, bit=Mark.ENTITY)
+            names = mark_ngrams(ids, marks, starts, ngrams=settings.entities, bit=Mark.ENTITY)
             units[Mark.ENTITY] += len(names)
             parts.append(tokenised)
         place = job.documents[first].name

@@ -28,7 +28,7 @@ _STRETCHES = 100  # at most
 
 
 @dataclass(frozen=True)
-class Parting:
+class HeldOutSplit:
     """What of every document is held out."""
 
     whole: Bools  # documents held out whole
@@ -67,8 +67,10 @@ class Parting:
         return np.asarray(uncut)
 
 
-def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: float) -> Parting:
-    """Part documents of so many tokens and sentences; the shards are read only where some are cut.
+def split_documents(
+    digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: float
+) -> HeldOutSplit:
+    """Split documents of so many tokens and sentences; the shards are read only where some are cut.
 
     Of the two digests of a document the second draws it.
     """
@@ -82,9 +84,9 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
     whole = digests[:, 1].astype(np.float64) / 2.0**64 < share
     enough = (tokens[whole] > 0).sum() >= _ENOUGH
     if not share or near(whole, _MISS if enough else _FEW_MISS):
-        return Parting(whole)
+        return HeldOutSplit(whole)
     if enough and near(whole, _MOVED) and near(whole := _moved(digests, tokens, share), _MISS):
-        return Parting(whole)
+        return HeldOutSplit(whole)
     line = _Line.of(digests, tokens, share)
     whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0
     for shard in shards:
@@ -98,7 +100,7 @@ def held_out(digests: Keys, sizes: Ints, shards: Iterable[Shard], *, share: floa
             elif inside.any():
                 parts[number] = _rows(inside, bounds)
         first += len(shard.documents) - 1
-    return Parting(whole, parts)
+    return HeldOutSplit(whole, parts)
 
 
 def _moved(digests: Keys, tokens: Ints, share: float) -> Bools:

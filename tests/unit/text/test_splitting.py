@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from clozelab.packed import offsets
-from clozelab.text.store.parting import Parting, held_out
+from clozelab.text.store.splitting import HeldOutSplit, split_documents
 
 
 def shard(lengths: list[list[int]]) -> Any:
@@ -20,11 +20,11 @@ def shard(lengths: list[list[int]]) -> Any:
     )
 
 
-def parted(lengths: list[list[int]], *, share: float, seed: int = 0) -> tuple[Parting, Any]:
+def parted(lengths: list[list[int]], *, share: float, seed: int = 0) -> tuple[HeldOutSplit, Any]:
     draw = np.random.default_rng(seed)
     digests = draw.integers(0, 2**64, (len(lengths), 2), dtype=np.uint64)
     sizes = np.array([[sum(document), len(document)] for document in lengths]).reshape(-1, 2)
-    return held_out(digests, sizes, [shard(lengths)], share=share), sizes
+    return split_documents(digests, sizes, [shard(lengths)], share=share), sizes
 
 
 def drawn(seed: int) -> list[list[int]]:
@@ -39,13 +39,13 @@ def drawn(seed: int) -> list[list[int]]:
 @pytest.mark.parametrize("seed", range(30))
 def test_the_share_is_met(seed: int, share: float) -> None:
     lengths = drawn(seed)
-    parting, sizes = parted(lengths, share=share, seed=seed)
-    sides = [parting.totals(sizes, held=held) for held in (False, True)]
+    split, sizes = parted(lengths, share=share, seed=seed)
+    sides = [split.totals(sizes, held=held) for held in (False, True)]
     total = int(sizes[:, 0].sum())
     assert sum(side[0] for side in sides) == total
     assert sum(side[1] for side in sides) == int(sizes[:, 1].sum())
     assert sides[0][0] > 0 or not total
-    if parting.parts:
+    if split.parts:
         # A stretch is off by half a sentence at either end, and there are few or many of them.
         assert abs(sides[1][0] - share * total) <= max(60, 0.1 * share * total)
     elif total > 6000:
@@ -68,18 +68,18 @@ def test_the_share_is_met_by_many_documents_of_very_unequal_lengths(
         lengths = uneven(seed, count)
         digests = np.random.default_rng(seed).integers(0, 2**64, (count, 2), dtype=np.uint64)
         sizes = np.array([[sum(document), len(document)] for document in lengths])
-        parting = held_out(digests, sizes, [shard(lengths)], share=share)
-        held, total = parting.totals(sizes, held=True)[0], int(sizes[:, 0].sum())
+        split = split_documents(digests, sizes, [shard(lengths)], share=share)
+        held, total = split.totals(sizes, held=True)[0], int(sizes[:, 0].sum())
         assert share / 1.2 <= held / total <= share * 1.2
         drawn = digests[:, 1] / 2.0**64 < share
         plain = sizes[drawn, 0].sum() / total
         if drawn.sum() >= 20 and share / 1.2 <= plain <= share * 1.2:
-            assert (parting.whole == drawn).all() and not parting.parts, "it was right as it was"
-        elif not parting.parts and (parting.whole != drawn).any():
+            assert (split.whole == drawn).all() and not split.parts, "it was right as it was"
+        elif not split.parts and (split.whole != drawn).any():
             moved += 1
-            inside, outside = digests[parting.whole, 1], digests[~parting.whole, 1]
+            inside, outside = digests[split.whole, 1], digests[~split.whole, 1]
             assert inside.max() < outside.min(), "documents keep their sides but for a few"
-        cut += bool(parting.parts)
+        cut += bool(split.parts)
     assert moved and (cut or count == 2500)
 
 
@@ -89,19 +89,19 @@ def test_equal_documents_stay_together_when_the_limit_is_moved() -> None:
     for seed in range(30):
         lengths = [document for document in uneven(seed, 200) for _ in range(2)]
         sizes = np.array([[sum(document), len(document)] for document in lengths])
-        whole = held_out(digests, sizes, [shard(lengths)], share=0.2).whole
+        whole = split_documents(digests, sizes, [shard(lengths)], share=0.2).whole
         assert (whole[::2] == whole[1::2]).all()
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_pieces_of_both_sides_are_the_text(seed: int) -> None:
     lengths = drawn(seed)
-    parting, sizes = parted(lengths, share=0.07, seed=seed)
+    split, sizes = parted(lengths, share=0.07, seed=seed)
     whole = shard(lengths)
     pieces = []
     for held in (False, True):
-        begin, count = parting.sentences(whole, 0, held=held)
-        assert len(begin) == parting.totals(sizes, held=held)[2]
+        begin, count = split.sentences(whole, 0, held=held)
+        assert len(begin) == split.totals(sizes, held=held)[2]
         pieces += zip(begin.tolist(), (begin + count).tolist(), strict=True)
     pieces.sort()
     assert [first for first, _ in pieces] == [0, *(stop for _, stop in pieces[:-1])]
