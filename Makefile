@@ -6,6 +6,7 @@ EXTRAS ?= dev
 
 SEED ?= 0
 MINUTES ?= 9
+QUICK := tests/architecture tests/contracts tests/golden tests/unit
 
 .PHONY: help setup demo quick test slow faults test-all check format bench clean
 
@@ -23,7 +24,7 @@ demo: setup  ## from text to two encoders, a task and transformers, on embedded 
 	$(BIN)/clozelab demo
 
 quick: setup  ## import rules, contracts, golden numbers and units: what to run while changing things
-	OMP_NUM_THREADS=1 CLOZELAB_QUICK=1 $(BIN)/pytest -n 2 tests/architecture tests/contracts tests/golden tests/unit
+	OMP_NUM_THREADS=1 CLOZELAB_QUICK=1 $(BIN)/pytest -n 2 -m 'not slow and not compiles' $(QUICK)
 
 test: setup  ## the whole suite but what is slow
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from support.processes import run_process, started
@@ -19,7 +23,7 @@ from tokenizers import Tokenizer
 from clozelab import data, files
 from clozelab.contracts import Counts
 from clozelab.text.building import BuildOptions
-from clozelab.text.store import Corpus
+from clozelab.text.store import Corpus, workers
 from clozelab.text.store.build import build as make
 from clozelab.text.store.manifest import render
 from clozelab.text.tokenizers import ByteBpe, TokenizerSpec
@@ -57,6 +61,29 @@ def write(file: Path, documents: Sequence[str]) -> str:
     return str(file)
 
 
+class _HerePool:
+    """A pool whose jobs are done here and at once: a process costs more than a small text."""
+
+    def __init__(self, *_: Any, initializer: Callable[..., None], initargs: Any, **__: Any) -> None:
+        handler, threshold = signal.getsignal(signal.SIGINT), gc.get_threshold()
+        with patch.dict(os.environ):
+            initializer(*initargs)
+        signal.signal(signal.SIGINT, handler)
+        gc.set_threshold(*threshold)
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Do a job."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: Any) -> None:
+        """There is nothing to end."""
+
+
 def build(
     inputs: str | list[str],
     out: Path,
@@ -65,12 +92,15 @@ def build(
     counts: Counts | None = None,
     **options: Any,
 ) -> Corpus:
-    """Build a corpus in this process, with one worker unless told otherwise."""
+    """Build a corpus, all of it in this process unless `workers` says otherwise."""
+    if "workers" not in options:
+        with patch.object(workers, "ProcessPoolExecutor", _HerePool):
+            return build(inputs, out, tokenizer, counts=counts, workers=1, **options)
     building = make(
         [inputs] if isinstance(inputs, str) else inputs,
         out,
         tokenizer=tokenizer or ByteBpe(vocabulary=600),
-        options=BuildOptions(**{"workers": 1, **options}),
+        options=BuildOptions(**options),
         counts=Counts() if counts is None else counts,
     )
     while True:
