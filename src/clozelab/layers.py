@@ -71,9 +71,9 @@ def drop(x: Tensor, rate: float, training: bool) -> Tensor:
     if not x.is_cuda or x.numel() % 4:
         return functional.dropout(x, rate, training=True)
     drawn = torch.randint(-(2**63), 2**63 - 1, (x.numel() // 4,), device=x.device)
-    lost = round(rate * 2**16)
-    kept = drawn.view(torch.int16).view(x.shape) >= lost - 2**15
-    return torch.where(kept, x * (2**16 / (2**16 - lost)), 0)
+    dropped = round(rate * 2**16)
+    stays = drawn.view(torch.int16).view(x.shape) >= dropped - 2**15
+    return torch.where(stays, x * (2**16 / (2**16 - dropped)), 0)
 
 
 @torch.no_grad()

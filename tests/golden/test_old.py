@@ -18,7 +18,7 @@ from support.recording import old, unpack_old
 
 from clozelab.models.load import load
 from clozelab.pretraining import starting
-from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.held_out import evaluate
 from clozelab.pretraining.pretrain import resume
 from clozelab.reporting.records import gather
 from clozelab.runs.events import Ended, drained, means

@@ -10,7 +10,7 @@ from support.learning import store, task, went
 
 from clozelab import cli
 from clozelab.errors import UserError
-from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.held_out import evaluate
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured
 

@@ -11,7 +11,7 @@ from support.learning import store, task, went
 
 import clozelab
 from clozelab import cli
-from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.held_out import evaluate
 from clozelab.runs.events import means
 
 torch.set_num_threads(1)

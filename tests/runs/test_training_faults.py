@@ -13,7 +13,7 @@ from clozelab.cli import main
 from clozelab.errors import UserError
 from clozelab.pretraining import job as setup
 from clozelab.pretraining import starting
-from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.held_out import evaluate
 from clozelab.pretraining.pretrain import pretrain
 
 torch.set_num_threads(1)

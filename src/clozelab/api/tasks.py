@@ -222,7 +222,7 @@ def evaluate(
 
         ((corpus, _),) = open_stores([str(data)])  # before torch, which takes seconds to load
 
-        from clozelab.pretraining.evaluate import evaluate
+        from clozelab.pretraining.held_out import evaluate
         from clozelab.runs.events import means
 
         how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}

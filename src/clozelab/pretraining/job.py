@@ -267,8 +267,8 @@ class PretrainTrainer:
             "processes": self.world.size,
             "seed": self.seed,
             "budget_seconds": budget.amount if budget and budget.kind == "seconds" else None,
-            "data": [f"{one['path']}:{one['weight']:g}" for one in self.identity()],
-            "fingerprint": [one["made"] for one in self.identity()],
+            "data": [f"{store['path']}:{store['weight']:g}" for store in self.identity()],
+            "fingerprint": [store["made"] for store in self.identity()],
             "from": None if self.job.teacher else origin,
             "teacher": origin if self.job.teacher else None,
         }
@@ -333,8 +333,8 @@ class PretrainTrainer:
 
         So it is in narrow models; where a step is one micro-batch of one process, graphs help.
         """
-        most = self.recipe.schedule.batch_size * self.recipe.blocks.length
-        alone = self.world.size == 1 and most <= self.tokens
+        step_tokens = self.recipe.schedule.batch_size * self.recipe.blocks.length
+        alone = self.world.size == 1 and step_tokens <= self.tokens
         return alone and self.recipe.encoder.width <= _NARROW
 
     def _scaler(self) -> torch.amp.GradScaler | None:

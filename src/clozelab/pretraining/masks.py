@@ -12,9 +12,21 @@ from tokenizers import Tokenizer
 from clozelab import data
 from clozelab.blocks.sentences import FullSentences
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Blocks, Bools, Corrupted, Counts, Documents, Hidden, Ints, Plan
+from clozelab.contracts import (
+    Blocks,
+    Bools,
+    Corrupted,
+    Counts,
+    Documents,
+    Hidden,
+    Ints,
+    Masking,
+    Plan,
+    Vocabulary,
+)
 from clozelab.errors import UserError
 from clozelab.keys import key
+from clozelab.masking import Corruption
 from clozelab.packed import offsets
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
@@ -32,6 +44,27 @@ class TextBlocks:
     blocks: Blocks
     documents: Documents
     units: dict[str, Ints]  # [·, 2] spans of tokens, by kind: those the corpus was built with
+
+
+class Draws:
+    """The keys of what is drawn for an epoch: its pairs, its masks, and what replaces tokens."""
+
+    def __init__(self, corruption: Corruption, epoch: int, *, seed: int, suffix: str = "") -> None:
+        self.corruption, copy = corruption, corruption.copy(epoch)
+        self.pairs_copy = copy if corruption.redraw == "pairs_and_masks" else 0
+        self.pairs = key(seed, f"blocks{suffix}", self.pairs_copy)
+        self.masks = key(seed, f"mask{suffix}", copy)
+        self.replacements = key(seed, f"replace{suffix}", copy)
+
+    def hidden(
+        self, blocks: Blocks, masking: Masking, *, vocabulary: Vocabulary
+    ) -> tuple[Hidden, Corrupted]:
+        """What is hidden in blocks, and what the encoder sees instead."""
+        hidden = masking.hide(blocks, self.masks, vocabulary=vocabulary)
+        if hidden.order is not None:  # a permutation model sees its input as it is
+            return hidden, Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
+        draw = self.replacements
+        return hidden, self.corruption.corrupt(blocks, hidden, draw, vocabulary=vocabulary)
 
 
 @dataclass(frozen=True)
@@ -89,30 +122,23 @@ def masked(
     """What the recipe hides in the blocks in each epoch, and what the encoder sees instead."""
     blocks, vocabulary = laid.blocks, laid.documents.vocabulary
     for epoch in epochs:
-        copy = recipe.corruption.copy(epoch)
-        draw = key(seed, "mask", copy)
-        hidden = recipe.masking.hide(blocks, draw, vocabulary=vocabulary)
+        draws = Draws(recipe.corruption, epoch, seed=seed)
+        hidden, corrupted = draws.hidden(blocks, recipe.masking, vocabulary=vocabulary)
         levels: list[str] = []
         joined = np.zeros_like(blocks.fixed)
         masking: Any = recipe.masking
         if hasattr(masking, "levels"):  # of which each block draws one
             names = list(masking.levels)
-            levels = [names[level] for level in masking.picked(blocks, draw)]
-            joined = ~masking.begins(blocks, draw)
-        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
-        if hidden.order is None:  # a permutation model sees its input as it is
-            corrupted = recipe.corruption.corrupt(
-                blocks, hidden, key(seed, "replace", copy), vocabulary=vocabulary
-            )
+            levels = [names[level] for level in masking.picked(blocks, draws.masks)]
+            joined = ~masking.begins(blocks, draws.masks)
         yield Masked(epoch, hidden, corrupted, levels, joined)
 
 
 def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: int = 0) -> Plan:
     """The blocks of a pass over a split of the corpus."""
     check_units(recipe, corpus)
-    redrawn = recipe.corruption.redraw == "pairs_and_masks"
-    copy = recipe.corruption.copy(epoch) if redrawn else 0
-    return recipe.blocks.plan(corpus.documents(split), key(seed, "blocks", copy))
+    draws = Draws(recipe.corruption, epoch, seed=seed)
+    return recipe.blocks.plan(corpus.documents(split), draws.pairs)
 
 
 def check_units(recipe: Recipe, corpus: Corpus) -> None:

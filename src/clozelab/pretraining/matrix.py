@@ -23,8 +23,7 @@ from clozelab.masking import PARTS, Corruption
 from clozelab.models.build import PretrainingModel
 from clozelab.nearest import remedy
 from clozelab.objectives import PAIRS
-from clozelab.pretraining.evaluate import FORMATS, TOKENS, masked, measurable
-from clozelab.pretraining.held_out import HeldOut
+from clozelab.pretraining.held_out import FORMATS, TOKENS, HeldOut, masked, measurable
 from clozelab.text.store import Corpus
 from clozelab.training.loop import Measured
 from clozelab.training.world import World, join

@@ -67,12 +67,12 @@ def resume(
     """Go on where the newest whole checkpoint of a run stands."""
     watch, run = Stopwatch(), Run.open(out)
     facts = run.machine()
-    kept = facts.get("keep", saving.checkpoints)  # unless told otherwise, as many as it had
-    saving = replace(saving, keep=kept if saving.keep is None else saving.keep)
+    recorded = facts.get("keep", saving.checkpoints)  # unless asked otherwise, as many as it had
+    saving = replace(saving, keep=recorded if saving.keep is None else saving.keep)
     with join(machine.device or recorded_device(facts)) as world, _alone(run, world):
         _check_schedule(run, job)
         if world.is_main:
-            if kept != saving.keep:
+            if recorded != saving.keep:
                 run.remember({"keep": saving.keep})
             if saving.probing():
                 run.remember(saving.probing())
@@ -155,9 +155,8 @@ def _check_schedule(run: Run, job: PretrainJob) -> None:
 
 def _check(out: Path, before: list[Any], now: list[Any]) -> None:
     """Refuse to go on with other text than the run began with, wherever it lies by now."""
-    if [(one["made"], one["weight"]) for one in before] != [
-        (one["made"], one["weight"]) for one in now
-    ]:
+    texts, texts_now = ([(data["made"], data["weight"]) for data in some] for some in (before, now))
+    if texts != texts_now:
         raise UserError(
             f"{out}: was started with other data ({_listed(before)}) than is given now"
             f" ({_listed(now)}); give the same --data"
@@ -165,4 +164,4 @@ def _check(out: Path, before: list[Any], now: list[Any]) -> None:
 
 
 def _listed(data: list[Any]) -> str:
-    return ", ".join(f"{one['path']}:{one['weight']:g}" for one in data)
+    return ", ".join(f"{store['path']}:{store['weight']:g}" for store in data)

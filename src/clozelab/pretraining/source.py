@@ -17,7 +17,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Array, Blocks, Corrupted, Format, Hidden, Ints, Plan
 from clozelab.errors import UserError
 from clozelab.keys import key, mix
-from clozelab.pretraining.masks import check_units
+from clozelab.pretraining.masks import Draws, check_units
 from clozelab.text.store import Corpus
 from clozelab.training.packing import PackedExamples
 
@@ -57,13 +57,12 @@ class BlockSource:
 
     def plan(self, epoch: int) -> Plan:
         """The blocks of an epoch; the two last plans are kept."""
-        redrawn = self.recipe.corruption.redraw == "pairs_and_masks"
-        copy = self.recipe.corruption.copy(epoch) if redrawn else 0
+        draws = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix)
+        copy = draws.pairs_copy
         with self._lock:
             if copy not in self._plans:
-                drawn = key(self.seed, f"blocks{self.suffix}", copy)
                 try:
-                    plan = self.blocks.plan(self.documents, drawn)
+                    plan = self.blocks.plan(self.documents, draws.pairs)
                 except UserError as error:
                     raise UserError(f"{self.corpus.path}: {error}") from None
                 if not len(plan):
@@ -103,18 +102,13 @@ class BlockSource:
 
     def examples(self, epoch: int, numbers: Ints, *, progress: float) -> PackedExamples:
         """Some blocks of an epoch with what is hidden in them."""
-        recipe, copy = self.recipe, self.recipe.corruption.copy(epoch)
         blocks = self.plan(epoch).blocks(numbers)
-        masking: Any = recipe.masking
+        masking: Any = self.recipe.masking
         if hasattr(masking, "stage"):
             masking = masking.stage(progress)
-        drawn = key(self.seed, f"mask{self.suffix}", copy)
-        hidden = masking.hide(blocks, drawn, vocabulary=self.vocabulary)
-        corrupted = Corrupted(blocks.ids, np.zeros(0, dtype=np.uint8))
-        if hidden.order is None:  # a permutation model sees its input as it is
-            drawn = key(self.seed, f"replace{self.suffix}", copy)
-            corrupted = recipe.corruption.corrupt(blocks, hidden, drawn, vocabulary=self.vocabulary)
-        return shared(recipe, blocks, hidden, corrupted)
+        draws = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix)
+        hidden, corrupted = draws.hidden(blocks, masking, vocabulary=self.vocabulary)
+        return shared(self.recipe, blocks, hidden, corrupted)
 
 
 def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> PackedExamples:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from clozelab.training.feed import Cursor
 from clozelab.training.loop import Prepared
 from clozelab.training.packing import BatchShape, PackedExamples, batch_shape, concatenate, pinned
 
+Places = tuple[tuple[int, int], ...]  # in each store the epoch and the blocks taken from it
 _SAMPLE = 256  # blocks that show how full blocks are
 
 
@@ -93,7 +95,7 @@ class Steps:
             fresh = any(index == 0 for _, index in cursor.places)
             picked, places = self._pick(sources, cursor.places, step)
             cursor = Cursor(phase.number, places)
-            yield _job(self, sources, picked, step=step, fresh=fresh, after=cursor)
+            yield partial(self.prepare, sources, picked, step=step, fresh=fresh, after=cursor)
 
     def prepare(
         self,
@@ -112,7 +114,7 @@ class Steps:
         parts: Sequence[Any] = self.recipe.objectives
         return Prepared(
             number=step,
-            batches=[pinned(one) if self.gpu else one for one in shape.batches(examples)],
+            batches=[pinned(batch) if self.gpu else batch for batch in shape.batches(examples)],
             blank=self._blank(shape, examples),
             counts=examples.counts(),
             tokens=examples.tokens,
@@ -170,27 +172,20 @@ class Steps:
         return self._means[phase]
 
     def _pick(
-        self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
-    ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
-        """The blocks of a step, and the places after."""
-        many = self.recipe.schedule.batch_size_at(step)
-        if self.recipe.schedule.fill == "tokens":
-            return self._pick_tokens(sources, places, step)
-        return _take(sources, places, self._mixed(sources, step, many))
-
-    def _pick_tokens(
-        self, sources: list[BlockSource], places: tuple[tuple[int, int], ...], step: int
-    ) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
-        """As many blocks as make the step's sequences of full length."""
-        wanted = self.recipe.schedule.batch_size_at(step) * self.recipe.blocks.length
-        many = self.recipe.schedule.batch_size_at(step)
+        self, sources: list[BlockSource], places: Places, step: int
+    ) -> tuple[StepBlocks, Places]:
+        """The blocks of a step, and the places after; by tokens, as many as are full ones."""
+        count = self.recipe.schedule.batch_size_at(step)
+        stores = self._mixed(sources, step, count)
+        if self.recipe.schedule.fill != "tokens":
+            return _take(sources, places, stores)
+        wanted = count * self.recipe.blocks.length
         while True:
-            stores = self._mixed(sources, step, many)
-            picked, _ = _take(sources, places, stores)
-            filled = np.cumsum(_lengths(sources, picked))
+            filled = np.cumsum(_lengths(sources, _take(sources, places, stores)[0]))
             if filled[-1] >= wanted:
                 break
-            many *= 2
+            count *= 2
+            stores = self._mixed(sources, step, count)
         fit = max(1, int(np.searchsorted(filled, wanted, side="right")))
         return _take(sources, places, stores[:fit])
 
@@ -204,21 +199,7 @@ class Steps:
         return weighted(mix(key(self.seed, "mix", step), np.arange(count)), shares)
 
 
-def _job(
-    steps: Steps,
-    sources: list[BlockSource],
-    picked: StepBlocks,
-    *,
-    step: int,
-    fresh: bool,
-    after: Cursor,
-) -> Callable[[], Prepared]:
-    return lambda: steps.prepare(sources, picked, step=step, fresh=fresh, after=after)
-
-
-def _take(
-    sources: list[BlockSource], places: tuple[tuple[int, int], ...], stores: Ints
-) -> tuple[StepBlocks, tuple[tuple[int, int], ...]]:
+def _take(sources: list[BlockSource], places: Places, stores: Ints) -> tuple[StepBlocks, Places]:
     """The next block of the store named in each slot."""
     epochs, numbers = np.zeros_like(stores), np.zeros_like(stores)
     after = list(places)

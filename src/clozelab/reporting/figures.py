@@ -61,7 +61,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
         if edge:
             path = " ".join(place(point) for point in edge)
             parts.append(f'<polygon class="band c{line.colour % SERIES}" points="{path}"/>')
-    for line in sorted(lines, key=lambda one: not one.faint):
+    for line in sorted(lines, key=lambda line: not line.faint):
         kind = "faint" if line.faint else "line"
         path = " ".join(place(point) for point in _thinned(line.points))
         parts.append(f'<polyline class="{kind} {_look(line.colour)}" points="{path}"/>')
@@ -69,7 +69,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
             x, y = place(line.points[-1]).split(",")
             parts.append(f'<circle class="dot c{line.colour % SERIES}" cx="{x}" cy="{y}" r="3"/>')
     drawn = _svg("".join(parts), HEIGHT, f"{up} over {across}")
-    return drawn + legend([(one.name, one.colour) for one in lines if not one.faint])
+    return drawn + legend([(line.name, line.colour) for line in lines if not line.faint])
 
 
 def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) -> str:

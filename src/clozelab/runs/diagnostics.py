@@ -12,7 +12,7 @@ the run ends, and only their loss shows it, beside the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,15 +76,9 @@ class StepTimes:
 
     def then(self, step: Step, *, keep: float) -> StepTimes:
         """A step more; of those before a share is kept: all of it, or the last count most."""
-        busy = None if step.busy is None else keep * (self.busy or 0.0) + step.busy
-        return StepTimes(
-            seconds=keep * self.seconds + step.seconds,
-            tokens=keep * self.tokens + step.tokens,
-            waited=keep * self.waited + step.waited,
-            slack=keep * self.slack + step.slack,
-            busy=busy,
-            starved=keep * self.starved + step.starved,
-        )
+        names = [field.name for field in fields(self) if getattr(step, field.name) is not None]
+        sums = {n: keep * (getattr(self, n) or 0.0) + getattr(step, n) for n in names}
+        return StepTimes(**sums)
 
     @property
     def speed(self) -> float:

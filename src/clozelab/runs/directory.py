@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -200,12 +200,7 @@ class Run:
 
     def losses(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
         """Each objective's loss by step: in training ("step"), or on held-out text ("held_out")."""
-        curves: dict[str, list[tuple[int, float]]] = {}
-        for entry in self.events(kind):
-            for name, one in entry.items():
-                if isinstance(one, dict) and one.get("loss") is not None:
-                    curves.setdefault(name, []).append((entry["step"], one["loss"]))
-        return curves
+        return losses(self.events(kind))
 
     def curves(self, kind: str = "step") -> dict[str, list[tuple[int, float]]]:
         """All numbers by step, under dotted names: losses, accuracies, learning rate, seconds, …"""
@@ -275,6 +270,16 @@ class Run:
                 yield entry
 
 
+def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
+    """Each objective's loss by step, as some entries of one kind have it."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for entry in entries:
+        for name, means in entry.items():
+            if isinstance(means, dict) and means.get("loss") is not None:
+                curves.setdefault(name, []).append((entry["step"], means["loss"]))
+    return curves
+
+
 class Board:
     """Curves for TensorBoard, if it is installed; if not, `note` says so and nothing is written."""
 
@@ -341,7 +346,7 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return value

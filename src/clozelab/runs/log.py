@@ -59,10 +59,10 @@ class Log:
         steps, self._steps = self._steps, []
         sums: Measured = {}
         for step in steps:
-            for name, one in step.sums.items():
-                mine = sums.setdefault(name, {})
-                for what, value in one.items():
-                    mine[what] = mine.get(what, 0.0) + value
+            for name, values in step.sums.items():
+                total = sums.setdefault(name, {})
+                for what, value in values.items():
+                    total[what] = total.get(what, 0.0) + value
         last = steps[-1]
         seconds, tokens = sum(s.seconds for s in steps), sum(s.tokens for s in steps)
         numbers = {
@@ -86,5 +86,5 @@ class Log:
             return
         self.run.append({"kind": kind, "step": number, **losses, **more})
         if self.board is not None:
-            flat = {f"{kind}/{n}/{w}": v for n, one in losses.items() for w, v in one.items()}
+            flat = {f"{kind}/{n}/{w}": v for n, mean in losses.items() for w, v in mean.items()}
             self.board.add(number, flat | {f"{kind}/{name}": v for name, v in more.items()})

@@ -142,8 +142,9 @@ class Machine(MachineOptions):
         free = torch.cuda.mem_get_info(device)[0]
         encoder = recipe.encoder
         each = _BYTES_A_TOKEN * encoder.layers * encoder.width + 1
-        most = int(0.5 * free / each / self.sharers) // length * length
-        return max(length, min(most, 131_072))
+        # Half of what is free: the rest is for gradients, logits and what fragments.
+        tokens = int(0.5 * free / each / self.sharers) // length * length
+        return max(length, min(tokens, 131_072))
 
 
 def compile_model(model: Any, *, whole: bool = True, replays: bool = False) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.runs.directory import Entry, Run
+from clozelab.runs.directory import Entry, Run, losses
 from clozelab.text.loading import load
 from clozelab.text.tokenizers import part_of
 
@@ -108,13 +108,10 @@ def _recipe(run: Run) -> tuple[Recipe, bool]:
 
 def _curves(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, Points]:
     """Each objective's loss over the tokens seen."""
-    curves: dict[str, Points] = {}
-    for entry in entries:
-        for name, value in entry.items():
-            if isinstance(value, dict) and value.get("loss") is not None:
-                point = _tokens_after(entry["step"], tokens_at), value["loss"]
-                curves.setdefault(name, []).append(point)
-    return curves
+    return {
+        name: [(_tokens_after(step, tokens_at), loss) for step, loss in points]
+        for name, points in losses(entries).items()
+    }
 
 
 def _probes(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str, Points]:

@@ -23,7 +23,7 @@ from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
 from clozelab.objectives import PAIRS
-from clozelab.pretraining.evaluate import evaluate
+from clozelab.pretraining.held_out import evaluate
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means

@@ -114,7 +114,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint, and a sentence on each damaged one that was passed over."""
     passed: list[str] = []
-    for _, path in sorted(_found(folder), reverse=True):
+    for _, path in sorted(_folders(folder), reverse=True):
         try:
             return open_checkpoint(path), passed
         except UserError as error:
@@ -158,7 +158,7 @@ def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str,
             mine = moments.pop((str(count), names[parameter]), {})
             states[place] = {key: _fitted(value, parameter, names) for key, value in mine.items()}
         state = optimiser.state_dict()
-        state["state"] = {place: one for place, one in states.items() if one}
+        state["state"] = {place: values for place, values in states.items() if values}
         optimiser.load_state_dict(state)  # which puts each on its parameter's device
     if moments:
         number, owner = min(moments)
@@ -225,15 +225,15 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
     Later steps stay: a run that passed over a damaged checkpoint writes before it, and over it
     when it gets there.
     """
-    done = sorted(one for one in _found(folder) if one[0] <= step)
-    for _, path in done[:-keep] if keep else []:
+    saved = sorted((number, path) for number, path in _folders(folder) if number <= step)
+    for _, path in saved[:-keep] if keep else []:
         if not path.name.startswith("."):
             os.replace(path, folder / f".{path.name}.old")
     for path in folder.glob(".step-*"):
         _remove(path)
 
 
-def _found(folder: Path) -> Iterator[tuple[int, Path]]:
+def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
     """Steps and their folders; one that a crash left set aside counts where none took its place."""
     for path in folder.glob("*") if folder.is_dir() else []:
         match = re.fullmatch(r"\.?(step-(\d+))(\.old)?", path.name)

@@ -41,10 +41,9 @@ def raising_one() -> Iterator[None]:
 def room_for(what: str, device: torch.device) -> Iterator[None]:
     """Say in a sentence that memory has no room for something that cannot be smaller."""
     try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not exhausted(error):
-            raise
+        with raising_one():
+            yield
+    except torch.OutOfMemoryError:
         raise UserError(
             f"{device}: out of memory for {what}; use a smaller --size, or a machine with more"
         ) from None

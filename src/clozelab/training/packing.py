@@ -143,9 +143,9 @@ class BatchShape:
         }
         dense = len(lengths) > 0 and not idle and bool((every == self.max_seqlen).all())
         more: dict[str, Any] = {}
-        for found in targets.values():
-            if "queries" in found:
-                more["queries"] = found["queries"].view(len(every), -1)
+        for slots in targets.values():
+            if "queries" in slots:
+                more["queries"] = slots["queries"].view(len(every), -1)
         if examples.reverse is not None:
             turned = np.pad(examples.reverse[part], (0, len(every) - len(lengths)))
             more["reverse"] = torch.from_numpy(turned)
@@ -207,15 +207,15 @@ def batch_shape(
     mean, spread = float(lengths.mean()), float(lengths.std())
     groups = np.diff(examples.starts[examples.units])
     largest = int(groups.max())
-    most = max(tokens, max_seqlen, largest)
+    max_tokens = max(tokens, max_seqlen, largest)
     if lengths.min() == max_seqlen:
-        rows = max(-(-blocks // -(-blocks // (most // max_seqlen))), largest // max_seqlen)
+        rows = max(-(-blocks // -(-blocks // (max_tokens // max_seqlen))), largest // max_seqlen)
         size, count = rows * max_seqlen, rows
     else:
         expected = blocks * mean + 3 * spread * blocks**0.5
-        batches = -(-expected // most)
+        batches = -(-expected // max_tokens)
         even = expected / batches + (max_seqlen / 2 if batches > 1 else 0)
-        size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, most))
+        size = max(max_seqlen, largest, min(-(-int(even) // 64) * 64, max_tokens))
         # A group may stand alone, with dummies behind it.
         alone = np.diff(examples.units) - (groups - size) // max_seqlen
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
@@ -231,15 +231,15 @@ def _together(parts: Sequence[Targets], *, even: bool) -> Targets:
     """Targets of several packs; if `even`, rows of one size in each all get the largest."""
     sizes = [np.diff(part.starts) for part in parts]
     even = even and all(len(size) and (size == size[0]).all() for size in sizes)
-    most = max(int(size[0]) for size in sizes) if even else 0
+    width = max(int(size[0]) for size in sizes) if even else 0
     columns = {
         name: np.concatenate(
-            [_widened(part.columns[name], len(size), most, name) if even else part.columns[name]
+            [_widened(part.columns[name], len(size), width, name) if even else part.columns[name]
              for part, size in zip(parts, sizes, strict=True)]
         )
         for name in parts[0].columns
     }  # fmt: skip
-    rows = [np.full_like(size, most) for size in sizes] if even else sizes
+    rows = [np.full_like(size, width) for size in sizes] if even else sizes
     return Targets(offsets(np.concatenate(rows)), columns)
 
 
@@ -266,7 +266,7 @@ def _widened(values: Ints, rows: int, width: int, name: str) -> Ints:
 
 def _after(starts: Sequence[Ints]) -> Ints:
     """Offsets of several packs as those of one."""
-    return offsets(np.concatenate([np.diff(one) for one in starts]))
+    return offsets(np.concatenate([np.diff(offset) for offset in starts]))
 
 
 def _labels(columns: Mapping[str, Ints]) -> int:
