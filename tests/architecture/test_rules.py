@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from runpy import run_path
 
@@ -94,6 +95,13 @@ def module(file: Path) -> str:
 MODULES = {module(file): file for file in FILES}
 
 
+@cache
+def tree_of(file: Path) -> ast.Module:
+    """What a file says, parsed once."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imports(tree: ast.AST) -> set[str]:
     """The modules of ours that a file imports, wherever it does; for types alone do not count."""
     types = {
@@ -135,7 +143,7 @@ def room(name: str) -> str:
 def test_a_file_imports_only_what_its_place_allows(file: Path) -> None:
     mine = room(module(file))
     allowed = ALLOWED[mine] | {mine}
-    for name in imports(ast.parse(file.read_text(encoding="utf-8"))):
+    for name in imports(tree_of(file)):
         assert any(within(name, one) for one in allowed), name
 
 
@@ -144,7 +152,7 @@ def test_parts_import_no_parts() -> None:
     for folder in ("blocks", "masking", "objectives", "encoder", "finetuning.kinds"):
         parts = set(_parts(folder))
         for name in parts:
-            tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+            tree = tree_of(MODULES[name])
             assert not (imports(tree) & parts) - {name}, name
 
 
@@ -153,7 +161,7 @@ def test_no_one_asks_for_the_class_of_a_part(folder: str) -> None:
     """What others need to know of a part is a fact that it states."""
     classes = set(_classes(folder))
     for name, file in MODULES.items():
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = tree_of(file)
         if not within(name, folder) and any(within(one, folder) for one in imports(tree)):
             assert not _classes_asked_for(tree) & classes, name
 
@@ -179,7 +187,7 @@ def _parts(folder: str) -> list[str]:
 
 def _classes(folder: str) -> dict[str, str]:
     """The classes that a folder's own table names, and the module of each."""
-    tree = ast.parse(MODULES[folder].read_text(encoding="utf-8"))
+    tree = tree_of(MODULES[folder])
     tables = [
         node.value
         for node in ast.walk(tree)
@@ -207,7 +215,7 @@ def test_only_the_command_line_prints() -> None:
     for file in FILES:
         if room(module(file)) in ("cli", "__main__", "api"):  # the last on standard error
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(file)):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
             assert not (called and node.func.id in ("print", "Console")), file
 
@@ -229,13 +237,13 @@ def _class_names(trees: Iterable[ast.AST]) -> list[str]:
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
-    names = Counter(_class_names(ast.parse(file.read_text(encoding="utf-8")) for file in FILES))
+    names = Counter(_class_names(tree_of(file) for file in FILES))
     assert {name for name, count in names.items() if count > 1} <= TWICE
 
 
 def test_no_bare_except_and_no_swallowed_error() -> None:
     for file in FILES:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(file)):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{file}:{node.lineno}"
 

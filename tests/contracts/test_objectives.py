@@ -177,7 +177,7 @@ def test_every_parameter_of_a_head_gets_gradient(name: str, part: Objective) -> 
 
 
 @each
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_a_head_compiles_whole(name: str, part: Objective) -> None:
     case = complete(lay([[1, 2, 1, 4, 1, 1], [2, 1, 1]]), SpanMasking(mask_rate=0.3))
     model = Alone(part, shape_of(part))

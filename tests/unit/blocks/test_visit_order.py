@@ -105,6 +105,7 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", PARTS)
+@pytest.mark.thorough
 def test_planning_five_million_tokens_takes_little_memory(name: str, large: Documents) -> None:
     part = PARTS[name](**settings_of(name))
     tracemalloc.start()

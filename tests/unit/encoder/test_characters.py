@@ -141,7 +141,7 @@ def test_its_gradients_are_those_of_the_loop_through_clips_too(scale: float) -> 
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_the_recurrence_is_a_proper_operation(steps: int) -> None:
     torch.manual_seed(0)
     shapes = [(2, steps, 3, 20), (2, 4, 20), (2, 5, 4)]
@@ -282,7 +282,7 @@ def test_half_precision_stays_near_and_leaves_the_weights_alone() -> None:
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
 
 
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_the_encoder_compiles_whole() -> None:
     batch, grads = laid([3, 2], idle=(3,)), []
     for compiled in (False, True):

@@ -400,7 +400,7 @@ def test_dropout_falls_where_the_original_has_it(monkeypatch: pytest.MonkeyPatch
 
 
 @torch.no_grad()
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_it_compiles_whole() -> None:
     model = built()
     compiled = torch.compile(model, fullgraph=True, backend="eager", dynamic=False)
@@ -531,7 +531,7 @@ def _check_targets(blocks: Blocks, hidden: Hidden, targets: Targets) -> None:
     assert not at[~there].any()
 
 
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_one_layer_is_compiled_for_all_and_for_training_only() -> None:
     torch._dynamo.reset()
     model, counter = built(shape(layers=5)).train(), CompileCounterWithBackend("aot_eager")

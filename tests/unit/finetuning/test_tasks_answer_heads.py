@@ -187,7 +187,7 @@ def test_every_parameter_gets_gradient(kind: Answer) -> None:
 
 
 @every_kind
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_the_head_compiles_whole(kind: Answer) -> None:
     head = head_of(kind)
     made = batch(laid_for(kind), spare=5)

@@ -403,6 +403,7 @@ def test_dropout_is_for_training_alone() -> None:
 # What users get
 
 
+@pytest.mark.thorough
 def test_short_stories_are_learnt() -> None:
     reader = Letters(size=99, length=64)
     documents = stories()

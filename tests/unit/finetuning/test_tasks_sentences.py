@@ -232,7 +232,7 @@ def test_a_fresh_head_knows_nothing(kind: Any) -> None:
 
 
 @each
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_a_head_compiles_whole(kind: Any) -> None:
     model = Small(kind)
     given = batch(kind.tokenize(told(kind, 4), READER), kind.name, idle=3)

@@ -117,6 +117,7 @@ def test_runs_of_single_piece_words_are_as_long_as_simulated() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "run"), [(510, 5.04), (126, 4.48)])
+@pytest.mark.thorough
 def test_runs_of_words_in_pieces_are_as_long_as_simulated(tokens: int, run: float) -> None:
     blocks = lay([pieces(tokens, seed) for seed in range(600 if tokens == 510 else 2000)])
     hidden = hide(SpanMasking(), blocks)

@@ -151,7 +151,7 @@ def test_stretches_change_no_sum_and_no_gradient(
         assert torch.allclose(one, two, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.compiles
+@pytest.mark.thorough
 def test_stretches_compile_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "LOGITS", 8 * V)
     torch.compiler.reset()

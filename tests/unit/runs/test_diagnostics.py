@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import sys
 from pathlib import Path
 
@@ -133,9 +132,7 @@ def test_waiting_for_a_core_is_measured() -> None:
         "print(core_wait() - began)\n"
         "other.kill()"
     )
-    done = run_process(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(done.stdout) > 0.1
 
 

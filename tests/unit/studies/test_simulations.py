@@ -20,6 +20,7 @@ from clozelab.studies.records import CellResult, StudyRecord
 from clozelab.studies.spec import Claim, Paper, StudySpec, Variant
 from clozelab.studies.verdicts import judge
 
+pytestmark = pytest.mark.thorough
 LOSS = "held_out.masked_lm"
 NAMES = ("a", "b", "c", "d")
 CLAIMS = (("a", "b"), ("c", "d"), ("a", "c"))

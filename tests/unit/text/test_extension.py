@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -23,7 +25,12 @@ WORDS = ["plasmation", "gastrology"]
 
 
 def made(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
-    return extended(copy(kind), iter(TEXT * times), words=words)
+    return Tokenizer.from_str(_made(kind, times, words))
+
+
+@cache
+def _made(kind: str, times: int, words: int) -> str:
+    return extended(copy(kind), iter(TEXT * times), words=words).to_str()
 
 
 def added(kind: str, more: Tokenizer) -> list[str]:
