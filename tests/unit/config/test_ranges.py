@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 
@@ -21,6 +21,7 @@ class _Part(Checked):
     pair: tuple[BelowOne, BelowOne] = (0.9, 0.99)
     count: PositiveInt | None = None
     length: Annotated[int, at_least(3, "a block holds at least 3 tokens")] = 3
+    word: Literal["long", "short"] | None = None
     other: str = ""
 
 
@@ -33,6 +34,7 @@ class _Part(Checked):
         ({"pair": (0.5, 1.0)}, "pair = [0.5, 1.0]: must each be at least 0 and below 1"),
         ({"count": 0}, "count = 0: must be at least 1"),
         ({"length": 2}, "length = 2: a block holds at least 3 tokens"),
+        ({"word": "wide"}, "word = wide: must be one of long, short"),
     ],
 )
 def test_what_is_out_of_its_range_is_refused_in_python_too(

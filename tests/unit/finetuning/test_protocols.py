@@ -13,6 +13,7 @@ import pytest
 from support.processes import run_process
 
 from clozelab.config import recipe as recipes
+from clozelab.config.slots import SLOTS
 from clozelab.config.tables import build, plain
 from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
@@ -97,6 +98,20 @@ def test_recipes_have_the_protocol_of_their_paper() -> None:
     for name in SYSTEMS - {"wwm", "ours", "elmo"}:
         assert protocol_for(recipes.read(name, size="tiny")) == "ours"
     assert protocol_for(recipes.read("elmo", size="tiny")) == "elmo"
+
+
+def test_what_a_protocol_suits_is_what_parts_can_have() -> None:
+    folder = resources.files("clozelab") / "config" / "protocols"
+    tables = {name: tomllib.loads((folder / f"{name}.toml").read_text("utf-8")) for name in names()}
+    suits = {name: table["suits"] for name, table in tables.items() if "suits" in table}
+    assert suits.keys() == SYSTEMS - {"bert", "ours"}
+    assert sorted(table.pop("rank") for table in suits.values()) == [*range(1, len(suits) + 1)]
+    for table in suits.values():
+        for slot, facts in table.items():
+            parts = SLOTS[slot]
+            assert {*facts.get("use", ())} <= parts.keys()
+            for field in facts.keys() - {"use"}:
+                assert any(hasattr(part, field) for part in parts.values()), field
 
 
 @pytest.mark.parametrize("name", recipes.names())

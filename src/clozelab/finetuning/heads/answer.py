@@ -5,21 +5,21 @@ With beams a window has two slots: the mark with the answer's ends, then that wi
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.finetuning.heads.head import ABSENT, Columns, Head, block_of, upcast
+from clozelab.finetuning.heads.head import ABSENT, Columns, Head, RowsOf, block_of, upcast
 from clozelab.layers import Linear, Norm, drop, initialise
 
 
 class SpanHead(Head):
     """Start and end scores, S · T and E · T, and their cross-entropy over each window's tokens."""
 
-    rows: ClassVar[Literal["slots", "tokens", "group"]] = "tokens"
+    rows: ClassVar[RowsOf] = "tokens"
 
     def __init__(self, width: int, *, dropout: float) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ pieces is one over words once each word has the vector and the weight of its own
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.heads.head import ABSENT, Columns, Head, upcast
+from clozelab.finetuning.heads.head import ABSENT, Columns, Head, RowsOf, upcast
 from clozelab.finetuning.kinds.segments import AGAIN, MENTION, WORD
 from clozelab.layers import Linear, drop, initialise
 
@@ -81,7 +81,7 @@ class ClustersHead(Head):
     antecedents, and [S, 2] the words of the document that the spans begin and end with.
     """
 
-    rows: ClassVar[Literal["slots", "tokens", "group"]] = "group"
+    rows: ClassVar[RowsOf] = "group"
 
     def __init__(self, task: Coreference, width: int) -> None:
         super().__init__()

@@ -11,6 +11,7 @@ from torch.nn import functional
 from clozelab.contracts import Encoded, Input, Sums, Targets
 
 Columns = dict[str, Tensor]  # the targets of a batch: a row a slot
+RowsOf = Literal["slots", "tokens", "group"]
 ABSENT = -1e9  # the logit of what does not exist: finite, so that divergences are
 
 
@@ -18,7 +19,7 @@ class Head(nn.Module):
     """The head of a task: it has `predict`, and its own `logits` and `loss` where they differ."""
 
     # What `predict` has a row for: a slot of the targets, a token, or anything of a whole group.
-    rows: ClassVar[Literal["slots", "tokens", "group"]] = "slots"
+    rows: ClassVar[RowsOf] = "slots"
 
     def forward(self, encoded: Encoded, inputs: Input, targets: Columns) -> Sums:
         """The sums over the rows that have a label."""
