@@ -67,17 +67,10 @@ class Evaluator:
 def packed(tokenized: TokenizedExamples, name: str) -> PackedExamples:
     """Tokenized examples as blocks to pack."""
     lengths = np.diff(tokenized.starts)
-    places = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
-    places = places.astype(np.int32)
-    columns: dict[str, Array] = {**tokenized.columns, "position_ids": places}
-    alone = len(tokenized.groups) - 1 == len(lengths)
-    return PackedExamples(
-        columns,
-        tokenized.starts,
-        {name: tokenized.targets},
-        None,
-        None if alone else tokenized.groups,
-    )
+    positions = np.arange(int(tokenized.starts[-1])) - np.repeat(tokenized.starts[:-1], lengths)
+    columns: dict[str, Array] = {**tokenized.columns, "position_ids": positions.astype(np.int32)}
+    groups = None if len(tokenized.groups) - 1 == len(lengths) else tokenized.groups
+    return PackedExamples(columns, tokenized.starts, {name: tokenized.targets}, None, groups)
 
 
 def batched(share: PackedExamples, tokens: int, *, alone: bool = False) -> Iterator[Ints]:
@@ -102,6 +95,5 @@ def collated(share: PackedExamples, part: slice) -> Batch:
     lengths = np.diff(share.starts)[part]
     slots = dict.fromkeys(share.targets, _UNLIMITED)
     longest = max(int(lengths.max(initial=0)), 1)
-    return BatchShape(int(lengths.sum()), _UNLIMITED, slots, longest, constant=False).collate(
-        share, part
-    )
+    shape = BatchShape(int(lengths.sum()), _UNLIMITED, slots, longest, constant=False)
+    return shape.collate(share, part)

@@ -44,15 +44,17 @@ def tokenize(
     of `longest` tokens is whole in one of them, or one of half a window where that is less.
     """
     counts = Counts()
-    numbers = {
-        text: number for number, text in enumerate(dict.fromkeys(e.passage for e in examples))
-    }
+    distinct = list(dict.fromkeys(example.passage for example in examples))
+    numbers = {text: number for number, text in enumerate(distinct)}
     questions = reader.pieces([example.question for example in examples])
-    passages = reader.pieces(list(numbers))
+    passages = reader.pieces(distinct)
     limit = min(question_limit, _half(reader))
     windows: list[Window] = []
     for owner, example in enumerate(examples):
-        question = _cut(questions.text(owner), limit, example, counts)
+        question = questions.text(owner)
+        if question.stop - question.start > limit:
+            counts.add("questions cut", example.id)
+            question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
         room = reader.length - reader.marks(2) - (question.stop - question.start)
         step = min(stride, max(room - longest, (room + 1) // 2))
@@ -122,14 +124,6 @@ def _half(reader: Reader) -> int:
             " use an encoder of longer blocks"
         )
     return half
-
-
-def _cut(question: slice, limit: int, example: Question, counts: Counts) -> slice:
-    """The question's first tokens."""
-    if question.stop - question.start <= limit:
-        return question
-    counts.add("questions cut", example.id)
-    return slice(question.start, question.start + limit)
 
 
 def _gold(
