@@ -97,7 +97,7 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     inside = packed(batch)
     encoded: Encoded = model.encoder(inside, keep=True)
     found = {f"layer {number}": states for number, states in enumerate(encoded.layers)}
-    first = inside.starts[:-1].long()
+    first = inside.cu_seqlens[:-1].long()
     for name, head in model.heads.items():
         if name in ("next_sentence", "sentence_order"):
             found[name] = head.logits(encoded.hidden_states, first)
