@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from statistics import variance
+from statistics import median, variance
 
 from clozelab.cli import main as clozelab
 from clozelab.config import recipe as recipes
@@ -51,7 +51,11 @@ ELSEWHERE = {
     "probe.mnli": (0.5, "assumed; the calibration measures it"),
     "probe.cola": (1.0, "assumed; the calibration measures it"),
     "joint.two": (0.03, "as a masked-LM loss"),
+    "run.left_plateau": (40.0, "of a share of runs"),
+    "run.finished": (40.0, "of a share of runs"),
 }
+# The items of sets that no recorded study is over.
+ITEMS = {"cola": 1043, "mrpc": 408, "rte": 277, "qnli": 5463, "squad2": 11873, "pairs": 67000}
 
 
 def studies() -> list[StudyRecord]:
@@ -82,24 +86,23 @@ def _key(claim: Claim) -> tuple[object, ...]:
     return claim.better, claim.than, claim.on, claim.level, claim.ratio, claim.kind
 
 
-def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int, int]]:
-    """The deviation over seeds of each measure, its degrees of freedom, and the studies."""
-    found: dict[str, list[tuple[float, int, str]]] = {}
+def noise(records: list[StudyRecord]) -> dict[str, tuple[float, int]]:
+    """The deviation over seeds of each measure: the median of the studies', and their number.
+
+    One study may have variants that are about to leave the plateau, and be far noisier.
+    """
+    found: dict[str, list[float]] = {}
     for record in records:
-        for variant in record.variants:
-            for measure in record.measures():
-                values = [*record.scores(variant.name, measure).values()]
-                if len(values) > 1 and stuck(record, variant.name) is None:
-                    one = variance(values) * (len(values) - 1), len(values) - 1, record.folder.name
-                    found.setdefault(measure, []).append(one)
-    return {
-        measure: (
-            math.sqrt(sum(one for one, _, _ in rows) / sum(count for _, count, _ in rows)),
-            sum(count for _, count, _ in rows),
-            len({name for _, _, name in rows}),
-        )
-        for measure, rows in sorted(found.items())
-    }
+        whole = [one.name for one in record.variants if stuck(record, one.name) is None]
+        for measure in record.measures():
+            rows = [[*record.scores(name, measure).values()] for name in whole]
+            rows = [row for row in rows if len(row) > 1]
+            if rows and not measure.startswith("run."):
+                squares = sum(variance(row) * (len(row) - 1) for row in rows)
+                found.setdefault(measure, []).append(
+                    math.sqrt(squares / sum(len(row) - 1 for row in rows))
+                )
+    return {name: (median(values), len(values)) for name, values in sorted(found.items())}
 
 
 def write_noise(records: list[StudyRecord]) -> None:
@@ -109,11 +112,17 @@ def write_noise(records: list[StudyRecord]) -> None:
         "# tools/judge_results.py makes it of the recorded studies (4 × 256 unless it says so).",
         "[noise]",
     ]
-    for name, (value, count, many) in noise(records).items():
-        where = f"{count} degrees of freedom in {many} {'study' if many == 1 else 'studies'}"
+    for name, (value, many) in noise(records).items():
+        where = "one study" if many == 1 else f"the median of {many} studies"
         lines.append(f'"{name}" = {value:.3g}  # {where}')
     lines += [f'"{name}" = {value:g}  # {where}' for name, (value, where) in ELSEWHERE.items()]
+    sizes = {k: v for one in records for k, v in one.sizes.items() if k not in ("held_out", "pair")}
+    lines += ["", "[items]  # of the sets that scores are over", *_sizes({**ITEMS, **sizes})]
     write_text(NOISE, "\n".join(lines) + "\n")
+
+
+def _sizes(sizes: dict[str, float]) -> list[str]:
+    return [f"{name} = {size:g}" for name, size in sorted(sizes.items())]
 
 
 def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 from statistics import fmean
 
-from clozelab.statistics import LEVEL, detectable, power, power_within
+from clozelab.statistics import LEVEL, POWER, detectable, power, power_within, t_interval
 from clozelab.studies.scores import is_loss, sampling_variance, unit
 from clozelab.studies.spec import Claim, StudySpec
 
@@ -24,6 +24,7 @@ _SHARE = (
     1.5  # degrees of freedom a seed, by simulation: noise is pooled in some studies, not in all
 )
 _AGREE = 0.5  # as in verdicts.py
+_HIDDEN = 18.0  # tokens of a block of 128
 _USUAL = 60.0  # points: the score at which the evaluation set's error is taken
 
 
@@ -42,10 +43,27 @@ class ClaimPower:
 
 
 @cache
-def known_noise() -> dict[str, float]:
-    """The standard deviation over seeds of each measure that has been recorded."""
+def recorded() -> dict[str, dict[str, float]]:
+    """By measure the deviation over seeds, by task the items, as far as they are recorded."""
     text = (resources.files("clozelab") / "studies" / "noise.toml").read_text("utf-8")
-    return {name: float(value) for name, value in tomllib.loads(text)["noise"].items()}
+    tables: dict[str, dict[str, float]] = tomllib.loads(text)
+    return tables
+
+
+def known_noise(study: StudySpec) -> dict[str, float]:
+    """The noise of a study's measures: its own word, or as recorded; all masks are alike."""
+    noise = recorded()["noise"]
+    under = {name: noise["held_out.masked_lm"] for name in study.measures if "under." in name}
+    return {**noise, **under, **study.noise}
+
+
+def known_sizes(study: StudySpec) -> dict[str, float]:
+    """The items of a study's measures, before its corpus and its tasks are read."""
+    hidden = study.blocks * _HIDDEN
+    losses = {"held_out": hidden, "under": hidden, "joint": hidden, "pair": 2 * study.blocks}
+    items = recorded()["items"]
+    probes = {f"{kind}.{task}": size for task, size in items.items() for kind in ("probe", "cls")}
+    return {**losses, **items, **probes}
 
 
 def claim_powers(
@@ -55,8 +73,9 @@ def claim_powers(
     sizes: Mapping[str, float] | None = None,
 ) -> list[ClaimPower]:
     """The power of every claim; of several units, that of the one that is harder to show."""
-    noise = {**known_noise(), **study.noise} if noise is None else noise
-    return [_power(study, claim, noise, sizes or {}) for claim in study.claims]
+    noise = known_noise(study) if noise is None else noise
+    sizes = {**known_sizes(study), **(sizes or {})}
+    return [_power(study, claim, noise, sizes) for claim in study.claims]
 
 
 def claim_power(
@@ -92,6 +111,8 @@ def _power(
             for share in (1.0, 0.5)
         )
         least = detectable(error, freedom, alpha=_alpha(study, claim)) - claim.margin
+        if claim.kind == "equal":
+            least = _least_delta(error, freedom, _alpha(study, claim))
         found.append(ClaimPower(claim, kind, seeds, effect, full, half, least))
     return min(found, key=lambda one: (one.detectable is not None, one.at_effect or 0.0))
 
@@ -108,7 +129,9 @@ def paper_effect(study: StudySpec, claim: Claim, on: Sequence[str]) -> float | N
         for name in on
         if name in better and (name in than or not claim.than)
     ]
-    return fmean(gaps) if gaps else None
+    if not gaps:  # of what is as good as the other, no difference
+        return 0.0 if claim.margin or claim.kind == "equal" else None
+    return fmean(gaps)
 
 
 def _error(
@@ -131,7 +154,15 @@ def _error(
 
 def _alpha(study: StudySpec, claim: Claim) -> float:
     """The level of a claim's test, if no other claim of its family holds."""
-    return (1 - LEVEL) / sum(one.exploratory == claim.exploratory for one in study.claims)
+    family = [one for one in study.claims if one.exploratory == claim.exploratory]
+    if claim.kind == "equal":
+        family = [one for one in family if one.delta is not None]
+    return (1 - LEVEL) / len(family)
+
+
+def _least_delta(error: float, freedom: float, alpha: float) -> float:
+    """The delta within which two that are equal are shown to be so with a power of 80 %."""
+    return error * (t_interval(1 - 2 * alpha, freedom) + t_interval(POWER, freedom))
 
 
 def _at(study: StudySpec, claim: Claim, effect: float, error: float, freedom: float) -> float:

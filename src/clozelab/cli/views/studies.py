@@ -89,7 +89,7 @@ def _powers(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
             or_dash(one.effect, f"{{:+.3g}} {one.unit}"),
             _power(one.at_effect),
             _power(one.at_half),
-            or_dash(one.detectable, f"{{:.2g}} {one.unit}"),
+            or_dash(one.detectable and max(one.detectable, 0.0), f"{{:.2g}} {one.unit}"),
             str(one.seeds * len(sides)),
             _minutes(total),
         )

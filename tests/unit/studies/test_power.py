@@ -1,0 +1,108 @@
+"""What a plan says of a claim before it is run, and how claims and variants are written down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.made_study import TEXT
+
+from clozelab.cli import main
+from clozelab.errors import UserError
+from clozelab.studies import spec
+from clozelab.studies.cells import tuning_scores
+from clozelab.studies.power import claim_powers, paper_effect
+from clozelab.studies.records import packed_items, unpacked_items
+from clozelab.studies.request import Cell, StudyRequest
+from clozelab.studies.scores import sampling_variance
+from clozelab.studies.spec import Claim, StudySpec
+
+ON = ("sst2.accuracy", "mnli.accuracy")
+
+
+def made(tmp_path: Path, text: str = TEXT) -> StudySpec:
+    (tmp_path / "study.toml").write_text(text, encoding="utf-8")
+    return spec.read(tmp_path / "study.toml")
+
+
+def test_more_seeds_and_larger_effects_have_more_power(tmp_path: Path) -> None:
+    study = replace(made(tmp_path), claims=(Claim("dynamic", ON, "", than="static", effect=2.0),))
+    few, many = (claim_powers(replace(study, seeds=n))[0] for n in (3, 20))
+    assert few.at_effect and few.at_half and many.at_effect and few.detectable and many.detectable
+    assert few.at_half < few.at_effect < many.at_effect and few.detectable > many.detectable
+    assert claim_powers(replace(study, noise={"sst2.accuracy": 50.0}))[0].at_effect < 0.1  # type: ignore
+    unknown = replace(study, claims=(Claim("dynamic", ("mrpc.f2",), "", than="static"),))
+    assert claim_powers(unknown)[0].unknown == ("mrpc.f2",)
+
+
+def test_the_paper_s_effect_is_by_its_numbers_or_by_the_claim(tmp_path: Path) -> None:
+    study = made(tmp_path)
+    claim = study.claims[0]
+    assert paper_effect(study, claim, ON) == pytest.approx((0.4 - 0.3) / 2)
+    assert paper_effect(study, replace(claim, effect=3.0), ON) == 3.0
+    nothing = Claim("single", ON, "", than="static")
+    assert paper_effect(study, nothing, ON) is None
+    assert paper_effect(study, replace(nothing, margin=0.5), ON) == 0.0
+
+
+def test_a_plan_warns_of_claims_that_would_stay_undecided(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["study", "roberta-masking", "--plan", "--seeds", "3"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "paper's effect" in told and "would probably stay undecided" in told
+
+
+@pytest.mark.parametrize(("more", "why"), [
+    ('kind = "equal"', "needs it"), ("delta = 0.0", "above 0"), ("level = 50.0", "name the other"),
+    ('kind = "same"', "unknown"), ("seeds = 0", "above 0"), ("deltas = 1.0", "is no key"),
+])  # fmt: skip
+def test_claims_are_read_strictly(tmp_path: Path, more: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        made(tmp_path, f"{TEXT}{more}\n")
+
+
+def test_a_margin_has_one_unit(tmp_path: Path) -> None:
+    both = TEXT.replace('says = "Several', 'margin = 0.5\nsays = "Several')
+    with pytest.raises(UserError, match="write a claim for each"):
+        made(tmp_path, both)
+
+
+def test_a_variant_again_has_other_seeds_and_nothing_of_its_own(tmp_path: Path) -> None:
+    again = '[[variants]]\nname = "twice"\nsays = "A/A"\nagain = "dynamic"\n'
+    study = made(tmp_path, TEXT.replace("[[claims]]", f"{again}[[claims]]", 1))
+    assert study.variant("twice").set == study.variant("dynamic").set
+    assert spec.read(_written(tmp_path, study)) == replace(study, name="again")
+    request = StudyRequest(study, ("corpus",))
+    assert request.seed(Cell("dynamic", 2)) == 2 and request.seed(Cell("twice", 2)) == 1002
+    assert request.shares_pretraining_with("twice") is None
+    with pytest.raises(UserError, match="leave all but says out"):
+        made(tmp_path, TEXT.replace("[[claims]]", f'{again}set = ["x=1"]\n[[claims]]', 1))
+
+
+def _written(tmp_path: Path, study: StudySpec) -> Path:
+    file = tmp_path / "again.toml"
+    file.write_text(spec.to_toml(replace(study, name="again")), encoding="utf-8")
+    return file
+
+
+def test_several_tunings_of_one_encoder_are_one_score() -> None:
+    tunings = [{"accuracy": 80.0}, {"accuracy": 84.0}]
+    assert tuning_scores("mrpc", tunings, ()) == {"mrpc.accuracy": 82.0}
+    asked = ("spread.mrpc.accuracy", "worst.mrpc.accuracy", "best.mrpc.accuracy")
+    told = tuning_scores("mrpc", tunings, asked)
+    assert [told[name] for name in asked] == pytest.approx([8**0.5, 80.0, 84.0])
+
+
+def test_items_are_kept_as_a_word() -> None:
+    items = [0.0, 100.0, 50.0] * 500
+    assert unpacked_items(packed_items(items)).tolist() == items
+    assert len(packed_items(items)) < 200
+
+
+def test_a_score_is_as_certain_as_its_items_are_many() -> None:
+    pairs = sampling_variance("pair.next_sentence", 50.0, {"pair": 1024})
+    assert pairs**0.5 == pytest.approx(1.56, abs=0.01)
+    assert sampling_variance("sst2.accuracy", 100.0, {"sst2": 872}) > 0  # all right is not certain
+    assert sampling_variance("held_out.masked_lm", 3.0, {"held_out": 20_000}) ** 0.5 < 0.01
