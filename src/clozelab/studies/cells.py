@@ -94,9 +94,7 @@ def is_done(job: CellJob) -> bool:
 def _is_measured(job: CellJob) -> bool:
     """Whether all measures are known, those included that were added later."""
     values = read_json(job.folder / MEASURED)
-    return {*measurable(job.request.study.measures)} <= {
-        *values.get("measures", values.get("scores", ()))
-    }
+    return {*measurable(job.request)} <= {*values.get("measures", values.get("scores", ()))}
 
 
 def model_folder(job: CellJob) -> Path:

@@ -32,6 +32,7 @@ from clozelab.scoring.frozen import FrozenEncoder, Pool
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
+from clozelab.studies.scores import TUNINGS
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
@@ -79,10 +80,10 @@ class Measuring:
 
 def measured(cell: Measuring) -> dict[str, Any]:
     """The measures of a cell, and whether its masked-LM loss is under the masks of the base."""
-    study, values = cell.request.study, dict[str, Value]()
-    for measure in study.measures:
+    values, measures = dict[str, Value](), measurable(cell.request)
+    for measure in measures:
         kind, _, name = measure.partition(".")
-        value = MEASURERS[kind](cell, name) if kind in MEASURERS else None
+        value = MEASURERS[kind](cell, name)
         if value is not None:
             values[measure] = value
     return {
@@ -90,13 +91,30 @@ def measured(cell: Measuring) -> dict[str, Any]:
         "sizes": {name: value.size for name, value in values.items() if value.size},
         "items": {name: packed_items(one.items) for name, one in values.items() if len(one.items)},
         "base_masks": "held_out.masked_lm" in values and _masks_differ(cell.request),
-        "measures": measurable(study.measures),
+        "measures": measures,
     }
 
 
-def measurable(measures: Sequence[str]) -> list[str]:
-    """Those that are measured of a model; others are read off its tunings or its record."""
-    return [measure for measure in measures if measure.partition(".")[0] in MEASURERS]
+def measurable(request: StudyRequest) -> list[str]:
+    """The measures that are taken of a model; others are read off its tunings or its record."""
+    read_off, missing = (*TUNINGS, "run"), unmeasurable(request)
+    measures = request.study.measures
+    return [m for m in measures if m not in missing and m.partition(".")[0] not in read_off]
+
+
+def unmeasurable(request: StudyRequest) -> dict[str, str]:
+    """The measures that cannot be taken here, and why."""
+    missing = dict[str, str]()
+    for measure in request.study.measures:
+        kind, _, name = measure.partition(".")
+        if kind in ("probe", "cls"):
+            try:
+                ProbeTask.named(name, root=request.task_data).check()
+            except UserError as error:
+                missing[measure] = str(error).split("\n")[0].split(";")[0]
+        elif kind not in (*MEASURERS, *TUNINGS, "run"):
+            missing[measure] = "this version does not measure it yet"
+    return missing
 
 
 def _held_out(cell: Measuring, objective: str) -> Value | None:

@@ -22,9 +22,8 @@ from clozelab.runs.events import Said
 from clozelab.runs.machine import Machine
 from clozelab.studies import spec, timing
 from clozelab.studies.folder import UNITS, fingerprints, saved_plan, task_files
-from clozelab.studies.measures import measurable, plateau_level
+from clozelab.studies.measures import plateau_level, unmeasurable
 from clozelab.studies.request import StudyRequest
-from clozelab.studies.scores import TUNINGS
 from clozelab.studies.timing import Pace
 from clozelab.text.building import cores
 from clozelab.text.store.corpus import open_stores
@@ -139,10 +138,8 @@ def make_plan(
             )  # an error there is reported before anything runs
     if not request.study.tasks and not request.study.measures:
         yield Said(f"{request.study.name}: has only curves to compare; name tasks by --tasks")
-    known = (*measurable(request.study.measures), *TUNINGS, "run")
-    for measure in request.study.measures:
-        if measure not in known and measure.partition(".")[0] not in known:
-            yield Said(f"{request.study.name}: {measure} cannot be measured yet, and is left out")
+    for measure, why in unmeasurable(request).items():
+        yield Said(f"{request.study.name}: {measure} is left out: {why}")
     saved = saved_plan(request, out)
     plan = StudyPlan(request, "", 0.0, {}, {}, {}, fingerprints(request), at_once)
     levels = {one.name: plateau_level(request, one.name) for one in request.study.variants}
