@@ -105,12 +105,15 @@ def is_distributed() -> bool:
 
 @contextmanager
 def join(device: str | None = None) -> Iterator[World]:
-    """The world that torchrun describes, or one process; left again at the end."""
+    """The world that torchrun describes, or one process; left again by whoever joined it first."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = (int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK"))
     chosen = _device(device, local)
     if size == 1:
         yield World(0, 1, chosen)
+        return
+    if distributed.is_initialized():  # a model that is trained here is also scored here
+        yield World(rank, size, chosen)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
     distributed.init_process_group(backend, timeout=timedelta(minutes=10))
