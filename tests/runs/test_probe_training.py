@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.labelled import jsonl, write
 from support.learning import assert_same, checkpoint, shrunk, store
-from support.probing import sst2
+from support.probing import NOUNS, sst2
 
 import clozelab
 from clozelab import cli
@@ -56,6 +57,23 @@ def test_a_probed_run_is_the_same_run_with_points_on_its_curve(
     page = tmp_path / "page.html"
     clozelab.report(probed, out=page, progress=False)
     assert "probe of sst2 accuracy, of 100" in page.read_text()
+
+
+def test_minimal_pairs_are_points_on_the_curve_too(words: list[str], tmp_path: Path) -> None:
+    pairs = [
+        {"sentence_good": f"the {noun} is good", "sentence_bad": f"the {noun} good is", "UID": "x"}
+        for noun in NOUNS
+    ]
+    write(tmp_path / "data" / "blimp" / "blimp.jsonl", jsonl(*pairs))
+    asked = ["--probe", "blimp,sst2", "--probe-every", "0", "--probe-examples", "6"]
+    plain, probed = tmp_path / "plain", tmp_path / "probed"
+    assert cli.main([*words, "--out", str(plain)]) == 0
+    data = ["--task-data", str(sst2(tmp_path / "data"))]
+    assert cli.main([*words, "--out", str(probed), *asked, *data]) == 0
+    assert_same(checkpoint(plain, 6), checkpoint(probed, 6))
+    (entry,) = points(probed)
+    assert set(entry) == {"kind", "step", "blimp", "sst2"} and entry["step"] == 6
+    assert entry["blimp"]["accuracy"] * 6 / 100 % 0.5 == pytest.approx(0, abs=1e-9)
 
 
 def test_a_resumed_run_goes_on_with_its_probes(words: list[str], tmp_path: Path) -> None:

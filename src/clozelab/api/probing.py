@@ -52,7 +52,7 @@ def probe(
         layer: all, last, or a number; 0 is the embedding (all)
         pool: a text is the mean of its tokens, or its [CLS] (mean)
         fit: ridge regression in closed form, or logistic regression (ridge)
-        examples: texts or words at most to fit a probe on; 0 for all (16,384)
+        examples: texts at most to fit a probe on, or four times as many words; 0 for all (16,384)
         split: of the task, to score on (dev)
         train (FILE): of one's own, .tsv .csv .jsonl .parquet … or hf:NAME
         dev (FILE): of one's own, to score on

@@ -179,18 +179,20 @@ def _probing(
     if machine.shard:
         raise UserError("--probe: needs whole weights; leave --shard out")
     from clozelab.finetuning.files.splits import VARIABLE
-    from clozelab.scoring.during import TrainingProbes
-    from clozelab.scoring.probed import tasks_of
+    from clozelab.scoring.during import training_probes
 
     root = saving.task_data or os.environ.get(VARIABLE)
     root = str(Path(root).resolve()) if root else None
     words = [word for given in saving.probe for word in given.split(",") if word]
-    tasks = tasks_of(words, root=root)
-    for task in tasks:
-        task.check()
     most = 4096 if saving.probe_examples is None else saving.probe_examples
     saving = replace(saving, probe=words, task_data=root, probe_examples=most)
-    return replace(job, probe=TrainingProbes(tasks, most=most)), saving
+    probes = training_probes(words, root=root, most=most)
+    if probes.pairs and job.recipe.encoder.reads == "words":
+        raise UserError(
+            f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"
+            " use clozelab score --pairs when it is trained"
+        )
+    return replace(job, probe=probes), saving
 
 
 def machine_of(options: MachineOptions, *, shard: bool | None = None) -> Machine:

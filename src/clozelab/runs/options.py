@@ -48,10 +48,10 @@ class SaveOptions(CheckedOptions):
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
     evaluate_blocks: Count = option("held-out blocks of one evaluation (1,024)", 1024)
     probe: Places | None = option(
-        "tasks that its layers are probed by as it goes; nothing is changed", metavar="TASK,…"
+        "tasks that it is probed by as it goes, and blimp; nothing is changed", metavar="TASK,…"
     )
     probe_every: int | None = option("steps between probes; 0: at the end (total/10)")
-    probe_examples: int | None = option("texts or words to fit a probe on (4,096)")
+    probe_examples: int | None = option("texts to fit a probe on, and pairs to score (4,096)")
     task_data: Place | None = option("where the data of these tasks lies (CLOZELAB_DATA)")
     tensorboard: bool = option("write curves for TensorBoard as well", False)
     max_seconds_between_saves: float | None = 600  # it saves after as long in any case

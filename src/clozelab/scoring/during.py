@@ -3,35 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 
 from clozelab.models.model import Model
 from clozelab.runs.events import drained
 from clozelab.scoring.frozen import FrozenEncoder
+from clozelab.scoring.likelihood import scorer
+from clozelab.scoring.pairs import NAMED_PAIRS, PairFiles, find_pairs
 from clozelab.scoring.probe import follow
-from clozelab.scoring.probed import ProbeTask
+from clozelab.scoring.probed import ProbeTask, tasks_of
 
 
 class TrainingProbes:
-    """Some tasks, read once; called with a model, the scores of each task at its best layer.
+    """Tasks and minimal pairs, by which a model is probed again and again.
 
     Nothing is drawn, and no state of the training is touched.
     """
 
-    def __init__(self, tasks: Sequence[ProbeTask], *, most: int) -> None:
-        self.tasks, self.most = tasks, most
+    def __init__(
+        self, tasks: Sequence[ProbeTask], pairs: Sequence[PairFiles] = (), *, most: int
+    ) -> None:
+        self.tasks, self.pairs, self.most = tasks, pairs, most
         self._encoder: FrozenEncoder | None = None
 
     def __call__(self, model: Model, device: torch.device) -> dict[str, dict[str, float]]:
-        """The scores by task, each with the layer that they are of."""
-        # The same model at another step: its texts are laid out already.
+        """The scores by task, those of a probe with the layer that they are of."""
+        # The same model at another step: its texts are tokenized already.
         if self._encoder is None or self._encoder.loaded.module is not model.module:
             self._encoder = FrozenEncoder(model, device, keep_texts=True)
         encoder = self._encoder
         scores: dict[str, dict[str, float]] = {}
+        for pairs in self.pairs:
+            # Kernels of a model that is trained in half precision know no other.
+            trained: Any = model.module.encoder
+            half: Literal["bf16"] | None = None if trained.precision is None else "bf16"
+            asked = scorer(model)
+            work = pairs.follow(asked, most=self.most, device=device.type, precision=half)
+            scores[pairs.name] = {"accuracy": drained(work).all.accuracy}
         for task in self.tasks:
-            work = follow(task, encoder, layers=range(encoder.layers), most=self.most)
-            result = drained(work)
-            scores[task.name] = {**result.scores, "layer": float(result.layer)}
+            found = drained(follow(task, encoder, layers=range(encoder.layers), most=self.most))
+            scores[task.name] = {**found.scores, "layer": float(found.layer)}
         return scores
+
+
+def training_probes(words: Sequence[str], *, root: str | None, most: int) -> TrainingProbes:
+    """Tasks and sets of minimal pairs by their names, all known to be there."""
+    pairs = [find_pairs(word, root=root, columns={}) for word in words if word in NAMED_PAIRS]
+    tasks = tasks_of([word for word in words if word not in NAMED_PAIRS], root=root)
+    for task in tasks:
+        task.check()
+    return TrainingProbes(tasks, pairs, most=most)

@@ -22,6 +22,8 @@ from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
 from clozelab.finetuning.files.named import File, Named
 from clozelab.finetuning.files.splits import found_in
 from clozelab.finetuning.files.tables import located
+from clozelab.keys import mix
+from clozelab.keys import root as root_key
 from clozelab.nearest import nearest
 
 if TYPE_CHECKING:
@@ -78,17 +80,26 @@ class PairFiles(NamedTuple):
         """The sha256 of every file."""
         return {str(file.resolve()): sha256(file) for file in self.files}
 
-    def read(self) -> list[MinimalPair]:
-        """All pairs."""
-        return [pair for file in self.files for pair in _read(file, self.columns)]
+    def read(self, most: int = 0) -> list[MinimalPair]:
+        """All pairs, or at most so many, chosen by their numbers alone."""
+        pairs = [pair for file in self.files for pair in _read(file, self.columns)]
+        if most:
+            order = np.argsort(mix(root_key(0, "pairs"), np.arange(len(pairs))), kind="stable")
+            pairs = [pairs[number] for number in np.sort(order[:most])]
+        return pairs
 
     def follow(
-        self, asked: TextScorer, *, device: str | None = None, precision: Precision | None = None
+        self,
+        asked: TextScorer,
+        *,
+        most: int = 0,
+        device: str | None = None,
+        precision: Precision | None = None,
     ) -> Generator[tuple[int, int], None, PairScores]:
         """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
         from clozelab.scoring.likelihood import follow, read
 
-        pairs = self.read()
+        pairs = self.read(most)
         numbers: dict[str, int] = {}
         places: list[str] = []
         for pair in pairs:

@@ -29,6 +29,7 @@ from clozelab.keys import mix, root
 from clozelab.nearest import remedy
 from clozelab.scoring.linear import Doubles
 
+_WORDS = 4  # that are as much work to encode as a sentence
 GOLD = ".gold.txt"  # of WiC, beside .data.txt
 
 
@@ -187,12 +188,16 @@ class ProbeTask:
         return {*training, *self.scored_rows().all()}
 
     def training_rows(self, most: int) -> ProbeRows:
-        """Rows to fit a probe on; of many, about `most`, by the numbers of their examples alone."""
+        """Rows to fit a probe on, at most so many, or four times as many words; 0 for all.
+
+        Of more they are chosen by the numbers of their examples alone.
+        """
         if f"train {most}" not in self._held:
             examples = self.files.read("train")
             order = np.argsort(mix(root(0, "probe"), np.arange(len(examples))), kind="stable")
             sizes = np.cumsum([len(_excerpts(examples[number])) for number in order])
-            fit = int(np.searchsorted(sizes, most, side="right")) if most else len(examples)
+            rows = most * _WORDS if self.kind.name == "tag" else most
+            fit = int(np.searchsorted(sizes, rows, side="right")) if most else len(examples)
             chosen = [examples[number] for number in np.sort(order[: max(fit, 2)])]
             self._held[f"train {most}"] = self._rows(chosen, place="train")
         return self._held[f"train {most}"]
