@@ -155,11 +155,6 @@ class Answer(TaskKind):
         files = {"": json.dumps(texts, ensure_ascii=False)}
         return files | ({cls.beside[0]: json.dumps(nulls)} if nulls else {})
 
-    @property
-    def two_texts(self) -> bool:
-        """Always."""
-        return True
-
     def _known(
         self, predictions: Sequence[Span], examples: Sequence[Question]
     ) -> tuple[list[list[str]], list[Span]]:

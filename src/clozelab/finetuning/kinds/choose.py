@@ -141,11 +141,6 @@ class Choose(SummaryKind):
         """The text with each of its continuations."""
         return [f"{example.first} {second}" for second in example.seconds]
 
-    @property
-    def two_texts(self) -> bool:
-        """Always."""
-        return True
-
     def _cut(self, first: slice, second: slice, room: int) -> tuple[slice, slice]:
         """The tokens of a text and of its continuation that fit."""
         begin = max(second.start, second.stop - min(self.limit, room))

@@ -246,7 +246,7 @@ class TaskKind(Checked, ABC):
     @property
     def two_texts(self) -> bool:
         """Whether a block holds two texts, so that marks between them matter to an export."""
-        return False
+        return self.takes().least > 1
 
     @property
     def label_names(self) -> tuple[str, ...]:

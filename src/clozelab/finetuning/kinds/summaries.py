@@ -89,11 +89,6 @@ class SentenceKind(SummaryKind):
     def target(self, example: Sentences) -> float:
         """The label of an example as the head learns it."""
 
-    @property
-    def two_texts(self) -> bool:
-        """With `pair`."""
-        return self.pair
-
     def _rows(self, examples: Sequence[Sentences], reader: Reader) -> tuple[list[Row], Counts]:
         """One text a block, or two, cut at their ends where they are too long."""
         self._check_texts(examples)
