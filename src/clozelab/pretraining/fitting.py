@@ -13,8 +13,12 @@ from clozelab.text.store import Corpus
 
 def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
     """The recipe with the store's tokenizer, refused where the store lacks what it needs."""
-    if recipe.corruption.mask and "targets" in recipe.masking.provides:
-        _role(corpus, "mask", recipe)
+    masks = recipe.corruption.mask and "targets" in recipe.masking.provides
+    if masks and "mask" not in corpus.vocabulary.roles:
+        raise UserError(
+            f"{corpus.path}: its tokenizer has no mask token, which {recipe.name} needs;"
+            f" build the corpus again with --recipe {recipe.name}"
+        )
     words = 3 + len(corpus.spelling.words)
     objectives = tuple(part.with_words(words) for part in recipe.objectives)
     recorded = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
@@ -32,11 +36,3 @@ def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
         return ()
     asks = f"the tokenizer is that of {corpus.path}, not the one that {recipe.name} asks for"
     return (f"{asks}: {', '.join(keys)}",)
-
-
-def _role(corpus: Corpus, role: str, recipe: Recipe) -> None:
-    if role not in corpus.vocabulary.roles:
-        raise UserError(
-            f"{corpus.path}: its tokenizer has no {role} token, which {recipe.name} needs;"
-            f" build the corpus again with --recipe {recipe.name}"
-        )

@@ -203,7 +203,7 @@ def _where(place: Path, data: Sequence[str], before: Sequence[str]) -> list[Stor
             f"{place}: was imported and has no steps to go on from; start a run of its own with"
             f" --from {place}"
         )
-    gone = [one for one in before if not Path(one.rpartition(":")[0]).is_dir()]
+    gone = [store for store in before if not Path(store.rpartition(":")[0]).is_dir()]
     if gone and not data:
         raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
     return open_stores(data or before)

@@ -45,7 +45,7 @@ class Log:
     def probed(self, number: int, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Write the scores of probes, by task."""
         self._flush()
-        self._add("probe", number, {task: dict(one) for task, one in scores.items()}, {})
+        self._add("probe", number, {task: dict(values) for task, values in scores.items()}, {})
 
     def close(self) -> None:
         """Write what is left."""

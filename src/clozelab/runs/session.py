@@ -51,42 +51,33 @@ class Trainer(Protocol):
     @property
     def schedule(self) -> Schedule:
         """The steps of the whole run, and their rates."""
-        ...
 
     @property
     def compiled(self) -> bool:
         """Whether the first step of a kind compiles."""
-        ...
 
     def began(self, first: int) -> Began:
         """What the run will do."""
-        ...
 
     def notes(self) -> list[str]:
         """What a user would want to know before the first step."""
-        ...
 
     def jobs(self, first: int, cursor: Cursor) -> Iterator[Callable[[], Prepared]]:
         """From a step and a place on: each job prepares one step."""
-        ...
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses."""
-        ...
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
         """Judge the weights as they are after a step."""
-        ...
 
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
     ) -> Path | None:
         """Write a checkpoint; the process that wrote it tells where."""
-        ...
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
-        ...
 
 
 class Session:
