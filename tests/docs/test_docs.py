@@ -88,6 +88,13 @@ def label(folder: Path, split: str) -> None:
         f"tasks/MNLI/{split.replace('dev', 'dev_matched')}.tsv": table(
             "sentence1\tsentence2\tgold_label", rows, {"yes": "entailment", "no": "neutral"}
         ),
+        "contrasts.tsv": ["good\tbad", "The cats sleep.\tThe cats sleeps."],
+        "tasks/blimp/blimp.jsonl": [
+            '{"sentence_good": "A cat.", "sentence_bad": "A cats.", "UID": "x"}',
+        ],
+        "tasks/lama_trex/trex.jsonl": [
+            '{"masked_sentences": ["All [MASK] it ."], "obj_label": "of", "relation": "P1"}',
+        ],
         "tasks/SST-2/test.tsv": table("index\tsentence", [["0", "a bread"], ["1", "a cat"]], {}),
     }
     for name, lines in made.items():
