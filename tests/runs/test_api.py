@@ -49,7 +49,10 @@ def test_a_project_from_text_to_a_page(
     assert isinstance(run, clozelab.Run) and run.result() and run.recipe().name == "bert"
     assert {"Began", "Step", "Saved", "Ended"} <= {type(one).__name__ for one in events}
     assert run.losses("held_out")["masked_lm"][-1][0] == 4 == run.events("step")[-1]["step"]
-    assert run.curves()["masked_lm.loss"] == run.losses()["masked_lm"] and "rate" in run.curves()
+    assert (
+        run.curves()["masked_lm.loss"] == run.losses()["masked_lm"]
+        and "learning_rate" in run.curves()
+    )
     assert "masked_lm, held out" in run._repr_html_()
     assert run.resume(**ON).result() == run.result()
     assert clozelab.resume(run, **ON) == run == clozelab.pretrain(resume="a", **ON)
