@@ -25,7 +25,7 @@ from clozelab.runs.events import Began, drained
 from clozelab.runs.machine import Machine
 from clozelab.studies import cells as cells_module
 from clozelab.studies import plan as plans
-from clozelab.studies import timing
+from clozelab.studies import records, timing
 from clozelab.studies.cells import CellEvent
 from clozelab.studies.plan import make_plan
 from clozelab.studies.request import StudyRequest, make_request
@@ -479,3 +479,26 @@ def test_python_runs_a_study_too(tmp_path: Path) -> None:
     assert [one["variant"] for one in cells] == ["static", "dynamic"]
     assert all(one["failed"] is None for one in cells)
     assert study.page.is_file() and [*study.table()] == ["static", "dynamic"]
+
+
+def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_path: Path) -> None:
+    pairs = tmp_path / "agreement.jsonl"
+    rows = [{"good": "The river was slow.", "bad": "The river were slow."}] * 2
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = [f"pairs.{pairs}", "pairs.nowhere", "held_out.masked_lm", "run.finished"]
+    again = {"name": "again", "says": "A/A", "again": "static"}
+    out = tmp_path / "out"
+    told = ran(made(tmp_path, STATIC, again, measures=asked), out)
+    assert begun(told) == ["static/seed-0", "again/seed-0"]
+    first, second = (
+        json.loads((out / f"cells/{name}/seed-0/measured.json").read_text(encoding="utf-8"))
+        for name in ("static", "again")
+    )
+    assert first["measures"] == [asked[0], asked[2]]  # the others are not there, or read off
+    assert first["scores"][asked[0]] in (0.0, 50.0, 100.0) and first["sizes"][asked[0]] == 2
+    seeds = [Run(out / f"cells/{name}/seed-0").machine()["seed"] for name in ("static", "again")]
+    assert seeds == [0, 1000] and first["scores"] != second["scores"]
+    record = records.read(out)
+    assert record.scores("static", "run.finished") == {0: 100.0}
+    assert [len(one) for one in record.items("static", asked[0])] == [2]
+    assert record.plateau("static") is not None

@@ -26,13 +26,17 @@ from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import evaluate
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
-from clozelab.runs.events import means
+from clozelab.runs.events import drained, means
 from clozelab.scoring import probe as probes
+from clozelab.scoring.facts import find_facts
 from clozelab.scoring.frozen import FrozenEncoder, Pool
+from clozelab.scoring.likelihood import TextScorer, scorer
+from clozelab.scoring.pairs import find_pairs
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
 from clozelab.studies.scores import TUNINGS
+from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import open_stores
 from clozelab.training.loop import Measured
 from clozelab.training.world import join
@@ -107,13 +111,15 @@ def unmeasurable(request: StudyRequest) -> dict[str, str]:
     missing = dict[str, str]()
     for measure in request.study.measures:
         kind, _, name = measure.partition(".")
-        if kind in ("probe", "cls"):
-            try:
+        try:
+            if kind in ("probe", "cls"):
                 ProbeTask.named(name, root=request.task_data).check()
-            except UserError as error:
-                missing[measure] = str(error).split("\n")[0].split(";")[0]
-        elif kind not in (*MEASURERS, *TUNINGS, "run"):
-            missing[measure] = "this version does not measure it yet"
+            elif kind in _FILES:
+                _FILES[kind](name, root=request.task_data, columns={})
+            elif kind not in (*MEASURERS, *TUNINGS, "run"):
+                missing[measure] = "this version does not measure it yet"
+        except UserError as error:
+            missing[measure] = str(error).split("\n")[0].split(";")[0]
     return missing
 
 
@@ -165,13 +171,30 @@ def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
     with join(cell.device) as world:
         loaded.module.to(world.device).eval()
         encoder = FrozenEncoder(loaded, world.device, pool=pool)
-        work = probes.follow(asked, encoder, layers=range(encoder.layers))
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                found: probes.ProbeResult = done.value
-                return Value(found.scores[found.metrics[0]], found.scored)
+        found = drained(probes.follow(asked, encoder, layers=range(encoder.layers)))
+    return Value(found.scores[found.metrics[0]], found.scored)
+
+
+def _pairs(cell: Measuring, name: str) -> Value:
+    """How often the good text of a minimal pair is likelier."""
+    found = find_pairs(name, root=cell.request.task_data, columns={})
+    scores = drained(found.follow(_scorer(cell), device=cell.device))
+    return Value(scores.all.accuracy, len(scores.pairs), (100 * scores.outcomes).tolist())
+
+
+def _facts(cell: Measuring, name: str) -> Value | None:
+    """How often the object of a cloze fact is the first of all objects."""
+    found, asked = find_facts(name, root=cell.request.task_data, columns={}), _scorer(cell)
+    if asked.kind != "masked":
+        return None
+    scores = drained(found.follow(asked, device=cell.device))
+    return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
+
+
+def _scorer(cell: Measuring) -> TextScorer:
+    loaded = load(str(cell.model))
+    words = loaded.recipe.encoder.reads == "words"
+    return scorer(loaded, spelling=Corpus.open(cell.corpus).spelling if words else None)
 
 
 def _log(cell: Measuring, name: str) -> Value | None:
@@ -194,6 +217,7 @@ def _log(cell: Measuring, name: str) -> Value | None:
     return Value(float(jumps))
 
 
+_FILES: dict[str, Callable[..., Any]] = {"pairs": find_pairs, "facts": find_facts}
 # By kind of measure.
 MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
     "held_out": _held_out,
@@ -201,6 +225,8 @@ MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
     "pair": _pair,
     "probe": _probe,
     "cls": partial(_probe, pool="cls"),
+    "pairs": _pairs,
+    "facts": _facts,
     "own": _own,
     "log": _log,
 }
