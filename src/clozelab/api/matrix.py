@@ -77,5 +77,5 @@ def _drawn(found: MaskMatrix) -> str:
     from clozelab.reporting import figures
 
     losses = [[None if cell is None else cell.loss for cell in row] for row in found.cells]
-    across = f"held-out loss in nats, under the masks of (blocks of {found.length} tokens)"
+    across = f"held-out loss in nats under the masks of a column, blocks of {found.length} tokens"
     return figures.as_file(figures.heat_map(found.models, found.masks, losses, across=across))
