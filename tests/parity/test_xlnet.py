@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from support.learning import task, went
 from support.streaming import PLAIN, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
 from transformers import XLNetConfig, XLNetLMHeadModel
 
+import clozelab
 from clozelab.contracts import Input, Targets
 from clozelab.encoder.streams import Streams
 from clozelab.objectives.heads.vocabulary import QueryHead
+from clozelab.scoring.likelihood import likelihoods
 
 V, L, M = 50, 8, 6
 
@@ -232,3 +237,29 @@ def test_their_gradients_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         close(mine.output.weight.grad, yours.rel_attn.o.grad.reshape(8, 8))
         close(mine.position_bias.grad, yours.rel_attn.r_r_bias.grad)
         close(mine.segments.grad, yours.rel_attn.seg_embed.grad)
+
+
+def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Path) -> None:
+    """A query for each token, which sees the tokens before it and the marks behind the text."""
+    went(task("xlnet", steps=2), tmp_path / "run")
+    clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
+    peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
+    model = clozelab.load(tmp_path / "run")
+    texts = ["The queen was here.", "An unforgettable countryside, all of it!"]
+    found = likelihoods(model, texts, device="cpu")
+    for number in range(len(texts)):
+        here = found.pieces.text(number)
+        row = model.reader().lay(found.pieces.part(here))
+        ids = torch.from_numpy(row.columns["ids"].astype("int64"))[None]
+        size, n = ids.shape[1], here.stop - here.start
+        place = torch.arange(size)
+        unseen = (place[None, :] < n) & (place[None, :] >= place[:, None])
+        unseen |= (place[None, :] < n) & (place[:, None] >= n)  # marks see marks alone
+        logits = peer(
+            ids,
+            token_type_ids=torch.from_numpy(row.columns["segments"].astype("int64"))[None],
+            perm_mask=unseen.float()[None],
+            target_mapping=torch.eye(size)[None, :n],
+        ).logits[0]
+        nats = logits.log_softmax(1)[torch.arange(n), ids[0, :n]]
+        assert found.nats[here] == pytest.approx(nats.detach().numpy(), abs=1e-4)
