@@ -141,7 +141,7 @@ def main() -> None:
         "machine": {**machine_facts(), **facts(torch.device(given.device))},
         "model": {"recipe": "roberta", "size": given.size},
         "pairs": given.pairs,
-        "digests": found.digests(),
+        "digests": {Path(file).name: digest for file, digest in found.digests().items()},
         "all_pairs": {"texts": 2 * len(found.read()), **whole},
         "clozelab": {"texts": len(texts), **own},
         peer.__name__: {"texts": len(texts), **others},
