@@ -160,3 +160,27 @@ def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> 
             check=False,
         )
         assert (done.returncode, done.stdout) == (3, told), done.stderr
+
+
+# A model wrapped for a group of one process, freed after the group, a few hundred times.
+FREED = """
+import sys
+from torch import distributed, nn, ones
+from torch.nn.parallel import DistributedDataParallel
+from clozelab.training.world import process_group
+
+def once():
+    with process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1):
+        layers = [nn.Linear(64, 64) for _ in range(8)]
+        model = DistributedDataParallel(nn.Sequential(*layers), gradient_as_bucket_view=True)
+        model(ones(4, 64)).sum().backward()
+
+sys.setswitchinterval(1e-5)
+for _ in range(400):
+    once()
+"""
+
+
+def test_a_model_that_outlives_its_group_is_freed() -> None:
+    setting = {**ENVIRONMENT, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    run_process([sys.executable, "-c", FREED], env=setting, check=True, timeout=90)

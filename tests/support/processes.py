@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,27 +27,27 @@ def run_process(
     timeout: float = LIMIT,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
-    """What `subprocess.run` returns, in a group of its own that ends as a whole.
+    """What `subprocess.run` returns; a process that runs out of time ends with all it started.
 
-    With `subprocess.run`, children of a process that ran out of time keep its pipes open, and it
-    waits for them without end. Here each of them says where it stands, and all are killed.
+    With `subprocess.run`, its children keep its pipes open and are waited for without end. Here
+    each of them says where it stands, and all are killed.
     """
     if capture_output:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     if input is not None:
         options["stdin"] = subprocess.PIPE
     environment = {**(options.pop("env", None) or os.environ), "PYTHONFAULTHANDLER": "1"}
-    process = subprocess.Popen(words, env=environment, start_new_session=True, **options)
+    process = subprocess.Popen(words, env=environment, **options)
     try:
         out, err = process.communicate(input, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGABRT)  # faulthandler prints the stacks
+    except BaseException as error:
+        family = _family(process.pid)
+        _send(family, signal.SIGABRT)  # at which faulthandler prints the stacks
         time.sleep(1)
-        _kill(process)
+        _send(family, signal.SIGKILL)
         out, err = process.communicate()
-        raise AssertionError(f"{words} had not ended after {timeout} s\n{out}\n{err}") from None
-    except BaseException:
-        _kill(process)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise AssertionError(f"{words} was not done after {timeout} s\n{out}\n{err}") from None
         raise
     if check and process.returncode:
         raise AssertionError(f"{words} ended with {process.returncode}\n{out}\n{err}")
@@ -63,11 +64,19 @@ def started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(words, preexec_fn=_hear, **given)
 
 
-def _kill(process: subprocess.Popen[Any]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        process.kill()
+def _family(process: int) -> list[int]:
+    """A process and all that it started, whatever group they are in."""
+    family = [process]
+    for member in family:
+        for thread in Path(f"/proc/{member}/task").glob("*/children"):
+            family += map(int, thread.read_text(encoding="ascii").split())
+    return family
+
+
+def _send(family: list[int], number: signal.Signals) -> None:
+    for member in family:
+        with suppress(ProcessLookupError):
+            os.kill(member, number)
 
 
 def _hear() -> None:

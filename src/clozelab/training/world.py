@@ -18,6 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clozelab.errors import UserError
 
+_GROUPS: list[object] = []
+
 
 @dataclass(frozen=True)
 class World:
@@ -116,9 +118,21 @@ def join(device: str | None = None) -> Iterator[World]:
         yield World(rank, size, chosen)
         return
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    distributed.init_process_group(backend, timeout=timedelta(minutes=10))
-    try:
+    with process_group(backend, timeout=timedelta(minutes=10)):
         yield World(rank, size, chosen)
+
+
+@contextmanager
+def process_group(backend: str, **options: Any) -> Iterator[None]:
+    """The default group of torch.distributed. The object itself is never freed.
+
+    A wrapped model that outlives its group would free it, holding Python's lock while it waits for
+    the group's threads, and one of them may be waiting for that lock to drop a tensor.
+    """
+    distributed.init_process_group(backend, **options)
+    _GROUPS.append(distributed.group.WORLD)
+    try:
+        yield
     finally:
         distributed.destroy_process_group()
 
