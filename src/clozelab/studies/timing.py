@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from clozelab.config.recipe import Recipe
+from clozelab.config.renamed import recorded
 from clozelab.finetuning import protocols
 from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.kinds import TaskKind
@@ -116,7 +117,8 @@ def tuning(request: StudyRequest, variant: str, task: str) -> FinetuneConfig:
     data = request.tasks()[task]
     kind = data.splits().kind
     word, settings = protocols.task_word(data.task, kind), request.settings(variant, task)
-    return protocols.read(request.protocol(variant), word, kind, overrides=settings)
+    with recorded():  # of a study that was recorded, or may be
+        return protocols.read(request.protocol(variant), word, kind, overrides=settings)
 
 
 def _tokens(kind: type[TaskKind], examples: list[Any], corpus: Corpus, *, length: int) -> float:
