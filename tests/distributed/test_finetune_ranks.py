@@ -27,7 +27,7 @@ def told(folder: Path) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("recipe", ["bert", "xlnet"])
+@pytest.mark.parametrize("recipe", ["bert", pytest.param("xlnet", marks=pytest.mark.slow)])
 def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
     file, model = sample("pairs", 16), base(recipe)
     torchrun(*words("pairs", file, model, tmp_path / "two"))

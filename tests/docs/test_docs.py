@@ -25,6 +25,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / "benchmarks").glob("*.md"),
 ]
+MEASURING = (("docs", "speed.md"), ("benchmarks", "README.md"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # Runs the commands it is given, a line each, in one process: a dozen of them load torch once.
@@ -150,7 +151,15 @@ def finish(words: list[str], folder: Path, lines: list[str]) -> None:
     assert done.returncode == 0, f"{words}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [
+        # Pages on speed measure it, beside transformers.
+        pytest.param(page, marks=[pytest.mark.slow] * (page.parts[-2:] in MEASURING))
+        for page in PAGES
+    ],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_the_examples_run(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(desk)
     commands = ""

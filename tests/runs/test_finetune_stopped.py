@@ -109,6 +109,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_weights(
     assert mine["dev"] == other["dev"] and mine["tokens"] == other["tokens"]
 
 
+@pytest.mark.slow
 def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straight: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
@@ -135,6 +136,7 @@ def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
 
 
+@pytest.mark.slow
 def test_the_processes_of_a_command_that_was_killed_save_and_end(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]
@@ -146,6 +148,7 @@ def test_the_processes_of_a_command_that_was_killed_save_and_end(tmp_path: Path)
     assert all(newest(place / "checkpoints")[0] is not None for place in places)
 
 
+@pytest.mark.slow
 def test_a_trial_that_had_not_begun_does_not_begin_when_told_to_stop(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]

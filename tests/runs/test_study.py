@@ -411,6 +411,7 @@ def test_pair_heads_are_asked_both_questions(tmp_path: Path) -> None:
     assert set(none_["scores"]) == {"held_out.masked_lm"}, none_
 
 
+@pytest.mark.slow
 def test_several_cells_at_once_come_to_the_same(tmp_path: Path) -> None:
     study = made(tmp_path, STUDENT, STATIC)
     one, two = tmp_path / "one", tmp_path / "two"

@@ -50,6 +50,7 @@ def test_the_workers_of_a_cluster_get_the_modules_of_parts_from_outside(
 
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+@pytest.mark.slow
 def test_a_study_on_ray_comes_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import clozelab
 

@@ -212,6 +212,7 @@ def test_an_empty_word_is_no_folder_and_no_budget(
     assert told == 2 and not list(here.iterdir())
 
 
+@pytest.mark.slow
 def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path) -> None:
     with _two_at_once(tmp_path) as running:
         runs = [tmp_path / "out" / "cells" / name / "seed-0" for name in ("static", "dynamic")]
