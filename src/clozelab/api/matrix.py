@@ -60,22 +60,22 @@ def matrix(
 
     words = [word for given in masks for word in given.split(",") if word]
     work = follow(model, corpus, masks=words, blocks=blocks, pairs=pairs, device=device)
-    found = watch.drain(work, "cells", 1)
-    if found.blocks and found.blocks < blocks:
-        watch.say(f"{data}: its held-out text has {found.blocks:,} blocks, all of them read")
+    result = watch.drain(work, "cells", 1)
+    if result.blocks and result.blocks < blocks:
+        watch.say(f"{data}: its held-out text has {result.blocks:,} blocks, all of them read")
     if out is not None:
         store = {"path": data, "fingerprint": corpus.manifest["fingerprint"]}
-        record = {"machine": machine_facts(), "places": model, "data": store, **found.as_json()}
+        record = {"machine": machine_facts(), "paths": model, "data": store, **result.as_json()}
         write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if picture is not None:
-        write_text(Path(picture), _drawn(found))
-    return found
+        write_text(Path(picture), _drawn(result))
+    return result
 
 
-def _drawn(found: MaskMatrix) -> str:
+def _drawn(result: MaskMatrix) -> str:
     """The losses as a heat map: models down, strategies across."""
     from clozelab.reporting import figures
 
-    losses = [[None if cell is None else cell.loss for cell in row] for row in found.cells]
-    across = f"held-out loss in nats under the masks of a column, blocks of {found.length} tokens"
-    return figures.as_file(figures.heat_map(found.models, found.masks, losses, across=across))
+    losses = [[None if cell is None else cell.loss for cell in row] for row in result.cells]
+    across = f"held-out loss in nats under the masks of a column, blocks of {result.length} tokens"
+    return figures.as_file(figures.heat_map(result.models, result.masks, losses, across=across))

@@ -79,11 +79,11 @@ def probe(
     from clozelab.scoring.probed import Excerpt
     from clozelab.training.world import join
 
-    given = opened(model, watch)
+    loaded = opened(model, watch)
     results = []
     with join(device) as world:
-        given.module.to(world.device).eval()
-        encoder = FrozenEncoder(given, world.device, pool=pool)
+        loaded.module.to(world.device).eval()
+        encoder = FrozenEncoder(loaded, world.device, pool=pool)
         layers = layers_of(encoder, chosen)
         # What later tasks ask for, too, is computed once and kept until then.
         wanted = [one.excerpts(examples) for one in tasks]
@@ -95,19 +95,19 @@ def probe(
             results.append(watch.drain(work, one.name, 1))
     if encoder.cut:
         watch.warn(f"texts longer than the blocks the model was trained on, cut: {encoder.cut:,}")
-    found = Probes(given.place, tuple(results))
+    probes = Probes(loaded.place, tuple(results))
     if out is not None:
         record = {
             "machine": machine_facts(),
-            "model": {"place": given.place, "step": given.step, "sha256": given.digest},
+            "model": {"place": loaded.place, "step": loaded.step, "sha256": loaded.digest},
             **{"layer": chosen, "pool": pool, "fit": fit, "examples": examples},
             "digests": {one.name: one.digests() for one in tasks},
-            "probes": [one.as_json() for one in found.results],
+            "probes": [one.as_json() for one in probes.results],
         }
         write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     if picture is not None:
-        write_text(Path(picture), _drawn(found))
-    return found
+        write_text(Path(picture), _drawn(probes))
+    return probes
 
 
 def _tasks(
@@ -133,7 +133,7 @@ def _tasks(
     return [ProbeTask(word, data)]
 
 
-def _drawn(found: Probes) -> str:
+def _drawn(probes: Probes) -> str:
     """Each task's first metric over the layers."""
     from clozelab.reporting import figures
     from clozelab.reporting.figures import Line
@@ -144,6 +144,6 @@ def _drawn(found: Probes) -> str:
             [(float(each.layer), each.scores[one.metrics[0]]) for each in one.layers],
             colour,
         )
-        for colour, one in enumerate(found.results)
+        for colour, one in enumerate(probes.results)
     ]
     return figures.as_file(figures.curves(lines, across="layer", up="score", whole=True))

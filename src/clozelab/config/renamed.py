@@ -33,10 +33,10 @@ def current(key: str, known: Collection[str]) -> str:
     *path, name = key.split(".")
     if name in known:
         return key
-    renamed = next((new for new in RENAMED.get(name, ()) if new in known), None)
-    if renamed is None:
+    new = next((new for new in RENAMED.get(name, ()) if new in known), None)
+    if new is None:
         return key
-    today = ".".join([*path, renamed])
+    today = ".".join([*path, new])
     warnings.warn(f"{key} is called {today} today; write that", OldNameWarning, stacklevel=2)
     return today
 
