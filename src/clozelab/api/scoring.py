@@ -68,20 +68,20 @@ def score(
 
     if text and file:
         raise UserError("--file brings its own texts: leave --text out")
-    given = [name for name, value in (("pairs", pairs), ("facts", facts)) if value is not None]
-    if len(given) + bool(text or file) > 1:
+    sets = [name for name, value in (("pairs", pairs), ("facts", facts)) if value is not None]
+    if len(sets) + bool(text or file) > 1:
         raise UserError("score takes texts, --pairs or --facts: name one of the three")
     if items is not None and pairs is None:
         raise UserError("--items are those of minimal pairs: say --pairs, or leave it out")
-    if files.columns and not given:
+    if files.columns and not sets:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
     for place in (out, items):
         if place is not None:
             check_output(Path(place), overwrite=overwrite)
-    if text or file or not given:
+    if text or file or not sets:
         texts, places = _texts(text, file, watch)
-        asked = _asked(model, method, data, watch)
-        scores = _scored(asked, texts, places, watch, device=device, precision=precision)
+        text_scorer = _scorer(model, method, data, watch)
+        scores = _scored(text_scorer, texts, places, watch, device=device, precision=precision)
         if out is not None:
             write_text(
                 Path(out), "".join(f"{line}\n" for line in scores.lines(by=by, as_json=json))
@@ -89,19 +89,19 @@ def score(
             watch.say(out)
         return scores
 
-    found = _found(pairs, facts, files)  # before torch, which takes seconds to load
-    asked = _asked(model, method, data, watch)
-    work: Any = found.follow(asked, device=device, precision=precision)
-    result: Any = watch.drain(work, found.name, 1)
+    source = _files(pairs, facts, files)  # before torch, which takes seconds to load
+    text_scorer = _scorer(model, method, data, watch)
+    work: Any = source.follow(text_scorer, device=device, precision=precision)
+    result: Any = watch.drain(work, source.name, 1)
     if out is not None:
-        write_text(Path(out), json_.dumps(_record(asked, found, result), indent=1) + "\n")
+        write_text(Path(out), json_.dumps(_record(text_scorer, source, result), indent=1) + "\n")
     if items is not None:
         write_text(Path(items), "".join(f"{line}\n" for line in result.items()))
     scores_of: PairScores | FactScores = result
     return scores_of
 
 
-def _found(pairs: str | None, facts: str | None, files: TaskFiles) -> PairFiles | FactFiles:
+def _files(pairs: str | None, facts: str | None, files: TaskFiles) -> PairFiles | FactFiles:
     """The files of what goes by a name, or a file of one's own."""
     from clozelab.finetuning.request import columns_of
     from clozelab.scoring.facts import find_facts
@@ -111,22 +111,22 @@ def _found(pairs: str | None, facts: str | None, files: TaskFiles) -> PairFiles 
     return find_facts(str(facts), **how) if pairs is None else find_pairs(pairs, **how)
 
 
-def _asked(model: Any, method: Method | None, data: str | None, watch: Watch) -> TextScorer:
+def _scorer(model: Any, method: Method | None, data: str | None, watch: Watch) -> TextScorer:
     """The model with the head that predicts tokens."""
     from clozelab.scoring.likelihood import scorer
 
-    given = opened(model, watch)
+    loaded = opened(model, watch)
     spelling = None
     if data is not None:
         from clozelab.text.store import Corpus
 
         corpus = Corpus.open(data)
-        if corpus.tokenizer.get_vocab() != given.tokenizer.get_vocab():
+        if corpus.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise UserError(
                 f"{data}: its tokenizer is not the model's; name the corpus it was trained on"
             )
         spelling = corpus.spelling
-    return scorer(given, method, spelling=spelling)
+    return scorer(loaded, method, spelling=spelling)
 
 
 def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list[str], list[str]]:
@@ -148,7 +148,7 @@ def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list
 
 
 def _scored(
-    asked: TextScorer,
+    text_scorer: TextScorer,
     texts: list[str],
     places: list[str],
     watch: Watch,
@@ -157,23 +157,25 @@ def _scored(
     from clozelab.scoring.likelihood import follow, read
     from clozelab.scoring.texts import scored
 
-    pieces = read(asked, texts, places=places.__getitem__)
-    result = scored(asked, texts, watch.drain(follow(asked, pieces, **numbers), "scoring", 1))
+    pieces = read(text_scorer, texts, places=places.__getitem__)
+    result = scored(
+        text_scorer, texts, watch.drain(follow(text_scorer, pieces, **numbers), "scoring", 1)
+    )
     if result.unknown:
         watch.warn(f"unknown to the model, and scored as such: {result.unknown:,} tokens")
     return result
 
 
 def _record(
-    asked: TextScorer, found: PairFiles | FactFiles, result: PairScores | FactScores
+    text_scorer: TextScorer, source: PairFiles | FactFiles, result: PairScores | FactScores
 ) -> dict[str, Any]:
     """The result with what it is of."""
     from clozelab.runs.directory import machine_facts
 
-    model = asked.model
+    model = text_scorer.model
     return {
         "machine": machine_facts(),
         "model": {"place": model.place, "step": model.step, "sha256": model.digest},
-        "digests": found.digests(),
+        "digests": source.digests(),
         **result.as_json(),
     }

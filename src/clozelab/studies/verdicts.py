@@ -96,20 +96,22 @@ def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estima
 
 def judge_claims(claims: Sequence[Claim], record: StudyRecord) -> list[Judgement]:
     """The verdicts on some claims that are corrected together."""
-    found = [_findings(claim, record) for claim in claims]
+    findings = [_findings(claim, record) for claim in claims]
     joint = [
         _joint([_chances(claim, one) for one in decisive])
-        for claim, (_, decisive) in zip(claims, found, strict=True)
+        for claim, (_, decisive) in zip(claims, findings, strict=True)
     ]
     decided = _decided(claims, joint, benjamini_hochberg)
     judgements = []
-    for claim, (measures, decisive), told in zip(claims, found, decided, strict=True):
+    for claim, (measures, decisive), decision in zip(claims, findings, decided, strict=True):
         if any(one.verdict == "not tested" for one in decisive):
-            told = told._replace(verdict="not tested")
+            decision = decision._replace(verdict="not tested")
         if len(decisive) == 1:
-            decisive = (replace(decisive[0], p=told.p, verdict=told.verdict),)
+            decisive = (replace(decisive[0], p=decision.p, verdict=decision.verdict),)
             measures = decisive if len(measures) == 1 else measures
-        judgements.append(Judgement(claim, measures, decisive, told.verdict, told.p, told.p_equal))
+        judgements.append(
+            Judgement(claim, measures, decisive, decision.verdict, decision.p, decision.p_equal)
+        )
     return judgements
 
 
@@ -118,19 +120,19 @@ def _findings(claim: Claim, record: StudyRecord) -> tuple[tuple[Finding, ...], t
     singles = [[name] for name in claim.on]
     units = dict.fromkeys(unit(name) for name in claim.on)
     means = [[name for name in claim.on if unit(name) == kind] for kind in units]
-    single = _told(claim, [_finding(claim, label(*one), one, record) for one in singles])
+    single = _corrected(claim, [_finding(claim, label(*one), one, record) for one in singles])
     if means == singles:
         return single, single
-    return single, _told(claim, [_finding(claim, _mean_label(m), m, record) for m in means])
+    return single, _corrected(claim, [_finding(claim, _mean_label(m), m, record) for m in means])
 
 
-def _told(claim: Claim, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def _corrected(claim: Claim, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Findings with a p-value corrected for their number, and the verdict that it allows."""
     chances = [_chances(claim, one) for one in findings]
     decided = _decided([claim] * len(chances), chances, holm)
     return tuple(
-        one if one.advantage is None else replace(one, p=told.p, verdict=told.verdict)
-        for one, told in zip(findings, decided, strict=True)
+        one if one.advantage is None else replace(one, p=decision.p, verdict=decision.verdict)
+        for one, decision in zip(findings, decided, strict=True)
     )
 
 
@@ -148,12 +150,12 @@ class Chances(NamedTuple):
 
 
 def _chances(claim: Claim, finding: Finding) -> Chances | None:
-    found, delta = finding.advantage, claim.delta
-    if found is None:
+    estimate, delta = finding.advantage, claim.delta
+    if estimate is None:
         return None
-    equal = None if delta is None else found.p_within(delta)
+    equal = None if delta is None else estimate.p_within(delta)
     high, low = (delta or 0.0, -(delta or 0.0)) if claim.kind == "equal" else [-claim.margin] * 2
-    return Chances(found.p_above(high), found.p_below(low), equal)
+    return Chances(estimate.p_above(high), estimate.p_below(low), equal)
 
 
 def _joint(chances: Sequence[Chances | None]) -> Chances | None:
@@ -167,7 +169,7 @@ def _joint(chances: Sequence[Chances | None]) -> Chances | None:
     )
 
 
-class _Told(NamedTuple):
+class _Decision(NamedTuple):
     verdict: Verdict = "undecided"
     p: float | None = None
     p_equal: float | None = None
@@ -177,14 +179,14 @@ def _decided(
     claims: Sequence[Claim],
     chances: Sequence[Chances | None],
     method: Callable[[Sequence[float]], list[float]],
-) -> list[_Told]:
+) -> list[_Decision]:
     """What the p-values allow to be said, once they are corrected together."""
     differs = iter(method([one.different for one in chances if one is not None]))
     equals = iter(method([one.equal for one in chances if one and one.equal is not None]))
-    alpha, told = 1 - LEVEL, list[_Told]()
+    alpha, decisions = 1 - LEVEL, list[_Decision]()
     for claim, one in zip(claims, chances, strict=True):
         if one is None:
-            told.append(_Told())
+            decisions.append(_Decision())
             continue
         p, p_equal = next(differs), None if one.equal is None else next(equals)
         verdict: Verdict = "undecided"
@@ -192,8 +194,8 @@ def _decided(
             verdict = "confirmed" if one.above < one.below and claim.kind == "better" else "refuted"
         elif p_equal is not None and p_equal <= alpha:
             verdict = "confirmed" if claim.kind == "equal" else "equal"
-        told.append(_Told(verdict, p, p_equal))
-    return told
+        decisions.append(_Decision(verdict, p, p_equal))
+    return decisions
 
 
 def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyRecord) -> Finding:
@@ -210,25 +212,25 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
     items = _item_variance(claim, measures, record)
     if not claim.than:
         assert claim.level is not None
-        found = level(scores, claim.better, items=items)
+        estimate = level(scores, claim.better, items=items)
         sign = -1 if is_loss(measures[0]) else 1
-        found = found and replace(found, value=found.value - sign * claim.level)
+        estimate = estimate and replace(estimate, value=estimate.value - sign * claim.level)
     else:
         theirs = {seed: claim.ratio * one for seed, one in scores.get(claim.than, {}).items()}
         if len(ours) > 1 and ours == theirs:
             # A margin would confirm this, but nothing was tested: runs can be one and the same.
             why = "every seed has the same result, as if they were one run"
             return replace(finding, verdict="not tested", why=why)
-        found = contrast(
+        estimate = contrast(
             {**scores, claim.than: theirs},
             claim.better,
             claim.than,
             related=_related(record, claim.better, claim.than),
             items=items,
         )
-    if found is None:
+    if estimate is None:
         return replace(finding, why=_why_not({side: scores.get(side, {}) for side in sides}))
-    return replace(finding, advantage=found)
+    return replace(finding, advantage=estimate)
 
 
 def stuck(record: StudyRecord, variant: str) -> str | None:
@@ -265,14 +267,14 @@ def _item_variance(claim: Claim, measures: Sequence[str], record: StudyRecord) -
             nothing = [[0.0] * len(ours[0])]
             total += item_variance(ours, theirs or nothing)
             continue
-        kept = 1.0
+        independent = 1.0
         if claim.than and unit(measure) == "points" and kind_of(measure).gated:
-            kept = 1 - _AGREE
+            independent = 1 - _AGREE
         for side in (claim.better, claim.than):
             values = [*record.scores(side, measure).values()]
             if values:
                 sizes = {**record.sizes, "run": len(values)}
-                total += kept * sampling_variance(measure, fmean(values), sizes)
+                total += independent * sampling_variance(measure, fmean(values), sizes)
     return total / len(measures) ** 2
 
 
