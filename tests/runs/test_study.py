@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,24 @@ import pytest
 import torch
 from support.finetuning import equal, weights
 from support.learning import MACHINE, of, store
-from support.studying import BROKEN, DYNAMIC, SMALL, STATIC, STUDENT, made, plan_of, ran, reviews
+from support.studying import (
+    BROKEN,
+    DYNAMIC,
+    SAVE_OPTIONS,
+    SMALL,
+    STATIC,
+    STUDENT,
+    made,
+    plan_of,
+    ran,
+    reviews,
+)
+from torch._dynamo.utils import counters
 
 import clozelab
 from clozelab.errors import UserError
 from clozelab.pretraining import starting
+from clozelab.pretraining.pretrain import pretrain
 from clozelab.reporting.study import write_page
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Began, drained
@@ -503,3 +517,21 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     assert record.scores("static", "run.finished") == {0: 100.0}
     assert [len(one) for one in record.items("static", asked[0])] == [2]
     assert record.plateau("static") is not None
+
+
+@pytest.mark.thorough
+def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_path: Path) -> None:
+    plan = plan_of(made(tmp_path, STATIC, DYNAMIC, seeds=2))
+    machine = replace(MACHINE, compile=True)
+    counters["stats"].clear()
+    list(follow(plan, tmp_path / "warm", machine=machine, saving=SAVE_OPTIONS))
+    graphs = counters["stats"]["unique_graphs"]  # one for each shape of a batch
+    for cell in plan.request.cells():
+        data, budget = plan.request.stores(cell.variant), f"{plan.steps(cell.variant)}steps"
+        recipe = plan.request.recipe(cell.variant)
+        task = starting.fresh(recipe, data=data, seed=cell.seed, budget=budget)
+        place = tmp_path / f"{cell.variant}-{cell.seed}"
+        list(pretrain(task, place, machine=machine, saving=SAVE_OPTIONS))
+        torch.compiler.reset()
+        assert equal(weights(place), weights(cell.folder(tmp_path / "warm")))
+    assert 2 * graphs <= counters["stats"]["unique_graphs"] - graphs

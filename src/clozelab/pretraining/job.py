@@ -21,6 +21,7 @@ from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
 from clozelab.runs import machine as machines
+from clozelab.runs import warm
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.machine import Machine
@@ -313,20 +314,36 @@ class PretrainTrainer:
 
     def _train_state(self) -> TrainState:
         """The model on its device, wrapped, with fresh optimisers."""
-        model, device, compiled = self.model, self.world.device, self.compiled
+        device, compiled = self.world.device, self.compiled
         replays = self.machine.replays(
             device, self.recipe, compiled=compiled, usual=self._waits_for_launches()
         )
-        self.machine.place((model, *model.teacher), device, compiled=compiled)
         if compiled:
-            # Where weights are gathered as they are needed, the graph has to break.
-            machines.compile_model(model, whole=not self.machine.shard, replays=replays)
-        wrapped = self.world.wrap(model, shard=bool(self.machine.shard))
-        optimisers = self.recipe.optimiser.build(model.named_parameters())
+            self.model = self._compiled_model(replays=replays)
+        else:
+            self.machine.place((self.model, *self.model.teacher), device, compiled=False)
+        wrapped = self.world.wrap(self.model, shard=bool(self.machine.shard))
+        optimisers = self.recipe.optimiser.build(self.model.named_parameters())
         clip = self.recipe.optimiser.clip
         return TrainState(
             wrapped, optimisers, clip, self.seed, scaler=self._scaler(), replays=replays
         )
+
+    def _compiled_model(self, *, replays: bool) -> PretrainingModel:
+        """The model on its device, compiled: now, or for an earlier run of its shape."""
+        model, device = self.model, self.world.device
+        tables = self.recipe.tables()
+        teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
+        shape = repr((tables["encoder"], tables["objectives"], self.recipe.tokenizer.vocabulary))
+        shape += repr((teachers, device, self.precision, self.machine, replays))
+        if (compiled := warm.kept(shape, model)) is not None:
+            return compiled
+        self.machine.place((model, *model.teacher), device, compiled=True)
+        # Where weights are gathered as they are needed, the graph has to break.
+        machines.compile_model(model, whole=not self.machine.shard, replays=replays)
+        if self.world.size == 1:
+            warm.keep(shape, model)
+        return model
 
     def _waits_for_launches(self) -> bool:
         """Whether a GPU would be done with a step before it is launched.

@@ -30,15 +30,28 @@ class Workers:
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
 
-    def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Begin a job; its future has what it came to."""
-        worker = self._idle.pop() if self._idle else _Worker()
+    def submit(self, work: Callable[..., T], *arguments: Any, topic: str = "") -> Future[T]:
+        """Begin a job; its future has what it came to.
+
+        An idle process that had a job of the same `topic` is preferred: it is warm.
+        """
+        worker = next((one for one in self._idle if topic in one.topics), None)
+        if worker is not None:
+            self._idle.remove(worker)
+        else:
+            worker = self._idle.pop() if self._idle else _Worker()
+        worker.topics.add(topic)
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
         thread = Thread(target=self._wait, args=(worker, future, (work, *arguments)), daemon=True)
         self._busy[thread] = worker
         thread.start()
         return future
+
+    def elsewhere(self, topic: str) -> bool:
+        """Whether only processes that are busy have had a job of a topic."""
+        had = [topic in one.topics for one in self._busy.values()]
+        return any(had) and not any(topic in one.topics for one in self._idle)
 
     def stop(self) -> None:
         """Tell every job to stop and save, and wait for it; interrupted again, end them all."""
@@ -64,7 +77,7 @@ class Workers:
             fine, answer = False, _gone(worker.process.exitcode)
         except Exception as error:  # an answer that cannot be read
             fine, answer = False, error
-        if self.reuse and worker.process.is_alive():
+        if self.reuse and (fine or isinstance(answer, UserError)) and worker.process.is_alive():
             self._idle.append(worker)
         else:
             worker.leave()
@@ -79,6 +92,7 @@ class _Worker:
     """A process, and the pipe to it."""
 
     def __init__(self) -> None:
+        self.topics: set[str] = set()  # of the jobs that it had
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
@@ -109,7 +123,10 @@ def workers(*, reuse: bool) -> Iterator[Workers]:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker's life: job after job, until there is nobody to give it one."""
+    """A worker's life: job after job, until there is nobody to give it one.
+
+    What is no user's error may have left torch or the device in any state: it is the last job.
+    """
     interrupts.end_with_parent()  # before a job is read, which loads torch
     while True:
         try:
@@ -126,6 +143,8 @@ def _serve(pipe: Connection) -> None:
         try:
             pipe.send(answer)
         except OSError:  # nobody is left to hear it
+            return
+        if not answer[0] and not isinstance(answer[1], UserError):
             return
 
 

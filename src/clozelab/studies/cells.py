@@ -22,9 +22,9 @@ from clozelab.runs.directory import MEASURED, Run, read_json
 from clozelab.runs.events import Ended, Event
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
+from clozelab.runs.warm import clear
 from clozelab.studies.measures import Measuring, measurable, measured
 from clozelab.studies.request import Cell, StudyRequest
-from clozelab.studies.timing import clear
 
 FAILED = "failed.json"
 TASKS = "tasks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGINT
@@ -12,12 +12,13 @@ from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.interrupts import first_done
+from clozelab.runs import warm
 from clozelab.runs.directory import Run
 from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.processes import workers
-from clozelab.studies import cluster
+from clozelab.studies import cluster, timing
 from clozelab.studies.cells import (
     PRETRAINING,
     CellEvent,
@@ -32,7 +33,6 @@ from clozelab.studies.folder import locked_folder
 from clozelab.studies.plan import StudyPlan
 from clozelab.studies.records import unpack
 from clozelab.studies.request import Cell
-from clozelab.studies.timing import clear
 from clozelab.training.world import is_distributed
 
 # What fails one cell and not the others: a user's error, a loss that is not finite, memory or a
@@ -108,12 +108,19 @@ def _events(
     at_once = min(plan.at_once, len(jobs))
     if on is not None and jobs:
         device = jobs[0].machine.device
-        with cluster.jobs(on, run_alone, share=plan.at_once, device=device) as submit:
+        with cluster.jobs(on, run_apart, share=plan.at_once, device=device) as submit:
             yield from _side_by_side(jobs, submit, len(jobs))
     elif plan.at_once > 1 and jobs:
         shared = [replace(job, machine=replace(job.machine, sharers=at_once)) for job in jobs]
-        with workers(reuse=False) as processes:
-            yield from _side_by_side(shared, lambda job: processes.submit(run_alone, job), at_once)
+        # A process is kept for cells of the same shape, whose model it has compiled.
+        topics = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
+        with workers(reuse=True) as processes:
+            yield from _side_by_side(
+                shared,
+                lambda job: processes.submit(run_alone, job, topic=topics[job.cell.variant]),
+                at_once,
+                later=lambda job: processes.elsewhere(topics[job.cell.variant]),
+            )
     else:
         yield from _one_by_one(jobs)
 
@@ -148,46 +155,69 @@ def _write_result(plan: StudyPlan, jobs: list[CellJob], out: Path) -> dict[str, 
 
 
 def run_alone(job: CellJob) -> CellOutcome:
-    """One cell in a process of its own."""
+    """One cell in a process of its own; what is no user's error is raised, and ends the process."""
     messages: list[str] = []
     try:
-        for event in run_cell(job):
-            if isinstance(event.event, Said):
-                messages.append(event.event.text)
-            elif isinstance(event.event, Ended) and not event.event.whole:
-                return CellOutcome(tuple(messages), None, whole=False)
-    except _FAILURES as error:
+        with warm.keeping():
+            for event in run_cell(job):
+                if isinstance(event.event, Said):
+                    messages.append(event.event.text)
+                elif isinstance(event.event, Ended) and not event.event.whole:
+                    return CellOutcome(tuple(messages), None, whole=False)
+    except UserError as error:
         return CellOutcome(tuple(messages), record_failure(job, error), whole=True)
     return CellOutcome(tuple(messages), None, whole=True)
 
 
+def run_apart(job: CellJob) -> CellOutcome:
+    """One cell on a cluster, whose own account of an error would say less."""
+    try:
+        return run_alone(job)
+    except _FAILURES as error:
+        return CellOutcome((), record_failure(job, error), whole=True)
+
+
 def _one_by_one(jobs: list[CellJob]) -> Iterator[StudyEvent]:
     """The cells in this process."""
-    for job in jobs:
-        yield CellStarted(job.cell)
-        failed = None
-        try:
-            for event in run_cell(job):
-                yield event
-                if isinstance(event.event, Ended) and not event.event.whole:
-                    return
-        except _FAILURES as error:
-            failed = record_failure(job, error)
-        clear()
-        yield CellFinished(job.cell, failed, False)
+    with ExitStack() as ends:
+        ends.enter_context(warm.keeping())
+        ends.callback(warm.forget)
+        for job in jobs:
+            yield CellStarted(job.cell)
+            failed = None
+            try:
+                for event in run_cell(job):
+                    yield event
+                    if isinstance(event.event, Ended) and not event.event.whole:
+                        return
+            except _FAILURES as error:
+                failed = record_failure(job, error)
+            warm.clear()
+            yield CellFinished(job.cell, failed, False)
 
 
-def _side_by_side(jobs: list[CellJob], submit: Submit, at_once: int) -> Iterator[StudyEvent]:
-    """Several cells at a time, each when the cell that it depends on is over."""
+def _side_by_side(
+    jobs: list[CellJob],
+    submit: Submit,
+    at_once: int,
+    *,
+    later: Callable[[CellJob], bool] = lambda job: False,
+) -> Iterator[StudyEvent]:
+    """Several cells at a time, each when the cell that it depends on is over.
+
+    A cell that had better wait for a busy process comes after those of the next seed.
+    """
     running: dict[Future[CellOutcome], CellJob] = {}
     waiting = list(jobs)
     while waiting or running:
         unfinished = {job.cell for job in (*waiting, *running.values())}
-        for job in [job for job in waiting if _needed(job) not in unfinished]:
-            if len(running) < at_once:
-                running[submit(job)] = job
-                waiting.remove(job)
-                yield CellStarted(job.cell)
+        ready = [job for job in waiting if _needed(job) not in unfinished]
+        while ready and len(running) < at_once:
+            job = min(ready, key=lambda job: job.cell.seed + 1.5 * later(job))
+            running[submit(job)] = job
+            ready.remove(job)
+            waiting.remove(job)
+            yield CellStarted(job.cell)
         for future in first_done(running):
             job = running.pop(future)
             error = future.exception()

@@ -20,6 +20,7 @@ from clozelab.pretraining.fitting import fitted
 from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.pretraining.steps import Steps
 from clozelab.runs.machine import Machine, flops_a_token
+from clozelab.runs.warm import clear
 from clozelab.studies.request import StudyRequest
 from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store, open_stores
@@ -145,10 +146,3 @@ def _cleared() -> Iterator[None]:
         yield
     finally:
         clear()
-
-
-def clear() -> None:
-    """Free what a run has compiled and cached on the device."""
-    torch.compiler.reset()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -1,0 +1,62 @@
+"""Compiled models, kept in a process that trains one run after another.
+
+Compiling takes longer than a short run trains. Where `keeping` is on, a run whose model has the
+shape of an earlier one takes that module over, graphs and all, and gives it its own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from clozelab.models.build import PretrainingModel
+from clozelab.runs.saving import set_weights
+
+_MOST = 16  # modules that are kept; with the next one, all begin anew
+_kept: dict[str, PretrainingModel] = {}
+_on = False
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Keep what is compiled from here on, until `forget` is called."""
+    global _on
+    before, _on = _on, True
+    try:
+        yield
+    finally:
+        _on = before
+
+
+def keep(shape: str, model: PretrainingModel) -> None:
+    """Keep a compiled model for the next run of its shape."""
+    if _on:
+        if len(_kept) >= _MOST:
+            forget()
+        _kept[shape] = model
+
+
+def kept(shape: str, fresh: PretrainingModel) -> PretrainingModel | None:
+    """The model that was compiled for a shape, with the weights of a fresh one."""
+    model = _kept.get(shape) if _on else None
+    if model is not None:
+        for old, new in zip((model, *model.teacher), (fresh, *fresh.teacher), strict=True):
+            old.zero_grad(set_to_none=True)
+            set_weights(old, dict(new.named_parameters()))
+    return model
+
+
+def clear() -> None:
+    """Free what the runs of this process have cached on the device, and compiled unless kept."""
+    if not _on:
+        forget()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def forget() -> None:
+    """Forget every compiled model."""
+    _kept.clear()
+    torch.compiler.reset()
