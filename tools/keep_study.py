@@ -1,11 +1,12 @@
 """Keep a study's records under results/, thinned, and make its page and a picture from them.
 
-    python tools/keep_study.py FOLDER results/NAME --commit HASH
+    python tools/keep_study.py FOLDER results/NAME [--commit HASH]
 
 What is kept is numbers, recipes and logs: of each cell its settings, its held-out losses, a few of
 its steps and its scores. Where the corpus and the tasks lay is no one else's business: it is
-replaced by the words that docs use for them, and the fingerprint of the corpus stays. The commit is
-the one given, whatever the runs noted: a copy of the tree without its history notes a wrong one.
+replaced by the words that docs use for them, and the fingerprint of the corpus stays. A commit that
+is given replaces the one that the runs noted: a copy of the tree without its history, and without
+CLOZELAB_COMMIT, notes none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 STEPS = 40  # lines of a cell's log, beside its evaluations
 
 
-def keep(folder: Path, place: Path, commit: str) -> None:
+def keep(folder: Path, place: Path, commit: str | None = None) -> None:
     """The study's own files, then cell by cell."""
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     (corpus,) = plan["data"]
@@ -42,14 +43,15 @@ def keep(folder: Path, place: Path, commit: str) -> None:
     pack(place)
 
 
-def cell(run: Path, place: Path, corpus: str, commit: str) -> None:
+def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:
     """One variant with one seed."""
     place.mkdir(parents=True)
     for name in ("recipe.toml", "result.json", "measured.json", "like.txt"):
         if (run / name).exists():
             shutil.copy(run / name, place)
     machine = (run / "machine.toml").read_text(encoding="utf-8").replace(corpus, "corpus")
-    machine = re.sub('^"?commit"? = ".*"', f'commit = "{commit}"', machine, flags=re.MULTILINE)
+    if commit is not None:
+        machine = re.sub('^"?commit"? = ".*"', f'commit = "{commit}"', machine, flags=re.MULTILINE)
     machine = re.sub('"[^"]*/(cells/[^"]*)"', r'"\1"', machine)  # its teacher, beside it
     (place / "machine.toml").write_text(machine, encoding="utf-8")
     lines = "".join(json.dumps(entry) + "\n" for entry in thin(run / "metrics.jsonl", STEPS))
@@ -95,7 +97,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("folder", type=Path)
     words.add_argument("out", type=Path)
-    words.add_argument("--commit", required=True)
+    words.add_argument("--commit")
     given = words.parse_args()
     keep(given.folder, given.out, given.commit)
     for page in ("page.html", "page.md"):

@@ -1,0 +1,110 @@
+"""Run recorded studies, or go on with them, for some minutes; what is done is packed for results/.
+
+    PYTHONPATH=src python tools/run_studies.py QUEUE.toml --corpus CORPUS… --task-data DIR \\
+        --minutes 9 --out DIR [--only NAME…]
+
+The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
+`clozelab study` takes (`set`, `variants`, `tasks`, `at_once`); `corpus` names the corpus where
+there are several. A study that lies in results/ already goes on from there: its cells are not
+repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from keep_study import keep
+
+RESULTS = Path(__file__).resolve().parent.parent / "results"
+SAVING = 25  # seconds that are left for cells to be saved and records to be packed
+
+
+def options(entry: dict[str, Any]) -> list[str]:
+    """The words of `clozelab study`."""
+    words = []
+    for key, value in entry.items():
+        if key in ("name", "study", "corpus"):
+            continue
+        name = f"--{key.replace('_', '-')}"
+        if isinstance(value, list) and key == "set":
+            words += [word for one in value for word in (name, one)]
+        elif isinstance(value, list):
+            words += [name, ",".join(value)] if value else [name]
+        else:
+            words += [name, str(value)]
+    return words
+
+
+def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
+    """Put a recorded study where it can go on, with the places of this machine."""
+    if place.exists() or not (RESULTS / name / "plan.json").exists():
+        return
+    place.mkdir(parents=True)
+    for file in ("study.toml", "plan.json", "result.json", "cells.jsonl"):
+        shutil.copy(RESULTS / name / file, place)
+    plan = (place / "plan.json").read_text(encoding="utf-8")
+    plan = plan.replace('"tasks"', json.dumps(str(task_data)), 1)
+    (place / "plan.json").write_text(plan.replace('"corpus', f'"{corpus}'), encoding="utf-8")
+
+
+def run(entry: dict[str, Any], place: Path, corpus: Path, task_data: Path, seconds: float) -> int:
+    """One study, until it is done or its time is over; then it saves, and can go on."""
+    command = [sys.executable, "-m", "clozelab", "study", entry.get("study", entry["name"])]
+    command += ["--data", str(corpus), "--task-data", str(task_data), "--out", str(place)]
+    started = subprocess.Popen([*command, *options(entry)])
+    try:
+        return started.wait(timeout=max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        started.send_signal(signal.SIGINT)
+        try:
+            return started.wait(timeout=SAVING)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            return started.wait()
+
+
+def main() -> None:
+    """Study after study, in the queue's order."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("queue", type=Path)
+    words.add_argument("--corpus", type=Path, nargs="+", required=True, help="by their folders")
+    words.add_argument("--task-data", type=Path, required=True)
+    words.add_argument("--minutes", type=float, required=True, help="for all of it")
+    words.add_argument("--out", type=Path, required=True, help="for studies.tar.xz")
+    words.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "studies")
+    words.add_argument("--only", nargs="+", help="names of the queue")
+    given = words.parse_args()
+    end = time.monotonic() + 60 * given.minutes - SAVING
+    corpora = {place.name: place.resolve() for place in given.corpus}
+    with tempfile.TemporaryDirectory() as packed:
+        for entry in tomllib.loads(given.queue.read_text(encoding="utf-8"))["studies"]:
+            name = entry["name"]
+            if (given.only and name not in given.only) or end - time.monotonic() < SAVING:
+                continue
+            corpus = corpora[entry["corpus"]] if "corpus" in entry else next(iter(corpora.values()))
+            place, tasks = given.work / name, given.task_data.resolve()
+            began = time.monotonic()
+            begin(name, place, corpus, tasks)
+            code = run(entry, place, corpus, tasks, end - time.monotonic())
+            if (place / "result.json").exists():
+                keep(place, Path(packed) / name)
+                cells = json.loads((place / "result.json").read_text(encoding="utf-8"))["cells"]
+                print(f"{name}: exit {code}, {len(cells)} cells, {time.monotonic() - began:.0f} s")
+        given.out.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(given.out / "studies.tar.xz", "w:xz") as archive:
+            archive.add(packed, arcname=".")
+
+
+if __name__ == "__main__":
+    main()
