@@ -105,11 +105,12 @@ def _one_by_one(
         for order in _left(plan, out):
             if sign:  # it came while the last step of the one before was taken
                 raise KeyboardInterrupt(sign)
-            for happened in trial(inputs_for(order), out / order.name, machine, saving, world):
-                yield happened
-                if isinstance(happened.event, Ended):
-                    sign = happened.event.signal
-                    if not happened.event.whole:
+            place = out / order.name
+            for event in trial(inputs_for(order), place, machine, saving, world):
+                yield Happened(f"{place.parent.name}/{place.name}", event)
+                if isinstance(event, Ended):
+                    sign = event.signal
+                    if not event.whole:
                         return
         if world.is_main:
             _finish(plan, out)
@@ -123,27 +124,24 @@ def _left(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
 
 def _finish(plan: FinetunePlan, out: Path) -> None:
     if not _left(plan, out):
-        task = plan.order.data.task
-        Run(out).write_result(summary(out, task, cells=plan.cells))
+        Run(out).write_result(summary(out, plan.order.data.task, cells=plan.cells))
 
 
 def trial(
     inputs: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
-) -> Iterator[Happened]:
+) -> Iterator[Event]:
     """One fine-tuning from where it stands."""
     run = Run(place)
     if run.recipe_file.exists():  # it goes on with the machine that it had
         facts, recipe = run.machine(), inputs.recipe
         machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
     work = Trial(inputs, machine, world)
-    name = f"{place.parent.name}/{place.name}"
     often = work.sampler.epoch if saving.evaluate_every is None else saving.evaluate_every
     saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
     session = Session(work, run, saving, again="the same finetune command")
     # A process may outlive the one that holds the whole folder by a few seconds.
     with run.writing() if world.is_main else nullcontext():
-        for event in _resumed(session, work):
-            yield Happened(name, event)
+        yield from _resumed(session, work)
 
 
 def _resumed(session: Session, work: Trial) -> Iterator[Event]:
@@ -285,8 +283,8 @@ def _alone(
 ) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
-        happened = trial(inputs_for(order), place, machine, saving, world)
-        return [each.event for each in happened if isinstance(each.event, Said | Ended)]
+        events = trial(inputs_for(order), place, machine, saving, world)
+        return [event for event in events if isinstance(event, Said | Ended)]
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _ROLES = ("question", "passage", "answers", "id")
 
 
 def questions(
-    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None
+    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None, **_: object
 ) -> list[Question]:
     """The examples of a file.
 

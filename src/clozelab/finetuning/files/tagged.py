@@ -24,7 +24,7 @@ _TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
 _COMMENT = re.compile(r"-DOCSTART-|#(begin|end) document\b|# (id|text|sent_id|newdoc|newpar)\b")
 
 
-def tagged(source: Source, options: ReadOptions = DEFAULTS) -> list[Tagged]:
+def tagged(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list[Tagged]:
     """The examples of a file."""
     if isinstance(source, Path):
         source = located(source)

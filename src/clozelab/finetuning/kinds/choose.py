@@ -19,10 +19,9 @@ from clozelab.finetuning.examples import (
     likelihoods,
     stacked,
 )
-from clozelab.finetuning.files.choices import choices
-from clozelab.finetuning.files.columns import ReadOptions, Source
+from clozelab.finetuning.files import choices as files
 from clozelab.finetuning.files.named import Setting
-from clozelab.finetuning.kinds.kind import CUT, Settings, SummaryKind, Texts
+from clozelab.finetuning.kinds.kind import CUT, SummaryKind, Texts
 from clozelab.finetuning.metrics.classes import accuracy
 from clozelab.packed import offsets
 from clozelab.ranges import at_least
@@ -47,12 +46,7 @@ class Choose(SummaryKind):
     metrics: tuple[str, ...] = ("accuracy",)
     limit: Annotated[int, at_least(1, "must be at least 1, for instance 128")] = 128
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Choice]:
-        """Rows of a table, or RACE's articles."""
-        return choices(source, options, counts=counts)
+    read = staticmethod(files.choices)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Choice:

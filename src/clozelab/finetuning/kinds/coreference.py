@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Counts, Ints, Reader, Row
+from clozelab.contracts import Array, Counts, Reader, Row
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import (
     Clusters,
@@ -25,10 +25,9 @@ from clozelab.finetuning.examples import (
     slots,
     stacked,
 )
-from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.documents import documents
 from clozelab.finetuning.kinds import segments
-from clozelab.finetuning.kinds.kind import Settings, TaskKind, Texts
+from clozelab.finetuning.kinds.kind import TaskKind, Texts
 from clozelab.finetuning.kinds.segments import DocumentWords
 from clozelab.finetuning.metrics.clusters import PronounAnswer, gap, scored
 from clozelab.packed import offsets
@@ -66,12 +65,7 @@ class Coreference(TaskKind):
     train_segments: PositiveInt = 3
     metrics: tuple[str, ...] = ("conll",)
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Document]:
-        """CoNLL-2012's columns, or JSON lines."""
-        return documents(source, options)
+    read = staticmethod(documents)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Document:
@@ -105,7 +99,7 @@ class Coreference(TaskKind):
                 f" {reader.marks(1)} marks; give at least {reader.marks(1) + 1}"
             )
         rows: list[Row] = []
-        tables: list[dict[str, Ints]] = []
+        tables: list[dict[str, Array]] = []
         sizes, owners, counts = [], [], Counts()
         for owner, document in enumerate(examples):
             words = segments.spelled(document, reader, most=room)
@@ -129,7 +123,7 @@ class Coreference(TaskKind):
         *,
         reader: Reader,
         room: int,
-    ) -> list[tuple[Row, dict[str, Ints]]]:
+    ) -> list[tuple[Row, dict[str, Array]]]:
         """The blocks of some stretches and their slots; mentions go with the first."""
         begin, end = part[0][0], part[-1][1]
         again = segments.shifted(words, begin, end, room=room) if self.overlap else []

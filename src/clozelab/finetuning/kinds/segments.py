@@ -71,7 +71,7 @@ def shifted(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tu
 
 def block(
     words: DocumentWords, stretch: tuple[int, int], reader: Reader, *, kind: int
-) -> tuple[Row, dict[str, Ints]]:
+) -> tuple[Row, dict[str, Array]]:
     """A stretch as a block, and a slot for each of its words."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
@@ -90,7 +90,7 @@ def block(
     }
 
 
-def mentions(document: Document, words: DocumentWords, begin: int, end: int) -> dict[str, Ints]:
+def mentions(document: Document, words: DocumentWords, begin: int, end: int) -> dict[str, Array]:
     """A slot for each mention among the words `begin` to `end`; clusters from 1."""
     inside = words.numbers[begin:end]
     rows = [

@@ -21,7 +21,6 @@ from clozelab.finetuning.examples import (
     slots,
     stacked,
 )
-from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
 from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order
@@ -54,12 +53,7 @@ class Tag(TaskKind):
     scheme: Scheme | None = None
     dropout: BelowOne = 0.1
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Tagged]:
-        """CoNLL's columns, or rows with lists."""
-        return tagged(source, options)
+    read = staticmethod(tagged)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Tagged:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Reader, Row, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Question, TokenizedExamples, joined, slots, stacked
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.kinds.answer import Answer
 
 Cuts = tuple[tuple[int, int], ...]  # where windows over a passage begin and end
 
@@ -23,18 +26,10 @@ class WindowGold(NamedTuple):
     last: int = 0
 
 
-def tokenize(
-    examples: Sequence[Question],
-    reader: Reader,
-    *,
-    question_limit: int,
-    stride: int,
-    longest: int,
-    bounds: bool,
-) -> TokenizedExamples:
+def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> TokenizedExamples:
     """Windows over every example's passage, with the first answer listed as what is right.
 
-    One slot a window; with `bounds` a second one says where its passage lies.
+    One slot a window; for the beam head a second one says where its passage lies.
 
     Differs from BERT's code: in short blocks windows come closer than `stride`, so that an answer
     of `longest` tokens is whole in one of them, or one of half a window where that is less.
@@ -44,7 +39,7 @@ def tokenize(
     numbers = {text: number for number, text in enumerate(distinct)}
     questions = reader.pieces([example.question for example in examples])
     passages = reader.pieces([*numbers])
-    limit = min(question_limit, _half(reader))
+    limit = min(kind.question_limit, _half(reader))
     rows: list[Row] = []
     owners, gold_slots, token_facts = [], [], []
     for owner, example in enumerate(examples):
@@ -54,7 +49,7 @@ def tokenize(
             question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
         room = reader.length - reader.marks(2) - (question.stop - question.start)
-        step = min(stride, max(room - longest, (room + 1) // 2))
+        step = min(kind.stride, max(room - kind.longest, (room + 1) // 2))
         cuts = windows_over(passage.stop - passage.start, room, step)
         most = most_context(cuts)
         gold = _gold(example, passages.spans[passage], cuts, counts)
@@ -66,7 +61,7 @@ def tokenize(
             best = most[begin:end] == number
             rows.append(row)
             owners.append(owner)
-            gold_slots.append(_slots(row.mark, text, gold[number], bounds=bounds))
+            gold_slots.append(_slots(row.mark, text, gold[number], bounds=kind.head == "beam"))
             token_facts.append(_token_facts(row, text, most=best, spans=passages.spans[inside]))
     return stacked(
         rows,
