@@ -98,8 +98,7 @@ def _one_by_one(
     """The trials in this process, or in all of torchrun's; the first of them writes."""
     with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
         if world.is_main:
-            for line in _begin(plan, out):
-                yield Happened("", Said(line))
+            yield from _begin(plan, out)
         world.barrier()
         sign = 0
         for order in _left(plan, out):
@@ -216,12 +215,12 @@ def _held(out: Path) -> Iterator[None]:
         yield
 
 
-def _begin(plan: FinetunePlan, out: Path) -> list[str]:
-    """Write the plan, or check that the folder has this one; what there is to say of it."""
+def _begin(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
+    """Write the plan, or check that the folder has this one."""
     now = asdict(settled(replace(plan.order, seed=0, name="")))
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    file, lines = out / PLAN, list[str]()
+    file = out / PLAN
     if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
         before, now = _planned_before(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
@@ -232,13 +231,13 @@ def _begin(plan: FinetunePlan, out: Path) -> list[str]:
             )
         if before.get("digests") is not None:
             refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
-            return []
-        lines = [
+            return
+        said = (
             f"{out}: was started before digests of its data were kept; from now on the files must"
             " stay as they are"
-        ]
+        )
+        yield Happened("", Said(said))
     write_text(file, text)
-    return lines
 
 
 def _planned_before(file: Path) -> dict[str, Any]:
@@ -259,8 +258,7 @@ def _side_by_side(
     if is_distributed():
         raise UserError("--at-once is for one process: leave it out under torchrun")
     with _held(out):
-        for line in _begin(plan, out):
-            yield Happened("", Said(line))
+        yield from _begin(plan, out)
         orders = _left(plan, out)
         count = max(1, min(at_once, len(orders)))
         shared = replace(machine, sharers=count)

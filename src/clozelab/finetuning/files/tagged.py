@@ -9,13 +9,7 @@ from pathlib import Path
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Tagged
-from clozelab.finetuning.files.columns import (
-    DEFAULTS,
-    Columns,
-    ReadOptions,
-    Source,
-    checked_label,
-)
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, checked_label
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
 _WORDS = ("tokens", "words", "token", "text", "characters")

@@ -94,7 +94,8 @@ class Tag(TaskKind):
         self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
         """A group a block, and a slot for each word that has a token there."""
-        if self._entities and any(example.tags for example in examples):
+        scores_entities = self.metrics != ("accuracy",)
+        if scores_entities and any(example.tags for example in examples):
             entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
         pieces = reader.words([example.words for example in examples])
         room = reader.length - reader.marks(1)
@@ -103,8 +104,8 @@ class Tag(TaskKind):
         counts = Counts()
         for number, example in enumerate(examples):
             labels = self._labels(example)
-            broken = f"sentences whose tags break {self.scheme}"
-            counts.add(broken, example.id, int(self._broken(example)))
+            if scores_entities and self.scheme and illegal(example.tags or (), self.scheme):
+                counts.add(f"sentences whose tags break {self.scheme}", example.id)
             parts = _parts(pieces, number, room)
             counts.add("sentences split to fit", example.id, int(len(parts) > 1))
             for part in parts:
@@ -189,17 +190,6 @@ class Tag(TaskKind):
     def texts(cls, example: Tagged) -> list[str]:
         """The sentence."""
         return [" ".join(example.words)]
-
-    @property
-    def _entities(self) -> bool:
-        """Whether a metric is of entities."""
-        return self.metrics != ("accuracy",)
-
-    def _broken(self, example: Tagged) -> bool:
-        """Whether the tags of a sentence break the scheme that they are scored by."""
-        if self.scheme is None or not self._entities:
-            return False
-        return illegal(example.tags or (), self.scheme) is not None
 
     def _labels(self, example: Tagged) -> Ints:
         """[words] the numbers of an example's tags."""
