@@ -20,12 +20,7 @@ from clozelab.finetuning.config import FinetuneConfig
 from clozelab.finetuning.evaluator import Evaluator, batched, collated
 from clozelab.finetuning.examples import Sentences
 from clozelab.finetuning.files.splits import own
-from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.kinds.choose import Choose
-from clozelab.finetuning.kinds.classify import Classify
-from clozelab.finetuning.kinds.coreference import Coreference
-from clozelab.finetuning.kinds.regress import Regress
-from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Coreference, Regress, Tag
 from clozelab.finetuning.tuned import Tuned, build
 from clozelab.models.reader import TaskReader
 from clozelab.training.packing import PackedExamples, batch_shape

@@ -23,11 +23,7 @@ from clozelab import data
 from clozelab.config import recipe as recipes
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
-from clozelab.finetuning.kinds.answer import Answer
-from clozelab.finetuning.kinds.choose import Choose
-from clozelab.finetuning.kinds.classify import Classify
-from clozelab.finetuning.kinds.regress import Regress
-from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.kinds import Answer, Choose, Classify, Regress, Tag
 from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.families import Summary
 from clozelab.models.interop.heads import TaskHead, summary

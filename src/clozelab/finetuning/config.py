@@ -25,6 +25,18 @@ from clozelab.training.schedule import Schedule
 
 _POSITIVE_SHARE = Range(lambda value: 0 < value <= 1, "must be above 0 and at most 1")
 
+# The layers of an encoder that a head reads where the encoder stays as it is.
+Layers = Literal[
+    "embeddings",
+    "last",
+    "second_to_last",
+    "sum_last_four",
+    "weighted_last_four",
+    "concat_last_four",
+    "weighted_all",
+    "sum_all",
+]
+
 
 @dataclass(frozen=True)
 class FinetuneConfig(Checked):
@@ -51,17 +63,7 @@ class FinetuneConfig(Checked):
     attention_dropout: BelowOne | None = None
     head_dropout: BelowOne = 0.1
     # "tuned" trains the encoder; the others leave it as it is and read those of its layers.
-    features: Literal[
-        "tuned",
-        "embeddings",
-        "last",
-        "second_to_last",
-        "sum_last_four",
-        "weighted_last_four",
-        "concat_last_four",
-        "weighted_all",
-        "sum_all",
-    ] = "tuned"
+    features: Literal["tuned", Layers] = "tuned"
     reader: Literal["linear", "bilstm"] = "linear"  # between vectors and head
     hidden: PositiveInt = 768  # of the BiLSTM, both directions alike
     head: Literal["span", "beam"] = "span"  # of questions: BERT's or XLNet's
@@ -97,14 +99,8 @@ class FinetuneConfig(Checked):
     def optimiser_part(self) -> Adamw | BertAdam:
         """The optimiser; its groups have the rates that `scale` says."""
         part = Adamw if self.optimiser == "adamw" else BertAdam
-        return part(
-            learning_rate=self.learning_rate,
-            betas=self.betas,
-            epsilon=self.epsilon,
-            weight_decay=self.weight_decay,
-            decay_all=self.decay_all,
-            clip=self.clip,
-        )
+        shared = ("learning_rate", "betas", "epsilon", "weight_decay", "decay_all", "clip")
+        return part(**{name: getattr(self, name) for name in shared})
 
     def scale(self, name: str, layers: int, *, shared: bool = False) -> float:
         """A parameter's learning rate by its name, as a multiple of `learning_rate`.
@@ -114,11 +110,7 @@ class FinetuneConfig(Checked):
         # Differs from XLNet's code: that scales gradients, which Adam undoes, and no embedding.
         owner, _, rest = name.partition(".")
         if owner != "encoder":
-            return (
-                1.0
-                if self.head_learning_rate is None
-                else self.head_learning_rate / self.learning_rate
-            )
+            return (self.head_learning_rate or self.learning_rate) / self.learning_rate
         place, number = f"{rest}.".split(".")[:2]
         if place in ("embeddings", "characters"):
             return self.layer_decay**layers

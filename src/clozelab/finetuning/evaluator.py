@@ -46,8 +46,8 @@ class Evaluator:
     @torch.inference_mode()
     def follow(
         self, model: Tuned, device: torch.device, *, tokens: int
-    ) -> Generator[int, None, list[Any]]:
-        """As `predictions`, yielding how many groups of blocks are done."""
+    ) -> Generator[tuple[int, int], None, list[Any]]:
+        """As `predictions`, yielding how many groups of blocks are done out of how many."""
         model.eval()
         outputs: dict[int, NDArray[Any]] = {}
         rows = model.head.rows
@@ -59,7 +59,7 @@ class Evaluator:
             cuts = [0, len(output)] if rows == "group" else by[share.units].tolist()
             for number, first, stop in zip(numbers.tolist(), cuts[:-1], cuts[1:], strict=True):
                 outputs[number] = output[first:stop]
-            yield len(outputs)
+            yield len(outputs), len(self.tokenized.owners)
         ordered = [outputs[number] for number in range(len(outputs))]
         return self.kind.decode(self.tokenized, ordered, self.examples)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,6 +164,17 @@ class TokenizedExamples:
     counts: Counts = field(default_factory=Counts)  # what was cut or left out
 
 
+def joined(tables: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """Tables of the same columns, one under another."""
+    names = tables[0] if tables else {}
+    return {name: np.concatenate([table[name] for table in tables]) for name in names}
+
+
+def slots(tables: Sequence[Mapping[str, Any]]) -> Targets:
+    """Targets by what each block has in its slots, in columns."""
+    return Targets(offsets([len(table["labels"]) for table in tables]), joined(tables))
+
+
 def stacked(
     rows: Sequence[Row],
     targets: Targets,
@@ -174,10 +185,9 @@ def stacked(
     counts: Counts | None = None,
 ) -> TokenizedExamples:
     """Rows one after another; unless told otherwise, each is a group and an example of its own."""
-    names = rows[0].columns if rows else {}
     groups = np.arange(len(rows) + 1) if groups is None else groups
     return TokenizedExamples(
-        columns={name: np.concatenate([row.columns[name] for row in rows]) for name in names},
+        columns=joined([row.columns for row in rows]),
         starts=offsets([len(row.columns["ids"]) for row in rows]),
         targets=targets,
         groups=groups,
@@ -185,16 +195,3 @@ def stacked(
         token_facts=token_facts or {},
         counts=counts or Counts(),
     )
-
-
-def trimmed(first: int, second: int, room: int) -> tuple[int, int]:
-    """How much of two texts to keep: the longer loses its last tokens, then both in turn.
-
-    So does BERT's code, where the second one loses the first of those.
-    """
-    over = max(0, first + second - room)
-    most = min(over, abs(first - second))
-    rest = over - most
-    first -= most * (first > second) + rest // 2
-    second -= most * (second > first) + (rest + 1) // 2
-    return max(first, 0), max(second, 0)

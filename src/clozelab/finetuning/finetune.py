@@ -98,18 +98,18 @@ def _one_by_one(
     """The trials in this process, or in all of torchrun's; the first of them writes."""
     with join(machine.device) as world, _held(out) if world.is_main else nullcontext():
         if world.is_main:
-            for line in _begin(plan, out):
-                yield Happened("", Said(line))
+            yield from _begin(plan, out)
         world.barrier()
         sign = 0
         for order in _left(plan, out):
             if sign:  # it came while the last step of the one before was taken
                 raise KeyboardInterrupt(sign)
-            for happened in trial(inputs_for(order), out / order.name, machine, saving, world):
-                yield happened
-                if isinstance(happened.event, Ended):
-                    sign = happened.event.signal
-                    if not happened.event.whole:
+            place = out / order.name
+            for event in trial(inputs_for(order), place, machine, saving, world):
+                yield Happened(f"{place.parent.name}/{place.name}", event)
+                if isinstance(event, Ended):
+                    sign = event.signal
+                    if not event.whole:
                         return
         if world.is_main:
             _finish(plan, out)
@@ -123,27 +123,24 @@ def _left(plan: FinetunePlan, out: Path) -> list[FinetuneRequest]:
 
 def _finish(plan: FinetunePlan, out: Path) -> None:
     if not _left(plan, out):
-        task = plan.order.data.task
-        Run(out).write_result(summary(out, task, cells=plan.cells))
+        Run(out).write_result(summary(out, plan.order.data.task, cells=plan.cells))
 
 
 def trial(
     inputs: FinetuneInputs, place: Path, machine: Machine, saving: SaveOptions, world: World
-) -> Iterator[Happened]:
+) -> Iterator[Event]:
     """One fine-tuning from where it stands."""
     run = Run(place)
     if run.recipe_file.exists():  # it goes on with the machine that it had
         facts, recipe = run.machine(), inputs.recipe
         machine = machine.recalled(facts, world.device, recipe=recipe, processes=world.size)
     work = Trial(inputs, machine, world)
-    name = f"{place.parent.name}/{place.name}"
     often = work.sampler.epoch if saving.evaluate_every is None else saving.evaluate_every
     saving = replace(saving, evaluate_every=often, save_every=saving.save_every or 0, keep=1)
     session = Session(work, run, saving, again="the same finetune command")
     # A process may outlive the one that holds the whole folder by a few seconds.
     with run.writing() if world.is_main else nullcontext():
-        for event in _resumed(session, work):
-            yield Happened(name, event)
+        yield from _resumed(session, work)
 
 
 def _resumed(session: Session, work: Trial) -> Iterator[Event]:
@@ -218,12 +215,12 @@ def _held(out: Path) -> Iterator[None]:
         yield
 
 
-def _begin(plan: FinetunePlan, out: Path) -> list[str]:
-    """Write the plan, or check that the folder has this one; what there is to say of it."""
+def _begin(plan: FinetunePlan, out: Path) -> Iterator[Happened]:
+    """Write the plan, or check that the folder has this one."""
     now = asdict(settled(replace(plan.order, seed=0, name="")))
     now["tuning"] = asdict(tuning_of(plan.order, opened(plan.order.model)))
     text = json.dumps(now, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-    file, lines = out / PLAN, list[str]()
+    file = out / PLAN
     if file.exists() and any(place.is_dir() for place in out.iterdir()):  # a run was started
         before, now = _planned_before(file), json.loads(text)
         changed = sorted(k for k in {*before, *now} - {"digests"} if before.get(k) != now.get(k))
@@ -234,13 +231,13 @@ def _begin(plan: FinetunePlan, out: Path) -> list[str]:
             )
         if before.get("digests") is not None:
             refuse_changed(before["digests"], now["digests"], since=f"{out} was started")
-            return []
-        lines = [
+            return
+        said = (
             f"{out}: was started before digests of its data were kept; from now on the files must"
             " stay as they are"
-        ]
+        )
+        yield Happened("", Said(said))
     write_text(file, text)
-    return lines
 
 
 def _planned_before(file: Path) -> dict[str, Any]:
@@ -261,8 +258,7 @@ def _side_by_side(
     if is_distributed():
         raise UserError("--at-once is for one process: leave it out under torchrun")
     with _held(out):
-        for line in _begin(plan, out):
-            yield Happened("", Said(line))
+        yield from _begin(plan, out)
         orders = _left(plan, out)
         count = max(1, min(at_once, len(orders)))
         shared = replace(machine, sharers=count)
@@ -285,8 +281,8 @@ def _alone(
 ) -> list[Event]:
     """One trial in a process of its own; what was said is told, and how it ended."""
     with join(machine.device) as world:
-        happened = trial(inputs_for(order), place, machine, saving, world)
-        return [each.event for each in happened if isinstance(each.event, Said | Ended)]
+        events = trial(inputs_for(order), place, machine, saving, world)
+        return [event for event in events if isinstance(event, Said | Ended)]
 
 
 def summary(out: Path, task: str, *, cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

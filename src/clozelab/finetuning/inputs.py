@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -52,14 +52,6 @@ class FinetuneInputs:
     notes: tuple[str, ...] = ()
 
 
-class TaskExamples(NamedTuple):
-    """The examples of a task for one encoder."""
-
-    train: PackedExamples
-    dev: dict[str, Evaluator]
-    notes: tuple[str, ...]
-
-
 def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
     """All that a trial needs; models and examples are kept for the next order like this one."""
     model = opened(order.model)
@@ -69,16 +61,18 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
         refuse_changed(order.digests, digests, since="the first of these runs began")
     splits = splits_of(order.data)
     splits.read("train")  # what is missing is said before anything is made of the rest
-    length, notes = _length(model, tuning)
+    notes = list(model.notes)
+    length = model.block_length(tuning.length)
+    if length != tuning.length:
+        notes.append(f"blocks of {length} tokens: the encoder was trained on no longer ones")
     kind: Any = kind_for(model, splits, tuning)  # as a key of what is kept
-    examples = _examples(order.model, order.data, kind, length)
-    share = _with_language_model(examples.train) if tuning.lm_weight else examples.train
+    share, dev, counted = _examples(order.model, order.data, kind, length)
     return FinetuneInputs(
         task=TunedTask(order.data.task, kind, tuning, order.data.columns),
         recipe=model.recipe,
         tokenizer=model.tokenizer,
-        share=share,
-        dev=examples.dev,
+        share=_with_language_model(share) if tuning.lm_weight else share,
+        dev=dev,
         start={} if order.fresh else _start(model, kind, tuning),
         seed=order.seed,
         origin=None if order.fresh else absolute(order.model),
@@ -86,7 +80,7 @@ def inputs_for(order: FinetuneRequest) -> FinetuneInputs:
         teacher=_teacher(order, model, kind),
         teacher_origin=absolute(order.teacher),
         digests=digests,
-        notes=(*model.notes, *notes, *examples.notes, *_chained(order, model, tuning)),
+        notes=(*notes, *counted, *_chained(order, model, tuning)),
     )
 
 
@@ -117,8 +111,13 @@ def splits_of(data: Data) -> TaskSplits:
 
 
 @lru_cache(maxsize=1)
-def _examples(place: str, data: Data, kind: TaskKind, length: int) -> TaskExamples:
-    """The examples as the encoder will read them; rates and the like do not change that."""
+def _examples(
+    place: str, data: Data, kind: TaskKind, length: int
+) -> tuple[PackedExamples, dict[str, Evaluator], list[str]]:
+    """The examples to train on, the dev sets, and notes: as the encoder will read them.
+
+    Rates and the like do not change that.
+    """
     model, splits = opened(place), splits_of(data)
     reader = TaskReader(model.recipe, model.tokenizer, length)
     names = [name for name in splits.splits if name.startswith("dev")]
@@ -131,7 +130,7 @@ def _examples(place: str, data: Data, kind: TaskKind, length: int) -> TaskExampl
     notes = [*splits.notes, *_counted(splits.counts), *_counted(tokenized.counts)]
     for name, evaluator in evaluators.items():
         notes += [f"{name}: {line}" for line in _counted(evaluator.tokenized.counts)]
-    return TaskExamples(packed(tokenized, kind.name), evaluators, tuple(notes))
+    return packed(tokenized, kind.name), evaluators, notes
 
 
 def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKind:
@@ -161,14 +160,6 @@ def _summary(model: Model, kind: str) -> dict[str, Any]:
     return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
 
 
-def _length(model: Model, tuning: FinetuneConfig) -> tuple[int, list[str]]:
-    """The most tokens of a block: as the protocol says, if the encoder has learned to read that."""
-    length = model.block_length(tuning.length)
-    if length == tuning.length:
-        return length, []
-    return length, [f"blocks of {length} tokens: the encoder was trained on no longer ones"]
-
-
 def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
     """The encoder's weights, and the pooler's where pretraining had one and the head has its like.
 
@@ -182,11 +173,9 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
     if last_states and getattr(kind, "summary", None) == "tanh":
         owners = [f"heads.{owner}.pooler" for owner in PAIRS]
         owners += [] if getattr(kind, "drop_first", False) else ["pooler"]
-        for owner in owners:
-            for part in ("weight", "bias"):
-                name = f"{owner}.{part}"
-                if name in weights:
-                    start[f"heads.{kind.name}.dense.{part}"] = weights[name]
+        for name in (f"{owner}.{part}" for owner in owners for part in ("weight", "bias")):
+            if name in weights:
+                start[f"heads.{kind.name}.dense.{name.rpartition('.')[2]}"] = weights[name]
     if tuning.lm_weight:
         start |= {n: w for n, w in weights.items() if n.startswith("heads.causal_lm.")}
     return start

@@ -11,9 +11,8 @@ from clozelab.errors import UserError
 from clozelab.finetuning.evaluator import Evaluator
 from clozelab.finetuning.files.columns import ReadOptions
 from clozelab.finetuning.files.named import NAMED
-from clozelab.finetuning.files.splits import TaskSplits
 from clozelab.finetuning.kinds import TaskKind
-from clozelab.finetuning.request import Data
+from clozelab.finetuning.request import Data, columns_of
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.model import Model
@@ -43,16 +42,9 @@ def follow(
     task, model = fine_tuned(loaded)
     kind = task.kind.suited(examples, imported=task.imported)
     evaluator = Evaluator.of(kind, examples, reader_of(loaded, task))
-    total = len(evaluator.tokenized.groups) - 1
     with join(device) as world:
         model = model.to(world.device)
-        following = evaluator.follow(model, world.device, tokens=_TOKENS)
-        while True:
-            try:
-                yield next(following), total
-            except StopIteration as done:
-                predictions: list[Any] = done.value
-                return predictions
+        return (yield from evaluator.follow(model, world.device, tokens=_TOKENS))
 
 
 def score(
@@ -82,11 +74,14 @@ def score(
             f"{what}: has no {part} set with labels, only {', '.join(files.splits)}; clozelab"
             f" predict {loaded.place} --task {what} --out DIR writes its submission"
         )
+    kind: Any = task.kind
+    official = {name: files.settings[name] for name in kind.scoring if name in files.settings}
+    judging: TaskKind = replace(kind, **official)
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
         examples = files.read(split)
         predictions = drained(follow(loaded, examples, device=device))
-        scores[split] = _judging(task.kind, files).score(predictions, examples)
+        scores[split] = judging.score(predictions, examples)
     return scores
 
 
@@ -109,13 +104,6 @@ def data_of(
     return Data(_word(task, what, columns), dev=what, columns=columns, labels=labels)
 
 
-def _judging(kind: Any, files: TaskSplits) -> TaskKind:
-    """The kind with the official metrics of the task it is judged by."""
-    official = {name: files.settings[name] for name in kind.scoring if name in files.settings}
-    judging: TaskKind = replace(kind, **official)
-    return judging
-
-
 def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any]:
     """The examples of a table, whose labels need not be there; its columns as in `score`."""
     task, _ = fine_tuned(loaded)
@@ -125,8 +113,8 @@ def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any
 
 def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
-    named = {word.partition("=")[0]: word.partition("=")[2] for word in columns}
-    return task.kind.word(Path(file), ReadOptions(columns=named), imported=task.imported)
+    options = ReadOptions(columns=columns_of(columns))
+    return task.kind.word(Path(file), options, imported=task.imported)
 
 
 def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:

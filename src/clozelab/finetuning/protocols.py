@@ -97,7 +97,7 @@ def read(
     protocol: str | Path, task: str, kind: str, *, overrides: Iterable[str] = ()
 ) -> FinetuneConfig:
     """The settings for a task, with `key=value` overrides; one's own goes by its kind."""
-    tables, place = _load(protocol)
+    tables, place = _tables(PROTOCOLS.find(protocol))
     _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
     _known(kind, KINDS, f"{place}: kind {kind}")
     settings = _over(_layered(tables, task, kind, place=place), _changes(overrides))
@@ -106,7 +106,7 @@ def read(
 
 def grid(protocol: str | Path, task: str) -> dict[str, list[Any]]:
     """The values that a protocol tries for a task, or else for its kind, or else for any."""
-    tables, place = _load(protocol)
+    tables, place = _tables(PROTOCOLS.find(protocol))
     _known(task, (*tasks(), *own_words()), f"{place}: task {task}")
     kind = _kind(task)
     for key in (task, kind):
@@ -147,14 +147,12 @@ def changes(cell: Mapping[str, Any]) -> list[str]:
     return [f"{key}={written(value)}" for key, value in cell.items()]
 
 
-def _load(protocol: str | Path) -> tuple[Table, str]:
-    """The tables of a protocol, each of them tried, and what to call it."""
-    return _tables(PROTOCOLS.find(protocol))
-
-
 @cache
 def _tables(source: Source) -> tuple[Table, str]:
-    """The same, tried once for each text: a study asks for every variant and task."""
+    """The tables of a protocol, each of them tried, and what to call it.
+
+    They are tried once for each text: a study asks for every variant and task.
+    """
     tables, place = source.tables(), source.place
     for word, table in tables.items():
         _known(word, _WORDS, f"{place}: {word}")

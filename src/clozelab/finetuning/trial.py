@@ -50,8 +50,8 @@ class Best:
 
     def state(self) -> dict[str, Any]:
         """All but the weights, for a checkpoint's state."""
-        facts = {"value": self.value, "step": self.step, "scores": dict(self.scores)}
-        return {**facts, "task": to_toml(self.task)}
+        scores, task = dict(self.scores), to_toml(self.task)
+        return {"value": self.value, "step": self.step, "scores": scores, "task": task}
 
 
 class Trial:
@@ -87,7 +87,8 @@ class Trial:
         share, device = self.inputs.share, self.world.device
         length = share.tokens / max(len(share), 1)
         recipe = self.inputs.recipe
-        size = recipe.tokenizer.vocabulary
+        vocabulary = recipe.tokenizer.vocabulary
+        flops = machines.flops_a_token(recipe, vocabulary, length=length, predicted=0.0)
         return Began(
             name=self.inputs.task.name,
             recipe=recipe,
@@ -97,7 +98,7 @@ class Trial:
             device=str(machines.facts(device)["gpu"] or device),
             precision=self.precision,
             micro_tokens=self.tokens,
-            flops_a_token=machines.flops_a_token(recipe, size, length=length, predicted=0.0),
+            flops_a_token=flops,
             peak=None,
         )
 
@@ -173,15 +174,9 @@ class Trial:
             assert best is not None
             if not self.world.is_main:
                 return None
-            texts = self._texts(best.task)
+            texts, weights = self._texts(best.task), best.weights
             return checkpoints.save(
-                folder,
-                step.number,
-                weights=best.weights,
-                tensors={},
-                state=state,
-                texts=texts,
-                keep=1,
+                folder, step.number, weights=weights, tensors={}, state=state, texts=texts, keep=1
             )
         return save(
             folder,

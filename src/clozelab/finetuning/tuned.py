@@ -15,6 +15,8 @@ from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.errors import UserError
 from clozelab.finetuning.config import FinetuneConfig
+from clozelab.finetuning.heads.features import Mix, Recurrent
+from clozelab.finetuning.heads.head import softened
 from clozelab.finetuning.kinds import TaskKind
 from clozelab.keys import root
 
@@ -81,8 +83,6 @@ class Tuned(nn.Module):
 
     def _distilled(self, logits: tuple[Tensor, ...], sums: Sums, batch: Batch) -> Sums:
         """The loss on the labels and the distance from the teacher, weighed."""
-        from clozelab.finetuning.heads.head import softened
-
         (teacher,), (share, temperature) = self.teacher, self.softness
         targets = batch.targets[self.task]
         with torch.no_grad():
@@ -120,8 +120,6 @@ def _dropping(encoder: Any, tuning: FinetuneConfig) -> Any:
 
 def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module], int]:
     """What stands between encoder and head, and how wide its vectors are."""
-    from clozelab.finetuning.heads.features import Mix, Recurrent
-
     width = encoder.vector_width
     modules: dict[str, nn.Module] = {}
     if tuning.features != "tuned":

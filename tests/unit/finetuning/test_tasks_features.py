@@ -13,12 +13,13 @@ from support.tries import tries
 from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input
-from clozelab.finetuning.heads.features import Chosen, Mix, Recurrent
+from clozelab.finetuning.config import Layers
+from clozelab.finetuning.heads.features import Mix, Recurrent
 from clozelab.finetuning.heads.head import softened
 
 torch.set_num_threads(1)
 WIDTH = 6
-CHOSEN: tuple[Any, ...] = get_args(Chosen)
+CHOSEN: tuple[Any, ...] = get_args(Layers)
 
 
 def layered(layers: int, *, tokens: int = 5) -> Encoded:

@@ -17,10 +17,7 @@ from support.tries import tries
 from clozelab.contracts import Encoded, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Choice, Class, Number, Sentences, Tagged
-from clozelab.finetuning.kinds.choose import Choose
-from clozelab.finetuning.kinds.classify import Classify
-from clozelab.finetuning.kinds.regress import Regress
-from clozelab.finetuning.kinds.tag import Tag
+from clozelab.finetuning.kinds import Choose, Classify, Regress, Tag
 from clozelab.training.packing import BatchShape
 
 torch.set_num_threads(1)

@@ -22,7 +22,7 @@ _NUMBERED = re.compile(r"(ending|choice|option|answer|candidate)[ _]?(\d+|[A-Ha-
 
 
 def choices(
-    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None
+    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None, **_: object
 ) -> list[Choice]:
     """The examples of a file, or of a folder in RACE's layout."""
     if isinstance(source, Path) and source.is_dir():

@@ -7,9 +7,10 @@ sentences here.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from clozelab.contracts import Counts
@@ -30,7 +31,7 @@ _STOP = re.compile(r"[.!?]+['\"”’)\]]*\s+(?=[\"'“‘(]*[A-Z0-9])")
 _SHORT = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Rev|Gen|Col|Capt|Lt|vs|No)\.\s+$")
 
 
-def documents(source: Source, options: ReadOptions = DEFAULTS) -> list[Document]:
+def documents(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list[Document]:
     """The examples of a file."""
     if isinstance(source, Path):
         source = located(source)
@@ -80,16 +81,15 @@ class _Reading:
                 return
         raise UserError(f"{place} closes {entity}), which is not open: write ({entity} before it")
 
-    def finish(self) -> Document:
-        """The document, read whole."""
+    def finish(self) -> Iterator[Document]:
+        """The document, read whole; none where nothing was read."""
         if self.unclosed:
             entity, _, place = self.unclosed[0]
             raise UserError(f"{place} opens ({entity}, which nothing closes: write {entity}) after")
-        return Document(
-            self.id,
-            tuple(tuple(sentence) for sentence in self.sentences if sentence),
-            tuple(tuple(sorted(mentions)) for mentions in self.clusters.values()),
-        )
+        if self.words:
+            sentences = tuple(tuple(sentence) for sentence in self.sentences if sentence)
+            clusters = tuple(tuple(sorted(mentions)) for mentions in self.clusters.values())
+            yield Document(self.id, sentences, clusters)
 
 
 def _columns(path: Path, options: ReadOptions) -> Iterator[Document]:
@@ -98,24 +98,16 @@ def _columns(path: Path, options: ReadOptions) -> Iterator[Document]:
         raise UserError(
             f"--columns sentences={column} is no column of {path}: they go by number, from 0"
         )
-    word = int(column)
-    reading: _Reading | None = None
-    number = 0
-    for number, line in enumerate(lines(path), 1):
-        place = f"{path}:{number}"
-        if match := _BEGIN.fullmatch(line):
-            if reading is not None and reading.words:
-                yield reading.finish()
-            reading = _Reading(f"{match[1]}_{int(match[2] or 0)}")
-        elif line.startswith("#end document"):
-            if reading is not None and reading.words:
-                yield reading.finish()
-            reading = None
-        elif not line.strip():
-            if reading is not None and reading.sentences[-1]:
-                reading.sentences.append([])
-        else:
-            reading = reading or _Reading(path.name)
+    word, rows = int(column), lines(path)
+    if not rows:
+        raise empty(path)
+    reading = _Reading(path.name)
+    for number, line in enumerate(rows, 1):
+        place, begin = f"{path}:{number}", _BEGIN.fullmatch(line)
+        if begin or line.startswith("#end document"):
+            yield from reading.finish()
+            reading = _Reading(f"{begin[1]}_{int(begin[2] or 0)}" if begin else path.name)
+        elif line.strip():
             row = cells(line)
             if len(row) < word + 2:
                 raise UserError(
@@ -123,10 +115,9 @@ def _columns(path: Path, options: ReadOptions) -> Iterator[Document]:
                     " the word is the fourth, the mentions are the last"
                 )
             reading.add(row[word], row[-1].strip(), place=place)
-    if not number:
-        raise empty(path)
-    if reading is not None and reading.words:
-        yield reading.finish()
+        elif reading.sentences[-1]:
+            reading.sentences.append([])
+    yield from reading.finish()
 
 
 def _rows(columns: Columns) -> Iterator[Document]:
@@ -232,10 +223,5 @@ def _sentences(
         if not _SHORT.search(text, 0, match.end())
         and not any(start < match.end() < end for start, end in spans)
     ]
-    sentences: list[list[str]] = [[]]
-    for start, end in words:
-        if ends and start >= ends[0]:
-            ends.pop(0)
-            sentences.append([])
-        sentences[-1].append(text[start:end])
-    return tuple(tuple(sentence) for sentence in sentences if sentence)
+    by_sentence = groupby(words, key=lambda word: bisect_right(ends, word[0]))
+    return tuple(tuple(text[start:end] for start, end in some) for _, some in by_sentence)

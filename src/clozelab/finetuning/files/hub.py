@@ -49,10 +49,7 @@ def hub(name: str, split: str) -> Table:
         ) from None
     classes = {column: _classes(feature) for column, feature in data.features.items()}
     rows = [
-        Record(
-            f"{name}:{number}",
-            {column: _named(value, classes[column]) for column, value in row.items()},
-        )
+        Record(f"{name}:{number}", {key: _named(row[key], classes[key]) for key in row})
         for number, row in enumerate(data, 1)
     ]
     if not rows:

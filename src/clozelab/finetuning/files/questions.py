@@ -20,7 +20,7 @@ _ROLES = ("question", "passage", "answers", "id")
 
 
 def questions(
-    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None
+    source: Source, options: ReadOptions = DEFAULTS, *, counts: Counts | None = None, **_: object
 ) -> list[Question]:
     """The examples of a file.
 
@@ -91,15 +91,9 @@ def _squad(value: Any, name: str) -> Iterator[tuple[str, Question]]:
             for paragraph in article["paragraphs"]:
                 context = str(paragraph["context"])
                 for asks in paragraph["qas"]:
-                    yield (
-                        f"{name}: question {asks['id']}",
-                        Question(
-                            str(asks["id"]),
-                            asks["question"].strip(),
-                            context,
-                            () if asks.get("is_impossible") else _answers(asks, context),
-                        ),
-                    )
+                    place, question = f"{name}: question {asks['id']}", asks["question"].strip()
+                    gold = _answers(asks, context)
+                    yield place, Question(str(asks["id"]), question, context, gold)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{name} is not in SQuAD's layout ({error}): it needs data, paragraphs, context, qas,"
@@ -115,10 +109,8 @@ def _rows(columns: Columns) -> Iterator[tuple[str, Question]]:
         context = row.values.get(passage)
         if not isinstance(context, str):
             raise UserError(f"{row.place} has no text in the column {passage!r}: write one there")
-        gold: tuple[GoldAnswer, ...] | None
         try:
-            impossible = row.values.get("is_impossible") in (True, "true", "True", "1")
-            gold = () if impossible else _answers(row.values, context, column=answers)
+            gold = _answers(row.values, context, column=answers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{row.place} has answers that cannot be read ({error}): write"
@@ -135,6 +127,8 @@ def _answers(
 
     A text without its start is taken where the passage first has it.
     """
+    if record.get("is_impossible") in (True, "true", "True", "1"):
+        return ()
     value = record.get(column or "")
     if value is None:
         return None

@@ -167,7 +167,11 @@ def own(
     if word not in own_words():
         raise UserError(f"there is no kind of task {word!r}: say {', '.join(own_words())}")
     files = {"train": train, "dev": dev, "test": test}
-    sources = {split: _source(name, split) for split, name in files.items() if name is not None}
+    sources: dict[str, Source] = {
+        split: hub(str(name), split) if is_hub(str(name)) else Path(name)
+        for split, name in files.items()
+        if name is not None
+    }
     if not sources:
         raise UserError("no file is named: say --train FILE --dev FILE")
     name, meant = own_words()[word]
@@ -190,10 +194,6 @@ def own(
     every = [example for examples in task.examples.values() for example in examples]
     settings |= kind.derive(every, labels=options.labels)
     return replace(task, notes=kind.notes(settings))
-
-
-def _source(name: str | Path, split: str) -> Source:
-    return hub(str(name), split) if is_hub(str(name)) else Path(name)
 
 
 def check_submission(task: TaskSplits, split: str, *, folder: Path, overwrite: bool) -> None:

@@ -213,11 +213,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _separated(
-    path: Path,
-    separated: Iterator[tuple[int, list[str]]],
-    *,
-    header: bool,
-    skips: Counts | None,
+    path: Path, separated: Iterator[tuple[int, list[str]]], *, header: bool, skips: Counts | None
 ) -> Table:
     cells = list(separated)
     if not cells:

@@ -9,13 +9,7 @@ from pathlib import Path
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Tagged
-from clozelab.finetuning.files.columns import (
-    DEFAULTS,
-    Columns,
-    ReadOptions,
-    Source,
-    checked_label,
-)
+from clozelab.finetuning.files.columns import DEFAULTS, Columns, ReadOptions, Source, checked_label
 from clozelab.finetuning.files.tables import JSON, Record, empty, lines, located, suffix
 
 _WORDS = ("tokens", "words", "token", "text", "characters")
@@ -24,7 +18,7 @@ _TAGS = ("tags", "ner_tags", "labels", "label", "ner", "pos_tags", "chunk_tags")
 _COMMENT = re.compile(r"-DOCSTART-|#(begin|end) document\b|# (id|text|sent_id|newdoc|newpar)\b")
 
 
-def tagged(source: Source, options: ReadOptions = DEFAULTS) -> list[Tagged]:
+def tagged(source: Source, options: ReadOptions = DEFAULTS, **_: object) -> list[Tagged]:
     """The examples of a file."""
     if isinstance(source, Path):
         source = located(source)

@@ -50,10 +50,6 @@ class Spans(NamedTuple):
         """[C] words less one."""
         return self.last - self.first
 
-    def take(self, chosen: Tensor) -> Spans:
-        """Some of them."""
-        return Spans(self.first[chosen], self.last[chosen])
-
 
 class Scorer(nn.Module):
     """One hidden layer over several vectors side by side, and a score.
@@ -125,7 +121,7 @@ class ClustersHead(Head):
         spans = candidates(words.sentences, widest=self.task.widest)
         mention = self._mentions(spans, vectors, scores)
         chosen = uncrossed(spans, mention.detach(), most=max(1, int(self.task.ratio * count)))
-        spans, mention = spans.take(chosen), mention[chosen]
+        spans, mention = Spans(spans.first[chosen], spans.last[chosen]), mention[chosen]
         ranked, antecedents = self._ranked(
             self._vectors(spans, vectors, scores), mention, words.segments[spans.first]
         )

@@ -5,25 +5,13 @@ BERT §5.3 compares layers; the weighted sum, γ Σ softmax(w)ⱼ hⱼ, is ELMo'
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from clozelab.contracts import Encoded, Input
+from clozelab.finetuning.config import Layers
 from clozelab.finetuning.heads.head import blocks
-
-Chosen = Literal[
-    "embeddings",
-    "last",
-    "second_to_last",
-    "sum_last_four",
-    "weighted_last_four",
-    "concat_last_four",
-    "weighted_all",
-    "sum_all",
-]
 
 
 class Mix(nn.Module):
@@ -36,7 +24,7 @@ class Mix(nn.Module):
 
     # Differs from BERT §5.3: there all 12 layers are summed without the embedding's output.
 
-    def __init__(self, chosen: Chosen, *, layers: int, width: int) -> None:
+    def __init__(self, chosen: Layers, *, layers: int, width: int) -> None:
         super().__init__()
         self.numbers, self.layers = _numbers(chosen, layers), layers
         self.concat = chosen == "concat_last_four"
@@ -51,14 +39,13 @@ class Mix(nn.Module):
         states = [encoded.layers[number] for number in self.numbers]
         if self.concat:
             return encoded._replace(hidden_states=torch.cat(states, dim=1))
-        if self.weights is None or self.scale is None:
-            return encoded._replace(hidden_states=_summed(states))
-        shares = (self.scale * self.weights.softmax(0)).to(states[0].dtype).unbind()
-        scaled = [share * state for share, state in zip(shares, states, strict=True)]
-        return encoded._replace(hidden_states=_summed(scaled))
+        if self.weights is not None and self.scale is not None:
+            shares = (self.scale * self.weights.softmax(0)).to(states[0].dtype).unbind()
+            states = [share * state for share, state in zip(shares, states, strict=True)]
+        return encoded._replace(hidden_states=sum(states[1:], states[0]))
 
 
-def _numbers(chosen: Chosen, layers: int) -> range:
+def _numbers(chosen: Layers, layers: int) -> range:
     """The layers that are taken; the embedding's output is number 0."""
     first, last = {
         "embeddings": (0, 0),
@@ -68,13 +55,6 @@ def _numbers(chosen: Chosen, layers: int) -> range:
         "sum_all": (0, layers),
     }.get(chosen, (max(1, layers - 3), layers))
     return range(first, last + 1)
-
-
-def _summed(states: list[Tensor]) -> Tensor:
-    total = states[0]
-    for state in states[1:]:
-        total = total + state
-    return total
 
 
 class Recurrent(nn.Module):

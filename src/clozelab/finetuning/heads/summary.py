@@ -24,28 +24,19 @@ from clozelab.finetuning.heads.head import (
 from clozelab.layers import Linear, drop, initialise
 
 if TYPE_CHECKING:
-    from clozelab.finetuning.kinds.summaries import SummaryKind
+    from clozelab.finetuning.kinds.kind import SummaryKind
 
 
 class SummaryHead(Head):
-    """`outputs` logits a slot; with `choices`, so many slots are one choice between them.
-
-    `numeric`: the output is a number, and its loss the squared error.
+    """A logit for each label at each slot, or one where there are no labels: a number, or the
+    score of a choice; then `choices` slots are one choice between them.
     """
 
-    def __init__(
-        self,
-        kind: SummaryKind,
-        width: int,
-        outputs: int = 1,
-        *,
-        choices: int = 0,
-        numeric: bool = False,
-    ) -> None:
+    def __init__(self, kind: SummaryKind, width: int) -> None:
         super().__init__()
         self.dense = None if kind.summary == "none" else Linear(width, width)
-        self.classifier = Linear(width, outputs, bias=kind.bias)
-        self.kind, self.numeric, self.choices = kind, numeric, choices
+        self.classifier = Linear(width, max(1, len(kind.label_names)), bias=kind.bias)
+        self.kind, self.choices = kind, getattr(kind, "choices", 0)
         initialise(self, width)
 
     def logits(self, encoded: Encoded, inputs: Input, targets: Columns) -> tuple[Tensor, ...]:
@@ -58,7 +49,7 @@ class SummaryHead(Head):
 
     def loss(self, logits: tuple[Tensor, ...], targets: Columns) -> Sums:
         """Cross-entropy, or of numbers the squared error."""
-        if self.numeric:
+        if self.kind.numeric:
             return squared_errors(logits[0][:, 0], targets["labels"])
         return classified(logits[0], self._labels(targets))
 

@@ -1,4 +1,4 @@
-"""Kinds of tasks, one a file: examples, settings, head, metrics and output of each.
+"""Kinds of tasks: examples, settings, head, metrics and output of each.
 
 `TaskKind` says what a kind is asked for. One from outside joins `KINDS` by
 `clozelab.register("task", name, kind)`.
@@ -10,10 +10,9 @@ from clozelab import registry
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.kinds.answer import Answer
 from clozelab.finetuning.kinds.choose import Choose
-from clozelab.finetuning.kinds.classify import Classify
 from clozelab.finetuning.kinds.coreference import Coreference
 from clozelab.finetuning.kinds.kind import TaskKind
-from clozelab.finetuning.kinds.regress import Regress
+from clozelab.finetuning.kinds.sentences import Classify, Regress
 from clozelab.finetuning.kinds.tag import Tag
 
 KINDS: dict[str, type[TaskKind]] = {

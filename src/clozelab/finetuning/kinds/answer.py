@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from clozelab.contracts import Counts, Reader
+from clozelab.contracts import Reader
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Floats, Question, Span, TokenizedExamples
-from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.questions import questions
 from clozelab.finetuning.kinds import decoding, windows
-from clozelab.finetuning.kinds.kind import Settings, TaskKind, Texts
+from clozelab.finetuning.kinds.kind import TaskKind, Texts
 from clozelab.finetuning.metrics import answers, chinese
 from clozelab.ranges import BelowOne, PositiveInt
 
@@ -61,12 +60,7 @@ class Answer(TaskKind):
                 " has an answer; leave it out"
             )
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Question]:
-        """SQuAD's JSON, or a row a question."""
-        return questions(source, options, counts=counts)
+    read = staticmethod(questions)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Question:
@@ -87,14 +81,7 @@ class Answer(TaskKind):
         self, examples: Sequence[Question], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
         """A group a window."""
-        return windows.tokenize(
-            examples,
-            reader,
-            question_limit=self.question_limit,
-            stride=self.stride,
-            longest=self.longest,
-            bounds=self.head == "beam",
-        )
+        return windows.tokenize(self, examples, reader)
 
     def build(self, width: int) -> Any:
         """The head with fresh weights."""

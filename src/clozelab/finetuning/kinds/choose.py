@@ -19,11 +19,9 @@ from clozelab.finetuning.examples import (
     likelihoods,
     stacked,
 )
-from clozelab.finetuning.files.choices import choices
-from clozelab.finetuning.files.columns import ReadOptions, Source
+from clozelab.finetuning.files import choices as files
 from clozelab.finetuning.files.named import Setting
-from clozelab.finetuning.kinds.kind import Settings, Texts
-from clozelab.finetuning.kinds.summaries import CUT, SummaryKind
+from clozelab.finetuning.kinds.kind import CUT, SummaryKind, Texts
 from clozelab.finetuning.metrics.classes import accuracy
 from clozelab.packed import offsets
 from clozelab.ranges import at_least
@@ -48,12 +46,7 @@ class Choose(SummaryKind):
     metrics: tuple[str, ...] = ("accuracy",)
     limit: Annotated[int, at_least(1, "must be at least 1, for instance 128")] = 128
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Choice]:
-        """Rows of a table, or RACE's articles."""
-        return choices(source, options, counts=counts)
+    read = staticmethod(files.choices)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Choice:
@@ -91,17 +84,18 @@ class Choose(SummaryKind):
         rows: list[Row] = []
         counts = Counts()
         for number, example in enumerate(examples):
-            texts = range(int(groups[number]), int(groups[number + 1]))
-            cuts = [self._cut(first.text(number), second.text(text), room) for text in texts]
-            short = [second.text(text) != b for text, (_, b) in zip(texts, cuts, strict=True)]
-            counts.add(CUT, example.id, int(any(a != first.text(number) for a, _ in cuts)))
+            whole = first.text(number)
+            texts = [second.text(text) for text in range(groups[number], groups[number + 1])]
+            cuts = [self._cut(whole, text, room) for text in texts]
+            short = [text != b for text, (_, b) in zip(texts, cuts, strict=True)]
+            counts.add(CUT, example.id, int(any(a != whole for a, _ in cuts)))
             counts.add("choices cut to fit", example.id, sum(short))
             rows += [reader.lay(first.part(a), second.part(b)) for a, b in cuts]
         sizes = np.ones(len(rows), dtype=np.int64)
         sizes[groups[1:] - 1] += self.choices - np.diff(groups)
         labels = np.full((len(examples), self.choices), Targets.IGNORED)
-        for number, example in enumerate(examples):
-            labels[number, 0] = Targets.IGNORED if example.label is None else example.label
+        known = [example.label for example in examples]
+        labels[:, 0] = [Targets.IGNORED if label is None else label for label in known]
         exists = np.arange(self.choices) < np.diff(groups)[:, None]
         columns = {
             "at": np.repeat(np.array([row.mark for row in rows], dtype=np.int64), sizes),
@@ -109,12 +103,6 @@ class Choose(SummaryKind):
             "labels": labels.reshape(-1),
         }
         return stacked(rows, Targets(offsets(sizes), columns), groups=groups, counts=counts)
-
-    def build(self, width: int) -> Any:
-        """The head with fresh weights."""
-        from clozelab.finetuning.heads.summary import SummaryHead
-
-        return SummaryHead(self, width, choices=self.choices)
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Choice]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Counts, Ints, Reader, Row, Targets
+from clozelab.contracts import Array, Counts, Reader, Row
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import (
     Clusters,
@@ -21,13 +21,14 @@ from clozelab.finetuning.examples import (
     Mention,
     Pronoun,
     TokenizedExamples,
+    joined,
+    slots,
     stacked,
 )
-from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.documents import documents
 from clozelab.finetuning.kinds import segments
-from clozelab.finetuning.kinds.kind import Settings, TaskKind, Texts
-from clozelab.finetuning.kinds.segments import COLUMNS, DocumentWords
+from clozelab.finetuning.kinds.kind import TaskKind, Texts
+from clozelab.finetuning.kinds.segments import DocumentWords
 from clozelab.finetuning.metrics.clusters import PronounAnswer, gap, scored
 from clozelab.packed import offsets
 from clozelab.ranges import BelowOne, PositiveInt, above
@@ -64,12 +65,7 @@ class Coreference(TaskKind):
     train_segments: PositiveInt = 3
     metrics: tuple[str, ...] = ("conll",)
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Document]:
-        """CoNLL-2012's columns, or JSON lines."""
-        return documents(source, options)
+    read = staticmethod(documents)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Document:
@@ -103,7 +99,7 @@ class Coreference(TaskKind):
                 f" {reader.marks(1)} marks; give at least {reader.marks(1) + 1}"
             )
         rows: list[Row] = []
-        tables: list[Ints] = []
+        tables: list[dict[str, Array]] = []
         sizes, owners, counts = [], [], Counts()
         for owner, document in enumerate(examples):
             words = segments.spelled(document, reader, most=room)
@@ -116,12 +112,8 @@ class Coreference(TaskKind):
                 tables += [table for _, table in group]
                 sizes.append(len(group))
                 owners.append(owner)
-        table = np.concatenate([*tables, np.zeros((0, len(COLUMNS)), dtype=np.int64)])
-        columns = dict(zip(COLUMNS, table.T, strict=True))
-        targets = Targets(offsets([len(table) for table in tables]), columns)
-        return stacked(
-            rows, targets, groups=offsets(sizes), owners=np.array(owners, np.int64), counts=counts
-        )
+        groups, owned = offsets(sizes), np.array(owners, np.int64)
+        return stacked(rows, slots(tables), groups=groups, owners=owned, counts=counts)
 
     def _group(
         self,
@@ -131,8 +123,8 @@ class Coreference(TaskKind):
         *,
         reader: Reader,
         room: int,
-    ) -> list[tuple[Row, Ints]]:
-        """The blocks of some stretches and their rows; mentions go with the first."""
+    ) -> list[tuple[Row, dict[str, Array]]]:
+        """The blocks of some stretches and their slots; mentions go with the first."""
         begin, end = part[0][0], part[-1][1]
         again = segments.shifted(words, begin, end, room=room) if self.overlap else []
         passes = [(stretch, segments.WORD) for stretch in part]
@@ -140,8 +132,8 @@ class Coreference(TaskKind):
         group = [segments.block(words, stretch, reader, kind=kind) for stretch, kind in passes]
         row, table = group[0]
         if document.clusters is not None:
-            table[:1, COLUMNS.index("labels")] = 1
-        group[0] = row, np.concatenate([table, segments.mentions(document, words, begin, end)])
+            table["labels"][:1] = 1
+        group[0] = row, joined([table, segments.mentions(document, words, begin, end)])
         return group
 
     def _count(self, document: Document, words: DocumentWords, counts: Counts) -> None:

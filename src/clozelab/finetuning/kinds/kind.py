@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from clozelab.contracts import Counts, Reader
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import Floats, TokenizedExamples
 from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
-from clozelab.ranges import Checked
+from clozelab.ranges import BelowOne, Checked
+
+CUT = "texts cut to fit"
 
 Settings = Mapping[str, Setting]
 
@@ -252,6 +255,29 @@ class TaskKind(Checked, ABC):
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels, in the order of the logits; none where there are none."""
         return getattr(self, self.label_field) if self.label_field else ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryKind(TaskKind):
+    """A kind whose head reads one vector a block: classify, regress, choose.
+
+    The vector is BERT's (§3.2), that of the first token, through the dense layer of its pooler;
+    RoBERTa, DistilBERT, XLNet and GPT differ by an activation, a dropout or a bias.
+    """
+
+    numeric: ClassVar[bool] = False  # whether labels are numbers
+
+    summary: Literal["tanh", "relu", "none"] = "tanh"  # after the dense layer; none: no such layer
+    pool: Literal["mark", "mean"] = "mark"  # which vector stands for a block
+    drop_first: bool = False  # drop out before the dense layer as well as after it
+    bias: bool = True
+    dropout: BelowOne = 0.1
+
+    def build(self, width: int) -> Any:
+        """The head with fresh weights."""
+        from clozelab.finetuning.heads.summary import SummaryHead
+
+        return SummaryHead(self, width)
 
 
 def in_order(labels: Iterable[str]) -> tuple[str, ...]:

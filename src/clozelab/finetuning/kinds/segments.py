@@ -71,31 +71,33 @@ def shifted(words: DocumentWords, begin: int, end: int, *, room: int) -> list[tu
 
 def block(
     words: DocumentWords, stretch: tuple[int, int], reader: Reader, *, kind: int
-) -> tuple[Row, Ints]:
-    """A stretch as a block, and a row of `COLUMNS` for each of its words."""
+) -> tuple[Row, dict[str, Array]]:
+    """A stretch as a block, and a slot for each of its words."""
     begin, stop = stretch
     tokens = slice(int(words.starts[begin]), int(words.starts[stop]))
     row = reader.lay({name: values[tokens] for name, values in words.columns.items()})
-    table = np.zeros((stop - begin, len(COLUMNS)), dtype=np.int64)
     places = words.starts[begin : stop + 1] - tokens.start + row.first.start
-    table[:, COLUMNS.index("kind")] = kind
-    table[:, COLUMNS.index("at")] = places[:-1]
-    table[:, COLUMNS.index("right")] = places[1:] - 1
-    table[:, COLUMNS.index("word")] = words.numbers[begin:stop]
-    table[:, COLUMNS.index("sentence")] = words.sentences[begin:stop]
-    table[:, COLUMNS.index("labels")] = Targets.IGNORED
-    return row, table
+    none = np.zeros(stop - begin, dtype=np.int64)
+    return row, {
+        "kind": none + kind,
+        "at": places[:-1],
+        "right": places[1:] - 1,
+        "word": words.numbers[begin:stop],
+        "last": none,
+        "sentence": words.sentences[begin:stop],
+        "cluster": none,
+        "labels": none + Targets.IGNORED,
+    }
 
 
-def mentions(document: Document, words: DocumentWords, begin: int, end: int) -> Ints:
-    """A row of `COLUMNS` for each mention among the words `begin` to `end`; clusters from 1."""
-    if document.clusters is None or begin == end:
-        return np.zeros((0, len(COLUMNS)), dtype=np.int64)
-    low, high = words.numbers[begin], words.numbers[end - 1]
+def mentions(document: Document, words: DocumentWords, begin: int, end: int) -> dict[str, Array]:
+    """A slot for each mention among the words `begin` to `end`; clusters from 1."""
+    inside = words.numbers[begin:end]
     rows = [
         (MENTION, 0, 0, mention.first, mention.last, 0, number, Targets.IGNORED)
-        for number, cluster in enumerate(document.clusters, start=1)
+        for number, cluster in enumerate(document.clusters or (), start=1)
         for mention in cluster
-        if low <= mention.first and mention.last <= high
+        if len(inside) and inside[0] <= mention.first and mention.last <= inside[-1]
     ]
-    return np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+    table = np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+    return dict(zip(COLUMNS, table.T, strict=True))

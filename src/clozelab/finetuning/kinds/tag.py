@@ -5,40 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Array, Counts, Ints, Pieces, Reader, Row, Targets
+from clozelab.contracts import Counts, Ints, Pieces, Reader, Row, Targets
 from clozelab.errors import UserError
 from clozelab.finetuning.examples import (
     Floats,
     Tagged,
     Tags,
     TokenizedExamples,
+    joined,
     likelihoods,
+    slots,
     stacked,
 )
-from clozelab.finetuning.files.columns import ReadOptions, Source
 from clozelab.finetuning.files.named import Setting
 from clozelab.finetuning.files.tagged import tagged
 from clozelab.finetuning.kinds.kind import Settings, TaskKind, in_order
 from clozelab.finetuning.metrics import classes, entities
 from clozelab.finetuning.metrics.entities import Scheme, illegal, is_entity
-from clozelab.packed import offsets
 from clozelab.ranges import BelowOne
 
 OUTSIDE = "O"
-
-
-class _Block(NamedTuple):
-    """One block of a sentence."""
-
-    row: Row
-    at: Ints  # the first piece of each word
-    labels: Ints  # its tag
-    words: Ints  # the word of each token; of marks nobody asks
-    owner: int  # the sentence
 
 
 @dataclass(frozen=True)
@@ -63,12 +53,7 @@ class Tag(TaskKind):
     scheme: Scheme | None = None
     dropout: BelowOne = 0.1
 
-    @classmethod
-    def read(
-        cls, source: Source, options: ReadOptions, *, settings: Settings, counts: Counts
-    ) -> list[Tagged]:
-        """CoNLL's columns, or rows with lists."""
-        return tagged(source, options)
+    read = staticmethod(tagged)
 
     @classmethod
     def example(cls, value: Any, name: str) -> Tagged:
@@ -109,31 +94,38 @@ class Tag(TaskKind):
         self, examples: Sequence[Tagged], reader: Reader, *, training: bool = False
     ) -> TokenizedExamples:
         """A group a block, and a slot for each word that has a token there."""
-        if self._entities and any(example.tags for example in examples):
+        scores_entities = self.metrics != ("accuracy",)
+        if scores_entities and any(example.tags for example in examples):
             entities.spans(self.tags, self.scheme)  # refuses tags that cannot be scored so
         pieces = reader.words([example.words for example in examples])
         room = reader.length - reader.marks(1)
-        blocks: list[_Block] = []
+        rows: list[Row] = []
+        owners, tag_slots, token_facts = [], [], []
         counts = Counts()
         for number, example in enumerate(examples):
             labels = self._labels(example)
-            broken = f"sentences whose tags break {self.scheme}"
-            counts.add(broken, example.id, int(self._broken(example)))
+            if scores_entities and self.scheme and illegal(example.tags or (), self.scheme):
+                counts.add(f"sentences whose tags break {self.scheme}", example.id)
             parts = _parts(pieces, number, room)
             counts.add("sentences split to fit", example.id, int(len(parts) > 1))
             for part in parts:
                 fit = slice(part.start, min(part.stop, part.start + room))
                 counts.add("words cut to fit", example.id, int(fit != part))
-                blocks.append(_block(pieces, fit, reader, labels=labels, owner=number))
-        columns = {
-            "at": _joined([block.at for block in blocks]),
-            "labels": _joined([block.labels for block in blocks]),
-        }
+                row = reader.lay(pieces.part(fit))
+                begins, numbers = np.flatnonzero(pieces.begins[fit]), pieces.words[fit]
+                words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
+                words[row.first] = numbers  # of marks nobody asks
+                rows.append(row)
+                owners.append(number)
+                tag_slots.append(
+                    {"at": row.first.start + begins, "labels": labels[numbers[begins]]}
+                )
+                token_facts.append({"words": words})
         return stacked(
-            [block.row for block in blocks],
-            Targets(offsets([len(block.at) for block in blocks]), columns),
-            owners=np.array([block.owner for block in blocks], dtype=np.int64),
-            token_facts={"words": _joined([block.words for block in blocks])},
+            rows,
+            slots(tag_slots),
+            owners=np.array(owners, dtype=np.int64),
+            token_facts=joined(token_facts),
             counts=counts,
         )
 
@@ -149,15 +141,12 @@ class Tag(TaskKind):
         """A tag for each word; one that has no token is outside of everything."""
         tags = [[OUTSIDE] * len(example.words) for example in examples]
         probabilities = [[0.0] * len(example.words) for example in examples]
-        slots = tokenized.targets.starts
+        starts = tokenized.targets.starts
         for block, (rows, owner) in enumerate(zip(outputs, tokenized.owners.tolist(), strict=True)):
-            part = slice(int(slots[block]), int(slots[block + 1]))
-            if part.start == part.stop:
-                continue
+            part = slice(int(starts[block]), int(starts[block + 1]))
             at = tokenized.starts[block] + tokenized.targets.columns["at"][part]
-            likely = likelihoods(rows)
             words = tokenized.token_facts["words"][at].tolist()
-            for word, row in zip(words, likely, strict=True):
+            for word, row in zip(words, likelihoods(rows), strict=True):
                 tags[owner][word] = self.tags[int(row.argmax())]
                 probabilities[owner][word] = float(row.max())
         return [Tags(tuple(a), tuple(b)) for a, b in zip(tags, probabilities, strict=True)]
@@ -202,17 +191,6 @@ class Tag(TaskKind):
         """The sentence."""
         return [" ".join(example.words)]
 
-    @property
-    def _entities(self) -> bool:
-        """Whether a metric is of entities."""
-        return self.metrics != ("accuracy",)
-
-    def _broken(self, example: Tagged) -> bool:
-        """Whether the tags of a sentence break the scheme that they are scored by."""
-        if self.scheme is None or not self._entities:
-            return False
-        return illegal(example.tags or (), self.scheme) is not None
-
     def _labels(self, example: Tagged) -> Ints:
         """[words] the numbers of an example's tags."""
         if example.tags is None:
@@ -241,17 +219,3 @@ def _parts(pieces: Pieces, number: int, room: int) -> list[slice]:
             parts.append(slice(first, begin))
             first = begin
     return [*parts, slice(first, whole.stop)]
-
-
-def _block(pieces: Pieces, part: slice, reader: Reader, *, labels: Ints, owner: int) -> _Block:
-    """Some tokens of a sentence as a block."""
-    row = reader.lay(pieces.part(part))
-    begins = np.flatnonzero(pieces.begins[part])
-    numbers = pieces.words[part]
-    words = np.zeros(len(row.columns["ids"]), dtype=np.int64)
-    words[row.first] = numbers
-    return _Block(row, row.first.start + begins, labels[numbers[begins]], words, owner)
-
-
-def _joined(parts: Sequence[Array]) -> Ints:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])

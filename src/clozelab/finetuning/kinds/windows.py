@@ -4,52 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from clozelab.contracts import Array, Bools, Counts, Ints, Pieces, Reader, Row, Targets
+from clozelab.contracts import Array, Bools, Counts, Ints, Reader, Row, Targets
 from clozelab.errors import UserError
-from clozelab.finetuning.examples import Question, TokenizedExamples, stacked
-from clozelab.packed import offsets, ranges
+from clozelab.finetuning.examples import Question, TokenizedExamples, joined, slots, stacked
+
+if TYPE_CHECKING:
+    from clozelab.finetuning.kinds.answer import Answer
 
 Cuts = tuple[tuple[int, int], ...]  # where windows over a passage begin and end
 
 
-class Window(NamedTuple):
-    """A stretch of a passage and the question about it, not yet tokenized."""
+class WindowGold(NamedTuple):
+    """What is known of the answer in a window."""
 
-    owner: int  # which example
-    question: slice  # over the tokens of all questions
-    passage: slice  # over the tokens of all passages
-    most: Bools  # which of those have more context here than in any other window
     label: int  # 1: the answer is inside, 0: it is not, IGNORED: nobody knows
-    answer: tuple[int, int]  # its first and last token, counted in the window
+    first: int = 0  # its first and last token, counted in the window
+    last: int = 0
 
 
-def tokenize(
-    examples: Sequence[Question],
-    reader: Reader,
-    *,
-    question_limit: int,
-    stride: int,
-    longest: int,
-    bounds: bool,
-) -> TokenizedExamples:
+def tokenize(kind: Answer, examples: Sequence[Question], reader: Reader) -> TokenizedExamples:
     """Windows over every example's passage, with the first answer listed as what is right.
 
-    One slot a window; with `bounds` a second one says where its passage lies.
+    One slot a window; for the beam head a second one says where its passage lies.
 
     Differs from BERT's code: in short blocks windows come closer than `stride`, so that an answer
     of `longest` tokens is whole in one of them, or one of half a window where that is less.
     """
     counts = Counts()
-    distinct = list(dict.fromkeys(example.passage for example in examples))
+    distinct = dict.fromkeys(example.passage for example in examples)
     numbers = {text: number for number, text in enumerate(distinct)}
     questions = reader.pieces([example.question for example in examples])
-    passages = reader.pieces(distinct)
-    limit = min(question_limit, _half(reader))
-    windows: list[Window] = []
+    passages = reader.pieces([*numbers])
+    limit = min(kind.question_limit, _half(reader))
+    rows: list[Row] = []
+    owners, gold_slots, token_facts = [], [], []
     for owner, example in enumerate(examples):
         question = questions.text(owner)
         if question.stop - question.start > limit:
@@ -57,21 +49,25 @@ def tokenize(
             question = slice(question.start, question.start + limit)
         passage = passages.text(numbers[example.passage])
         room = reader.length - reader.marks(2) - (question.stop - question.start)
-        step = min(stride, max(room - longest, (room + 1) // 2))
+        step = min(kind.stride, max(room - kind.longest, (room + 1) // 2))
         cuts = windows_over(passage.stop - passage.start, room, step)
         most = most_context(cuts)
         gold = _gold(example, passages.spans[passage], cuts, counts)
         for number, (begin, end) in enumerate(cuts):
             inside = slice(passage.start + begin, passage.start + end)
+            texts = questions.part(question), passages.part(inside)
+            row = reader.lay(*(texts[::-1] if reader.passage_first else texts))
+            text = row.first if reader.passage_first else row.second
             best = most[begin:end] == number
-            windows.append(Window(owner, question, inside, best, *gold[number]))
-    rows = [_row(window, questions, passages, reader) for window in windows]
-    texts = [row.first if reader.passage_first else row.second for row in rows]
+            rows.append(row)
+            owners.append(owner)
+            gold_slots.append(_slots(row.mark, text, gold[number], bounds=kind.head == "beam"))
+            token_facts.append(_token_facts(row, text, most=best, spans=passages.spans[inside]))
     return stacked(
         rows,
-        _targets(windows, rows, texts, bounds=bounds),
-        owners=np.array([window.owner for window in windows], dtype=np.int64),
-        token_facts=_token_facts(windows, rows, texts, passages),
+        slots(gold_slots),
+        owners=np.array(owners, dtype=np.int64),
+        token_facts=joined(token_facts),
         counts=counts,
     )
 
@@ -126,77 +122,42 @@ def _half(reader: Reader) -> int:
     return half
 
 
-def _gold(
-    example: Question, spans: Ints, cuts: Cuts, counts: Counts
-) -> list[tuple[int, tuple[int, int]]]:
+def _gold(example: Question, spans: Ints, cuts: Cuts, counts: Counts) -> list[WindowGold]:
     """For each window its label, and where the answer is if it is whole inside."""
-    nowhere = (0, 0)
     if not example.answers:
         label = Targets.IGNORED if example.answers is None else 0
-        return [(label, nowhere)] * len(cuts)
+        return [WindowGold(label)] * len(cuts)
     answer = located(example, spans)
     if answer is None:
         counts.add("answers that no token of the passage shows", example.id)
-        return [(Targets.IGNORED, nowhere)] * len(cuts)
+        return [WindowGold(Targets.IGNORED)] * len(cuts)
     first, last = answer
-    gold = [
-        (1, (first - begin, last - begin)) if begin <= first and last < end else (0, nowhere)
-        for begin, end in cuts
+    inside = [begin <= first and last < end for begin, end in cuts]
+    counts.add("answers that no window holds whole", example.id, int(not any(inside)))
+    return [
+        WindowGold(1, first - begin, last - begin) if whole else WindowGold(0)
+        for whole, (begin, _) in zip(inside, cuts, strict=True)
     ]
-    if not any(label for label, _ in gold):
-        counts.add("answers that no window holds whole", example.id)
-    return gold
 
 
-def _row(window: Window, questions: Pieces, passages: Pieces, reader: Reader) -> Row:
-    question, passage = questions.part(window.question), passages.part(window.passage)
-    texts = (passage, question) if reader.passage_first else (question, passage)
-    return reader.lay(*texts)
+def _slots(mark: int, text: slice, gold: WindowGold, *, bounds: bool) -> dict[str, Sequence[int]]:
+    """Where the answer is in a window, and the mark where it is not.
 
-
-def _targets(
-    windows: Sequence[Window], rows: Sequence[Row], texts: Sequence[slice], *, bounds: bool
-) -> Targets:
-    """Where the answer is in each window, and the mark where it is not.
-
-    With `bounds`, then where the passage is, in slots that have no label.
+    With `bounds`, then where the passage is, in a slot that has no label.
     """
-    at = np.array([row.mark for row in rows], dtype=np.int64)
-    begin = np.array([text.start for text in texts], dtype=np.int64)
-    labels = np.array([window.label for window in windows], dtype=np.int64)
-    answers = np.array([window.answer for window in windows], dtype=np.int64).reshape(-1, 2)
-    inside = labels == 1
-    columns = {
-        "at": [at],
-        "left": [np.where(inside, begin + answers[:, 0], at)],
-        "right": [np.where(inside, begin + answers[:, 1], at)],
-        "labels": [labels],
-    }
+    ends = (text.start + gold.first, text.start + gold.last) if gold.label == 1 else (mark, mark)
+    table = [(mark, *ends, gold.label)]
     if bounds:
-        end = np.array([text.stop for text in texts], dtype=np.int64)
-        columns["at"].append(at)
-        columns["left"].append(np.where(begin < end, begin, at))
-        columns["right"].append(np.where(begin < end, end - 1, at))
-        columns["labels"].append(np.full_like(labels, Targets.IGNORED))
-    slots = len(columns["at"])
-    return Targets(
-        slots * np.arange(len(rows) + 1),
-        {name: np.stack(values, axis=1).reshape(-1) for name, values in columns.items()},
-    )
+        ends = (text.start, text.stop - 1) if text.start < text.stop else (mark, mark)
+        table.append((mark, *ends, Targets.IGNORED))
+    return dict(zip(("at", "left", "right", "labels"), zip(*table, strict=True), strict=True))
 
 
-def _token_facts(
-    windows: Sequence[Window], rows: Sequence[Row], texts: Sequence[slice], passages: Pieces
-) -> dict[str, Array]:
+def _token_facts(row: Row, text: slice, *, most: Bools, spans: Ints) -> dict[str, Array]:
     """For every token: is it the passage's, has it most context here, which characters is it."""
-    starts = offsets([len(row.columns["ids"]) for row in rows])
-    begin = np.array([text.start for text in texts], dtype=np.int64)
-    sizes = np.array([text.stop - text.start for text in texts], dtype=np.int64)
-    source = np.array([window.passage.start for window in windows], dtype=np.int64)
-    where = ranges(starts[:-1] + begin, sizes)
-    spans = np.zeros((starts[-1], 2), dtype=np.int64)
-    spans[where] = passages.spans[ranges(source, sizes)]
-    passage, most = np.zeros((2, starts[-1]), dtype=bool)
-    passage[where] = True
-    most[where] = np.concatenate([np.zeros(0, bool), *[window.most for window in windows]])
-    return {"passage": passage, "most": most, "begin": spans[:, 0], "end": spans[:, 1]}
+    size = len(row.columns["ids"])
+    passage, best = np.zeros((2, size), dtype=bool)
+    begin, end = np.zeros((2, size), dtype=np.int64)
+    passage[text], best[text] = True, most
+    begin[text], end[text] = spans.T
+    return {"passage": passage, "most": best, "begin": begin, "end": end}

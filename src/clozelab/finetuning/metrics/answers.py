@@ -85,9 +85,7 @@ def squad2(gold: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str,
 
 
 def best_threshold(
-    gold: Sequence[Sequence[str]],
-    predicted: Sequence[str],
-    nulls: Sequence[float] | Floats,
+    gold: Sequence[Sequence[str]], predicted: Sequence[str], nulls: Sequence[float] | Floats
 ) -> dict[str, float]:
     """The thresholds that score best when an answer whose null score is above them is withdrawn.
 

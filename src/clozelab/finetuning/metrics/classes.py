@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import sqrt
+from operator import add
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,7 @@ class Tally:
     predicted: float = 0.0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            self.recalled + other.recalled,
-            self.gold + other.gold,
-            self.precise + other.precise,
-            self.predicted + other.predicted,
-        )
+        return Tally(*map(add, astuple(self), astuple(other)))
 
     @property
     def recall(self) -> float:

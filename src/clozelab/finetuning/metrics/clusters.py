@@ -83,12 +83,7 @@ def ceaf(gold: Clusters, predicted: Clusters) -> Tally:
     return Tally(total, len(gold), total, len(predicted))
 
 
-METRICS: dict[str, Metric] = {
-    "muc": muc,
-    "b_cubed": b_cubed,
-    "ceaf": ceaf,
-    "mentions": mentions,
-}
+METRICS: dict[str, Metric] = {"muc": muc, "b_cubed": b_cubed, "ceaf": ceaf, "mentions": mentions}
 
 
 def _owners(clusters: Clusters) -> dict[Hashable, int]:
@@ -140,10 +135,16 @@ def gap(answers: Sequence[PronounAnswer]) -> dict[str, float]:
     and 0 where either is 0, so that every run has it.
     """
     tallies = {"": Tally(), "masculine_": Tally(), "feminine_": Tally()}
-    for answer in answers:
-        tally = _tally(answer)
-        tallies[""] += tally
-        tallies[f"{_gender(answer.pronoun)}_"] += tally
+    for pronoun, gold, predicted in answers:
+        if pronoun.lower() not in _GENDERS:
+            pronouns = ", ".join(_GENDERS)
+            raise UserError(
+                f"pronoun {pronoun!r} is not one that GAP asks about: give one of {pronouns}"
+            )
+        guesses = predicted or (False, False)
+        right = sum(a and b for a, b in zip(gold, guesses, strict=True))
+        for group in ("", f"{_GENDERS[pronoun.lower()]}_"):
+            tallies[group] += Tally(right, sum(gold) if predicted else 2, right, sum(guesses))
     scores = {
         f"{gender}{name}": getattr(tally, name)
         for gender, tally in tallies.items()
@@ -151,19 +152,3 @@ def gap(answers: Sequence[PronounAnswer]) -> dict[str, float]:
     }
     feminine, masculine = scores["feminine_f1"], scores["masculine_f1"]
     return {**scores, "bias": feminine / masculine if masculine else 0.0}
-
-
-def _tally(answer: PronounAnswer) -> Tally:
-    gold, predicted = answer.gold, answer.predicted
-    if predicted is None:
-        return Tally(gold=len(gold))
-    right = sum(a and b for a, b in zip(gold, predicted, strict=True))
-    return Tally(right, sum(gold), right, sum(predicted))
-
-
-def _gender(pronoun: str) -> str:
-    if pronoun.lower() not in _GENDERS:
-        raise UserError(
-            f"pronoun {pronoun!r} is not one that GAP asks about: give one of {', '.join(_GENDERS)}"
-        )
-    return _GENDERS[pronoun.lower()]

@@ -11,7 +11,7 @@ takes IOB1, IOB2, IOE and BIOES and makes entities of illegal tags too, or stric
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from clozelab.errors import UserError
@@ -28,7 +28,6 @@ class ParsedTag(NamedTuple):
 
 
 OUTSIDE = ParsedTag("O", "_")
-Rule = Callable[[ParsedTag, ParsedTag], bool]  # of a tag and the one before it
 
 
 class Illegal(NamedTuple):
@@ -97,18 +96,6 @@ def parse(tag: str) -> ParsedTag:
 def is_entity(tag: str) -> bool:
     """Whether a tag is of those that name entities, and not a part of speech or the like."""
     return tag == "O" or tag.partition("-")[0] in ("B", "I", "E", "S")
-
-
-def rules(scheme: Scheme, tags: Sequence[ParsedTag]) -> tuple[Rule, Rule, Rule]:
-    """What begins, goes on with and ends an entity; refuses roles that the scheme has not."""
-    for place, tag in enumerate(tags):
-        if tag.role not in _ROLES[scheme]:
-            raise UserError(
-                f"tag {place + 1}, {write(tag)!r}, is not of {scheme}, which has only"
-                f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
-            )
-    begins, goes_on, ends = _READ[scheme]
-    return begins.hold, goes_on.hold, ends.hold
 
 
 def write(tag: ParsedTag) -> str:
@@ -192,16 +179,22 @@ def _lenient(tags: Sequence[ParsedTag]) -> list[Entity]:
 
 
 def _strict(tags: Sequence[ParsedTag], scheme: Scheme) -> list[Entity]:
-    """Only what begins, goes on and ends by the rules of the scheme."""
-    begins, goes_on, ends = rules(scheme, tags)
+    """Only what begins, goes on and ends by the rules of the scheme, which must know all roles."""
+    for place, tag in enumerate(tags):
+        if tag.role not in _ROLES[scheme]:
+            raise UserError(
+                f"tag {place + 1}, {write(tag)!r}, is not of {scheme}, which has only"
+                f" {', '.join(_ROLES[scheme])}: name the scheme the tags are in"
+            )
+    begins, goes_on, ends = _READ[scheme]
     entities, place = [], 0
     walk = [OUTSIDE, *tags, OUTSIDE]
     while place < len(tags):
         first, place = place, place + 1
-        if not begins(walk[first], walk[first + 1]):
+        if not begins.hold(walk[first], walk[first + 1]):
             continue
-        while goes_on(walk[place], walk[place + 1]):
+        while goes_on.hold(walk[place], walk[place + 1]):
             place += 1
-        if ends(walk[place], walk[place + 1]):
+        if ends.hold(walk[place], walk[place + 1]):
             entities.append(Entity(tags[first].type, first, place - 1))
     return entities
