@@ -6,7 +6,7 @@ The teacher is run by the caller, in evaluation, on what the student sees.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from clozelab.contracts import Encoded, Sums, Targets
 from clozelab.errors import UserError
 from clozelab.layers import Linear, initialise
 from clozelab.objectives.heads.chunks import add_up
+
+if TYPE_CHECKING:
+    from clozelab.objectives.distillation import Distillation
 
 Predict = Callable[[Tensor, Tensor | None], Tensor]  # states [K, W] and a table → logits [K, V]
 
@@ -28,20 +31,12 @@ class Teaching(nn.Module):
 
     compares: Literal["masked"] = "masked"  # the language model of both that is compared
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        temperature: float,
-        soft: float,
-        cosine: float,
-        teacher_width: int | None = None,
-    ) -> None:
+    def __init__(self, part: Distillation, width: int, teacher_width: int | None) -> None:
         super().__init__()
         # Differs from DistilBERT §2: its student is as wide as its teacher.
-        unequal = teacher_width is not None and teacher_width != width
-        self.projection = Linear(width, teacher_width) if unequal and teacher_width else None
-        self.temperature, self.soft, self.cosine = temperature, soft, cosine
+        wide = teacher_width or width
+        self.projection = Linear(width, wide) if wide != width else None
+        self.temperature, self.soft, self.cosine = part.temperature, part.soft, part.cosine
         initialise(self, width)
 
     def forward(
@@ -148,10 +143,7 @@ def _source(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> s
 
 
 def _check(
-    teacher_state: dict[str, Tensor],
-    student_state: dict[str, Tensor],
-    teacher: Any,
-    student: Any,
+    teacher_state: dict[str, Tensor], student_state: dict[str, Tensor], teacher: Any, student: Any
 ) -> None:
     """Refuse a student that has no room for the teacher's weights."""
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}
