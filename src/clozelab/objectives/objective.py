@@ -61,7 +61,10 @@ class Weighted(Checked, ObjectivePart):
 
 def weight_at(weight: float, course: Course, progress: float) -> float:
     """The weight at a point of the run: linear between the points of its course."""
-    return weight * float(np.interp(progress, *zip(*course, strict=True))) if course else weight
+    if not course:
+        return weight
+    shares, factors = zip(*course, strict=True)
+    return weight * float(np.interp(progress, shares, factors))
 
 
 def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

@@ -77,10 +77,7 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
 
 
 def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) -> str:
-    """Rows of dots, one below another, each with its mean's interval as a bar.
-
-    `marks` are values to compare with, each a line from top to bottom.
-    """
+    """Rows of dots, each with its mean's interval as a bar; `marks` are lines to compare with."""
     left, step = _beside([row.name for row in rows]), 26
     bottom = TOP + step * len(rows)
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
@@ -119,9 +116,10 @@ def heat_map(
     for at, name in enumerate(columns):
         x = left + at * width
         parts.append(_text("name", x + width / 2, top - 8, _cut(name)))
-        known = [row[at] for row in values if row[at] is not None]
+        column = [row[at] for row in values]
+        known = [value for value in column if value is not None]
         least, most = min(known, default=0.0), max(known, default=0.0)
-        for number, value in enumerate(row[at] for row in values):
+        for number, value in enumerate(column):
             y = top + step * number
             shade = 0.0 if value is None else 0.75 - 0.65 * (value - least) / (most - least or 1.0)
             parts.append(

@@ -16,6 +16,7 @@ from clozelab.contracts import Encoded, Sums, Targets
 from clozelab.errors import UserError
 from clozelab.layers import Linear, initialise
 from clozelab.objectives.heads.chunks import add_up
+from clozelab.objectives.heads.vocabulary import wide
 
 if TYPE_CHECKING:
     from clozelab.objectives.distillation import Distillation
@@ -34,8 +35,8 @@ class Teaching(nn.Module):
     def __init__(self, part: Distillation, width: int, teacher_width: int | None) -> None:
         super().__init__()
         # Differs from DistilBERT §2: its student is as wide as its teacher.
-        wide = teacher_width or width
-        self.projection = Linear(width, wide) if wide != width else None
+        theirs = teacher_width or width
+        self.projection = Linear(width, theirs) if theirs != width else None
         self.temperature, self.soft, self.cosine = part.temperature, part.soft, part.cosine
         initialise(self, width)
 
@@ -63,31 +64,26 @@ class Teaching(nn.Module):
             kl_KV = functional.kl_div(log_p_KV, target_KV, reduction="none", log_target=True)
             return (self.temperature**2 * _counted(kl_KV.sum(dim=1), labels_K),)
 
-        soft = cosine = _wide(student_KW).new_zeros(())
+        soft = cosine = wide(student_KW).new_zeros(())
         if self.soft:
             assert student.table is not None, "distributions are over the tokens of a table"
             rows = (student_KW, teacher_KW, labels_K)
             (soft,) = add_up(divergence, rows, vocabulary=len(student.table))
         if self.cosine:
             near_KW = student_KW if self.projection is None else self.projection(student_KW)
-            cosine_K = functional.cosine_similarity(_wide(near_KW), _wide(teacher_KW))
+            cosine_K = functional.cosine_similarity(wide(near_KW), wide(teacher_KW))
             cosine = _counted(1 - cosine_K, labels_K)
         loss = self.soft * soft + self.cosine * cosine
         count = (labels_K != Targets.IGNORED).sum()
         return {"loss": loss, "count": count, "soft": soft, "cosine": cosine}
 
     def _softened(self, logits: Tensor) -> Tensor:
-        return functional.log_softmax(_wide(logits) / self.temperature, dim=1)
+        return functional.log_softmax(wide(logits) / self.temperature, dim=1)
 
 
 def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
     """The sum over the targets that have a label."""
     return values_K.where(labels_K != Targets.IGNORED, 0.0).sum()
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least single precision."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 _ALIKE = ("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset")

@@ -53,7 +53,7 @@ def mean_and_band(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, f
     # need not be points of the first curve.
     inside = {x for x, _ in curves[0] if start <= x <= end}
     common = sorted(inside | {min(start, end), end})
-    values = np.array([np.interp(common, *zip(*curve, strict=True)) for curve in curves])
+    values = np.array([np.interp(common, *np.transpose(curve)) for curve in curves])
     mean, low, high = (each.tolist() for each in (values.mean(0), values.min(0), values.max(0)))
     return list(zip(common, mean, strict=True)), list(zip(common, low, high, strict=True))
 
