@@ -85,19 +85,17 @@ def to_transformers(
 ) -> Exported:
     """A whole model's weights for transformers, in the family that fits unless one is named.
 
-    `model_type` may be that of a relative, which is the family under another name.
-
-    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining; a
-    pooler of no head goes along where the family has one. A GPT's head has no weights: `bare` says
-    that there is none.
+    `model_type` may be a relative's, which is the family under another name. Of a fine-tuned model
+    the head of its task is kept, of another the heads of its pretraining; a pooler of no head goes
+    along where the family has one. A GPT's head has no weights: `bare` says that there is none.
     """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
     name = family or family_for(encoder, heads, vocabulary, task=task)
     transforms = "heads.causal_lm.dense.weight" in weights
     check_family(encoder, name, transforms=transforms, task=task)
-    relatives = [each for each, other in MODEL_TYPES.items() if other.name == name]
+    relatives = {each: other for each, other in MODEL_TYPES.items() if other.name == name}
     model_type = model_type if model_type in relatives else name
-    theirs = MODEL_TYPES[model_type or name]
+    theirs = relatives[model_type]
     size = max(len(weights.get(_WORDS, ())), vocabulary.size)
     if not theirs.is_gpt and not transforms:
         heads -= {"causal_lm"}  # a table alone, which only a GPT's class has
