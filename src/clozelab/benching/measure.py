@@ -10,6 +10,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from math import ceil
 from statistics import median
@@ -20,14 +21,12 @@ import torch
 from clozelab.benching.ours import Lap, MemoryShare, Ours
 from clozelab.benching.rows import ROUNDS, TURN, BenchRequest, BenchRow, recipe_of, rows, text
 from clozelab.benching.theirs import Theirs, Trained, check, exported
-from clozelab.config.recipe import Recipe, to_toml
+from clozelab.config.recipe import to_toml
 from clozelab.errors import UserError
-from clozelab.models.interop.exporting import Exported
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
 from clozelab.runs.events import Said
-from clozelab.text.store.corpus import Store
 from clozelab.training.world import World, join
 
 Peer = Callable[[], Theirs | Trained]  # builds it
@@ -66,14 +65,13 @@ def bench(request: BenchRequest) -> Iterator[Turn | Said | Finished]:
             table = rows(request, device)
             recipes = [recipe_of(row, request, stores[0][0], device=device) for row in table]
             for number, (row, recipe) in enumerate(zip(table, recipes, strict=True)):
-                trial = _Trial(row, recipe, stores, request=request, world=world)
-                full = False
+                trial = _Trial(row, PretrainJob(recipe, stores), request=request, world=world)
                 try:
                     for done, what in enumerate(trial.turns(), 1):
                         yield Turn(number, len(table), what, done, trial.total)
                 except torch.OutOfMemoryError:
-                    full = True  # what filled the memory is held by the error until it is forgotten
-                if not full:
+                    pass  # what filled the memory is held by the error until it is forgotten
+                else:
                     records.append(trial.record())
                     continue
                 sequences = recipe.schedule.batch_size
@@ -92,17 +90,10 @@ class _Trial:
     """One row: its contenders, their turns, what came out."""
 
     def __init__(
-        self,
-        row: BenchRow,
-        recipe: Recipe,
-        stores: list[Store],
-        *,
-        request: BenchRequest,
-        world: World,
+        self, row: BenchRow, job: PretrainJob, *, request: BenchRequest, world: World
     ) -> None:
-        self.row, self.recipe, self.world = row, recipe, world
+        self.row, self.job, self.recipe, self.world = row, job, job.recipe, world
         self.machine, self.steps = request.machine, request.steps_a_turn
-        self.job = PretrainJob(recipe, stores)
         self.notes: list[str] = []
         self.peers = self._peers() if request.against else {}
         self.total = (ROUNDS + 1) * (1 + len(self.peers)) + ROUNDS
@@ -122,7 +113,8 @@ class _Trial:
         for name, build in self.peers.items():
             peers[name] = self._begin(name, build, ours)
             yield name
-        steps = self.steps or _enough(ours)
+        # Without a number of steps a short turn tells how many make one that is long enough.
+        steps = self.steps or max(1, ceil(TURN / (ours.fed(_WARM).seconds / _WARM)))
         for _ in range(ROUNDS):
             with self.memory["clozelab"]:
                 self.laps["clozelab"].append(ours.fed(steps))
@@ -200,28 +192,19 @@ class _Trial:
         heads = sorted({name.split(".")[1] for name in model.left if name.startswith("heads.")})
         if heads:
             self.notes.append(f"{self.recipe.name}: transformers does without {', '.join(heads)}")
-        peers: dict[str, Peer] = {"transformers": lambda: self._theirs(model, compiled=False)}
-        if self.world.device.type == "cuda":
-            peers["transformers compiled"] = lambda: self._theirs(model, compiled=True)
+        device = self.world.device
+        dtype = machines.PRECISIONS[self.machine.precision_on(device)]
+        theirs = partial(Theirs, model, device=device, dtype=dtype)
+        peers: dict[str, Peer] = {"transformers": partial(theirs, compiled=False)}
+        if device.type == "cuda":
+            peers["transformers compiled"] = partial(theirs, compiled=True)
         elif not model.config["architectures"][0].endswith("ForMaskedLM"):
             pass  # the Trainer's own collator knows no pairs and no orders
         elif find_spec("accelerate") is None:
             self.notes.append("no Trainer: it needs accelerate; pip install 'clozelab[bench]'")
         else:
-            corpus, device = self.job.stores[0][0], self.world.device
-            peers["Trainer"] = lambda: Trained(model, corpus, device=device)
+            peers["Trainer"] = partial(Trained, model, self.job.stores[0][0], device=device)
         return peers
-
-    def _theirs(self, model: Exported, *, compiled: bool) -> Theirs:
-        device = self.world.device
-        dtype = machines.PRECISIONS[self.machine.precision_on(device)]
-        return Theirs(model, device=device, dtype=dtype, compiled=compiled)
-
-
-def _enough(ours: Ours) -> int:
-    """The steps of a turn that is long enough, by a short one."""
-    lap = ours.fed(_WARM)
-    return max(1, ceil(TURN / (lap.seconds / _WARM)))
 
 
 def _speed_ratio(some: list[Lap], others: list[Lap]) -> float:

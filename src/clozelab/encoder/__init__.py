@@ -6,10 +6,6 @@ from clozelab.encoder.transformer import Transformer
 
 Encoder = Transformer | Relative | Lstm
 
-PARTS: dict[str, type[Encoder]] = {
-    "transformer": Transformer,
-    "relative": Relative,
-    "lstm": Lstm,
-}
+PARTS: dict[str, type[Encoder]] = {"transformer": Transformer, "relative": Relative, "lstm": Lstm}
 
 __all__ = ["PARTS", "Encoder", "Lstm", "Relative", "Transformer"]

@@ -26,6 +26,7 @@ class Lstm(Checked, EncoderPart):
     needs: ClassVar[frozenset[str]] = frozenset({"words"})
     reads: ClassVar[Literal["tokens", "words"]] = "words"
     recurrent: ClassVar[bool] = True
+    layout: ClassVar[TextLayout] = TextLayout(summary=None)  # either end has read nothing one way
 
     layers: PositiveInt
     width: PositiveInt
@@ -51,11 +52,6 @@ class Lstm(Checked, EncoderPart):
     def vector_width(self) -> int:
         """Both directions side by side."""
         return 2 * self.width
-
-    @property
-    def layout(self) -> TextLayout:
-        """BERT's, but either end has read nothing in one direction."""
-        return TextLayout(summary=None)
 
     def resized(self, layers: int, width: int) -> Lstm:
         """The same encoder at another size: cells and filters keep their ratio to the width."""

@@ -23,14 +23,9 @@ def recur(
     ahead; `states` [D, W, 4I] makes the rest from the step before, `projection` [D, I, W] the
     output from the cells.
     """
-    ways, steps, blocks, _ = inputs.shape
-    inner, width = projection.shape[1:]
-    out = inputs.new_empty(ways, steps, blocks, width)
-    gates = torch.empty_like(inputs)
-    # A cell adds up a whole block, so it has single precision where the rest has half.
-    cells = inputs.new_empty(ways, steps, blocks, inner, dtype=_wide(inputs))
+    out, gates, cells = _outputs(inputs, projection)
     state, cell = torch.zeros_like(out[:, 0]), torch.zeros_like(cells[:, 0])
-    for step in range(steps):
+    for step in range(inputs.shape[1]):
         gate = torch.baddbmm(inputs[:, step], state, states)
         admit, new, keep, let = _opened(gate, cell.dtype)
         cell = (keep * cell + admit * new).clamp(-clip, clip)
@@ -87,30 +82,23 @@ def _opened(gate: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, T
     return admit.sigmoid(), new.tanh(), keep.sigmoid(), let.sigmoid()
 
 
-def _wide(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
-
-
-@recur.register_fake
-def _(
-    inputs: Tensor, states: Tensor, projection: Tensor, clip: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    shape = inputs.shape[:3]
-    inner, width = projection.shape[1:]
-    cells = inputs.new_empty(*shape, inner, dtype=_wide(inputs))
+def _outputs(inputs: Tensor, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for what `recur` puts out."""
+    shape, (inner, width) = inputs.shape[:3], projection.shape[1:]
+    # A cell adds up a whole block, so it has single precision where the rest has half.
+    wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+    cells = inputs.new_empty(*shape, inner, dtype=wide)
     return inputs.new_empty(*shape, width), torch.empty_like(inputs), cells
 
 
+@recur.register_fake
+def _(inputs: Tensor, _: Tensor, projection: Tensor, __: float) -> tuple[Tensor, Tensor, Tensor]:
+    return _outputs(inputs, projection)
+
+
 @recur_back.register_fake
-def _(
-    grad: Tensor,
-    out: Tensor,
-    gates: Tensor,
-    cells: Tensor,
-    states: Tensor,
-    projection: Tensor,
-    clip: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _, _, gates, _, states, projection, _ = arguments
     return torch.empty_like(gates), torch.empty_like(states), torch.empty_like(projection)
 
 

@@ -26,6 +26,12 @@ class Relative(Checked, EncoderPart):
     # What a layer remembers outlives a step, so layers are compiled one by one.
     compiles: ClassVar[Literal["model", "layers"]] = "layers"
     pretraining_parameters: ClassVar[frozenset[str]] = frozenset({"embeddings.query"})
+    # Attention sees whether two tokens share their segment, whatever the number (§2.5).
+    segment_types: ClassVar[None] = None
+    # A <sep> B <sep> <cls>, the last in a segment of its own.
+    layout: ClassVar[TextLayout] = TextLayout(
+        before=(), after=("sep", "cls"), summary="last", cls_segment=2, passage_first=True
+    )
 
     layers: PositiveInt
     heads: PositiveInt
@@ -55,18 +61,6 @@ class Relative(Checked, EncoderPart):
     def vector_width(self) -> int:
         """The width of a layer."""
         return self.width
-
-    @property
-    def segment_types(self) -> None:
-        """Any number: attention sees whether two tokens share their segment (§2.5)."""
-        return None
-
-    @property
-    def layout(self) -> TextLayout:
-        """A <sep> B <sep> <cls>, the last in a segment of its own."""
-        return TextLayout(
-            before=(), after=("sep", "cls"), summary="last", cls_segment=2, passage_first=True
-        )
 
     def resized(self, layers: int, width: int) -> Relative:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""

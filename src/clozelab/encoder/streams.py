@@ -15,13 +15,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
-from clozelab.encoder.permutation import (
-    AttentionMask,
-    Padding,
-    attention_masks,
-    padding,
-    sinusoids,
-)
+from clozelab.encoder.permutation import AttentionMask, Padding, attention_masks, padding, sinusoids
 from clozelab.layers import FeedForward, Linear, Norm, activate, drop, initialise
 
 if TYPE_CHECKING:

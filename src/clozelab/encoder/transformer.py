@@ -1,7 +1,4 @@
-"""The Transformer encoder with learned positions (BERT §3, A.2), and ALBERT's two economies:
-
-a smaller embedding and layers that share their weights (ALBERT §3.1).
-"""
+"""The Transformer with learned positions (BERT §3, A.2), and ALBERT's two economies (§3.1)."""
 
 from __future__ import annotations
 

@@ -71,13 +71,12 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(root(seed, "weights") >> 1)
         encoder: Any = recipe.encoder
-        heads: dict[str, nn.Module] = {}
         parts: tuple[Any, ...] = recipe.objectives
+        shape: Any = teacher.encoder.shape if teacher else None
+        taught = {"teacher_width": shape.width if shape else None}
+        heads: dict[str, nn.Module] = {}
         for part in parts:
-            options: dict[str, Any] = {}
-            if part.needs_teacher:
-                shape: Any = teacher.encoder.shape if teacher else None
-                options = {"teacher_width": shape.width if shape else None}
+            options = taught if part.needs_teacher else {}
             heads[slots.use("objectives", part)] = part.build(encoder, vocabulary, **options)
         model = PretrainingModel(encoder.build(vocabulary), heads)
     if teacher is not None:

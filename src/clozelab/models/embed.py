@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -99,14 +99,9 @@ def save(file: Path, embedded: Vectors, texts: Sequence[str]) -> list[str]:
     owner = np.repeat(np.arange(len(texts)), np.diff(embedded.starts)).tolist()
     spans = zip(owner, embedded.offsets.tolist(), strict=True)
     words = [texts[number][first:stop] for number, (first, stop) in spans]
+    arrays = {name: getattr(embedded, name) for name in ("vectors", "starts", "offsets")}
     strings = {"texts": _strings(texts), "words": _strings(words)}
-    written: dict[str, Any] = {name: array for name, array in strings.items() if array is not None}
-    arrays = {
-        "vectors": embedded.vectors,
-        "starts": embedded.starts,
-        "offsets": embedded.offsets,
-        **written,
-    }
+    arrays |= {name: array for name, array in strings.items() if array is not None}
     with replacing(file) as stream:
         np.savez(stream, **arrays)
     return [name for name, array in strings.items() if array is None]

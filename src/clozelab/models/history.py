@@ -44,7 +44,7 @@ def metrics(model: Model) -> dict[str, object]:
 
 def lineage(model: Model) -> list[str]:
     """The models that this one came from, the oldest first."""
-    return [_called(run) if run else _short(place) for place, run in _before(model)][::-1]
+    return [_called(place, run) for place, run in _before(model)][::-1]
 
 
 def _before(model: Model) -> Iterator[tuple[str, Run | None]]:
@@ -81,17 +81,14 @@ def _home(place: Path) -> Run | None:
     return Run(place) if whole else None
 
 
-def _called(run: Run) -> str:
-    """A run by its folder and what it is."""
+def _called(place: str, run: Run | None) -> str:
+    """A run by its folder and what it is; a model of others by its folder's name or the hub's."""
+    if run is None:
+        return Path(place).name if Path(place).is_absolute() else place
     above = _plan(run)
     name = str(run.path.relative_to(above.parent)) if above else run.path.resolve().name
     what = run.machine().get("task") or run.recipe().name
     return name if name == what else f"{name} ({what})"
-
-
-def _short(place: str) -> str:
-    """A model of others by its name on the hub, or that of its folder."""
-    return Path(place).name if Path(place).is_absolute() else place
 
 
 def _plan(run: Run) -> Path | None:

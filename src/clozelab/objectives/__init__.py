@@ -3,12 +3,7 @@
 from collections.abc import Iterable
 
 from clozelab.objectives.distillation import Distillation
-from clozelab.objectives.language_models import (
-    BidirectionalLm,
-    CausalLm,
-    MaskedLm,
-    PermutationLm,
-)
+from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm, PermutationLm
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 

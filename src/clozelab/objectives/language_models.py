@@ -27,13 +27,14 @@ class _TableObjective(Weighted):
     # that what was recorded before there was such a field is still the same recipe.
     tied: bool = field(default=True, metadata={"later": True})
 
+    @property
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
         """A table alone, BERT's head (§3.1: dense to the table's width, norm, bias) or XLNet's."""
         return "transform"
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        kind, width = self.head_kind(), encoder.embedding
+        kind, width = self.head_kind, encoder.embedding
         dense = {"dense": encoder.width * width + width, "norm": 2 * width}
         counts = dense if kind == "transform" else {}
         counts |= {} if kind == "plain" else {"bias": vocabulary}
@@ -43,7 +44,7 @@ class _TableObjective(Weighted):
         """The head with fresh weights."""
         from clozelab.objectives.heads.vocabulary import HEADS
 
-        return HEADS[self.head_kind()](encoder, vocabulary, tied=self.tied)
+        return HEADS[self.head_kind](encoder, vocabulary, tied=self.tied)
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class CausalLm(_TableObjective):
 
     head: Literal["plain", "transform"] = "plain"
 
+    @property
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
         """As the recipe says."""
         return self.head
@@ -82,17 +84,11 @@ class CausalLm(_TableObjective):
 
 @dataclass(frozen=True)
 class PermutationLm(_TableObjective):
-    """Targets in random order, each from those before (XLNet §2.2).
-
-    The query stream predicts them through the embedding table and a bias.
-    """
+    """Targets in random order, each from those before, by the query stream (XLNet §2.2-2.3)."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "order_of_prediction", "two_streams"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "permutation"
-
-    def head_kind(self) -> Literal["plain", "transform", "queries"]:
-        """The query stream's."""
-        return "queries"
+    head_kind: ClassVar[Literal["queries"]] = "queries"
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks, the same number of slots T in each.

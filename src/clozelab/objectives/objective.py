@@ -20,12 +20,10 @@ class Widths(Protocol):
     @property
     def width(self) -> int:
         """The hidden size."""
-        ...
 
     @property
     def embedding(self) -> int:
         """The width of the embedding table."""
-        ...
 
 
 class Tied(Widths, Protocol):
@@ -34,12 +32,10 @@ class Tied(Widths, Protocol):
     @property
     def activation(self) -> Literal["gelu", "gelu_tanh", "relu"]:
         """Between two dense layers."""
-        ...
 
     @property
     def epsilon(self) -> float:
         """Of the norms."""
-        ...
 
 
 Course = tuple[tuple[float, float], ...]
@@ -67,12 +63,8 @@ def weight_at(weight: float, course: Course, progress: float) -> float:
     """The weight at a point of the run: linear between the points of its course."""
     if not course:
         return weight
-    before = [point for point in course if point[0] <= progress]
-    after = [point for point in course if point[0] > progress]
-    if not before or not after:
-        return weight * (before[-1] if before else after[0])[1]
-    (start, low), (end, high) = before[-1], after[0]
-    return weight * (low + (high - low) * (progress - start) / (end - start))
+    shares, factors = zip(*course, strict=True)
+    return weight * float(np.interp(progress, shares, factors))
 
 
 def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:

@@ -42,14 +42,12 @@ class SpanBoundary(Weighted):
             )
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
-        """Trainable parameters of the head, by part."""
-        width = encoder.width
-        norm = 2 * encoder.embedding
-        first = (2 * width + self.dimension) * width + width + 2 * width
+        """Trainable parameters of the head, by part; a dense layer has a bias and a norm."""
+        width, narrow = encoder.width, encoder.embedding
         return {
             "positions": self.positions * self.dimension,
-            "first": first,
-            "second": width * encoder.embedding + encoder.embedding + norm,
+            "first": (2 * width + self.dimension) * width + 3 * width,
+            "second": width * narrow + 3 * narrow,
             "bias": vocabulary,
         }
 
@@ -77,13 +75,7 @@ class SpanBoundary(Weighted):
         """The head with fresh weights."""
         from clozelab.objectives.heads.span import SpanBoundaryHead
 
-        return SpanBoundaryHead(
-            encoder,
-            vocabulary,
-            positions=self.positions,
-            dimension=self.dimension,
-            chained=self.chained,
-        )
+        return SpanBoundaryHead(self, encoder, vocabulary)
 
 
 @dataclass(frozen=True)

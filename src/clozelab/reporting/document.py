@@ -67,13 +67,12 @@ class Page:
         reload = f'<meta http-equiv="refresh" content="{refresh}">\n' if refresh else ""
         body = [f"<h1>{escape(self.title)}</h1>"]
         body += [f'<p class="lead">{escape(self.lead)}</p>'] if self.lead else []
-        body += [f'<p class="note">{escape(self.opening)}</p>']
+        body.append(_html(("note", self.opening)))
         if refresh:
             now = time.strftime("%H:%M:%S")
-            body.append(f'<p class="note">As of {now}; the page reloads every {refresh} s.</p>')
+            body.append(_html(("note", f"As of {now}; the page reloads every {refresh} s.")))
         for section in self.sections:
-            body.append(f"<h2>{escape(section.title)}</h2>")
-            body += [_html(part) for part in section.parts]
+            body += [f"<h2>{escape(section.title)}</h2>", *map(_html, section.parts)]
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             f'<meta name="generator" content="{GENERATOR}">\n'
@@ -86,14 +85,12 @@ class Page:
 
     def markdown(self) -> str:
         """The same as Markdown, without the figures."""
-        lines = [f"<!-- generator: {GENERATOR} -->", "", f"# {plain(self.title)}", ""]
-        lines += [f"**{plain(self.lead)}**", ""] if self.lead else []
-        lines += [plain(self.opening), ""]
+        texts = [f"<!-- generator: {GENERATOR} -->", f"# {plain(self.title)}"]
+        texts += [f"**{plain(self.lead)}**"] if self.lead else []
+        texts.append(plain(self.opening))
         for section in self.sections:
-            lines += [f"## {plain(section.title)}", ""]
-            for part in section.parts:
-                lines += _markdown(part)
-        return "\n".join(lines).rstrip() + "\n"
+            texts += [f"## {plain(section.title)}", *map(_markdown, section.parts)]
+        return "\n\n".join(filter(None, texts)) + "\n"
 
     def written(self, place: Path, *, refresh: int | None = None) -> str:
         """The page as HTML or Markdown, by the name of its file."""
@@ -127,54 +124,37 @@ def _html(part: Part) -> str:
 
 
 def _html_table(table: PageTable) -> str:
-    right = {
-        at for row in table.rows for at, cell in enumerate(row) if isinstance(cell, NumberCell)
-    }
-    marks = [_marks(at in right, at in table.soft) for at in range(len(table.columns))]
-    head = "".join(
-        f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
-        for column, mark in zip(table.columns, marks, strict=True)
-    )
-    rows = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{mark}{_value(cell)}>{escape(str(cell))}</td>"
-            for cell, mark in zip(row, marks, strict=True)
-        )
-        + "</tr>"
-        for row in table.rows
-    )
-    inside = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
-    return f'<div class="wide"><table>{inside}</table></div>{note}'
+    classes = []
+    for at in range(len(table.columns)):
+        words = ["n"] if any(isinstance(row[at], NumberCell) for row in table.rows) else []
+        words += ["soft"] if at in table.soft else []
+        classes.append(f' class="{" ".join(words)}"' if words else "")
+    inside = "<thead><tr>"
+    for column, mark in zip(table.columns, classes, strict=True):
+        inside += f'<th scope="col" tabindex="0"{mark}>{escape(column)}</th>'
+    inside += "</tr></thead><tbody>"
+    for row in table.rows:
+        inside += "<tr>"
+        for cell, mark in zip(row, classes, strict=True):
+            value = f' data-value="{cell.value!r}"' if isinstance(cell, NumberCell) else ""
+            inside += f"<td{mark}{value}>{escape(str(cell))}</td>"
+        inside += "</tr>"
+    note = _html(("note", table.note)) if table.note else ""
+    return f'<div class="wide"><table>{inside}</tbody></table></div>{note}'
 
 
-def _marks(right: bool, soft: bool) -> str:
-    words = [*(["n"] if right else []), *(["soft"] if soft else [])]
-    return f' class="{" ".join(words)}"' if words else ""
-
-
-def _value(cell: TableCell) -> str:
-    return f' data-value="{cell.value!r}"' if isinstance(cell, NumberCell) else ""
-
-
-def _markdown(part: Part) -> list[str]:
+def _markdown(part: Part) -> str:
     if isinstance(part, str):
-        return [plain(part), ""]
+        return plain(part)
     if isinstance(part, PageTable):
-        rule = ["---" for _ in part.columns]
         rows = [part.columns, *([str(cell) for cell in row] for row in part.rows)]
         head, *body = ([plain(text) for text in row] for row in rows)
-        lines = [f"| {' | '.join(row)} |" for row in [head, rule, *body]]
-        return [*lines, "", *([plain(part.note), ""] if part.note else [])]
+        lines = [f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body]]
+        return "\n".join([*lines, *(["", plain(part.note)] if part.note else [])])
     kind, content = part
-    if kind == "figure":
-        return []
-    if kind == "note":
-        return [plain(content), ""]
     if kind == "code":
-        return [fenced(content), ""]
-    return [f"### {plain(content)}", ""]
+        return fenced(content)
+    return {"figure": "", "note": plain(content)}.get(kind, f"### {plain(content)}")
 
 
 def _file(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib import resources
 from math import floor, log10
@@ -46,81 +46,57 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
     right = max(x for x, _ in every) or 1.0
     # The first steps are far above the rest, and would flatten the curves.
     ends = [(x, y) for line in lines for x, *both in line.band for y in both]
-    heights = [y for x, y in [*every, *ends] if whole or x >= 0.05 * right]
-    low, high = min(heights), max(heights)
-    bottom, top = low - 0.06 * (high - low or 1.0), high + 0.06 * (high - low or 1.0)
+    bottom, top = _widened([y for x, y in [*every, *ends] if whole or x >= 0.05 * right])
+    x_of = _scale(0.0, right, LEFT, WIDTH - RIGHT)
+    y_of = _scale(top, bottom, TOP, HEIGHT - BOTTOM)
 
-    def place(point: tuple[float, float]) -> str:
-        x = LEFT + point[0] / right * (WIDTH - LEFT - RIGHT)
-        y = TOP + (top - min(point[1], top)) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
-        return f"{x:.1f},{y:.1f}"
+    def path(points: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{x_of(x):.1f},{y_of(min(y, top)):.1f}" for x, y in points)
 
-    parts = [_frame(0.0, right, bottom, top, across=across, up=up)]
+    parts = []
+    for tick in _ticks(bottom, top):
+        parts.append(_line("grid", LEFT, y_of(tick), WIDTH - RIGHT, y_of(tick)))
+        parts.append(_text("tick", LEFT - 6, y_of(tick) + 4, _short(tick), anchor="end"))
+    parts += [_text("tick", x_of(x), HEIGHT - BOTTOM + 15, _short(x)) for x in _ticks(0.0, right)]
+    parts.append(_text("tick", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, escape(across)))
+    turn = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
+    parts.append(f'<g transform="{turn}">{_text("tick", 0, 0, escape(up))}</g>')
     for line in lines:
         edge = [(x, low) for x, low, _ in line.band] + [(x, y) for x, _, y in line.band[::-1]]
         if edge:
-            path = " ".join(place(point) for point in edge)
-            parts.append(f'<polygon class="band c{line.colour % SERIES}" points="{path}"/>')
+            kind = f"band c{line.colour % SERIES}"
+            parts.append(f'<polygon class="{kind}" points="{path(edge)}"/>')
     for line in sorted(lines, key=lambda line: not line.faint):
-        kind = "faint" if line.faint else "line"
-        path = " ".join(place(point) for point in _thinned(line.points))
-        parts.append(f'<polyline class="{kind} {_look(line.colour)}" points="{path}"/>')
+        kind = f"{'faint' if line.faint else 'line'} {_look(line.colour)}"
+        parts.append(f'<polyline class="{kind}" points="{path(_thinned(line.points))}"/>')
         if not line.faint:
-            x, y = place(line.points[-1]).split(",")
-            parts.append(f'<circle class="dot c{line.colour % SERIES}" cx="{x}" cy="{y}" r="3"/>')
-    drawn = _svg("".join(parts), HEIGHT, f"{up} over {across}")
+            x, y = line.points[-1]
+            parts.append(_dot(line.colour, x_of(x), y_of(min(y, top)), 3))
+    drawn = _svg(parts, HEIGHT, f"{up} over {across}")
     return drawn + legend([(line.name, line.colour) for line in lines if not line.faint])
 
 
 def dots(rows: Sequence[DotRow], *, across: str, marks: Sequence[float] = ()) -> str:
-    """Rows of dots, one below another, each with its mean's interval as a bar.
-
-    `marks` are values to compare with, each a line from top to bottom.
-    """
-    left, step = 20 + 6.7 * max(min(len(row.name), NAME) for row in rows), 26
-    height = TOP + step * len(rows) + BOTTOM
+    """Rows of dots, each with its mean's interval as a bar; `marks` are lines to compare with."""
+    left, step = _beside([row.name for row in rows]), 26
+    bottom = TOP + step * len(rows)
     ends = [v for row in rows for v in (*row.values, row.low, row.high) if v is not None]
-    ends += marks
-    low, high = min(ends), max(ends)
-    margin = 0.06 * (high - low or 1.0)
-    low, high = low - margin, high + margin
-
-    def x_of(value: float) -> float:
-        return left + (value - low) / (high - low) * (WIDTH - left - RIGHT)
-
+    low, high = _widened([*ends, *marks])
+    x_of = _scale(low, high, left, WIDTH - RIGHT)
     parts = []
     for tick in _ticks(low, high):
-        parts.append(
-            f'<line class="grid" x1="{x_of(tick):.1f}" x2="{x_of(tick):.1f}" y1="{TOP}"'
-            f' y2="{height - BOTTOM}"/><text class="tick" text-anchor="middle"'
-            f' x="{x_of(tick):.1f}" y="{height - BOTTOM + 15}">{_short(tick)}</text>'
-        )
-    for mark in dict.fromkeys(marks):
-        parts.append(
-            f'<line class="mark" x1="{x_of(mark):.1f}" x2="{x_of(mark):.1f}" y1="{TOP}"'
-            f' y2="{height - BOTTOM}"/>'
-        )
+        parts.append(_line("grid", x_of(tick), TOP, x_of(tick), bottom))
+        parts.append(_text("tick", x_of(tick), bottom + 15, _short(tick)))
+    parts += [_line("mark", x_of(mark), TOP, x_of(mark), bottom) for mark in dict.fromkeys(marks)]
     for number, row in enumerate(rows):
-        y = TOP + step * number + step / 2
-        parts.append(
-            f'<text class="name" text-anchor="end" x="{left - 10:.1f}" y="{y + 4}">'
-            f"{_cut(row.name)}</text>"
-        )
+        y = TOP + step * (number + 0.5)
+        parts.append(_text("name", left - 10, y + 4, _cut(row.name), anchor="end"))
         if row.low is not None and row.high is not None:
-            parts.append(
-                f'<line class="bar c{row.colour % SERIES}" x1="{x_of(row.low):.1f}"'
-                f' x2="{x_of(row.high):.1f}" y1="{y}" y2="{y}"/>'
-            )
-        parts += [
-            f'<circle class="dot c{row.colour % SERIES}" cx="{x_of(v):.1f}" cy="{y}" r="4">'
-            f"<title>{v:.2f}</title></circle>"
-            for v in row.values
-        ]
-    parts.append(
-        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2:.1f}"'
-        f' y="{height - 6}">{escape(across)}</text>'
-    )
-    return _svg("".join(parts), height, across)
+            parts.append(_line(f"bar c{row.colour % SERIES}", x_of(row.low), y, x_of(row.high), y))
+        parts += [_dot(row.colour, x_of(v), y, 4, f"<title>{v:.2f}</title>") for v in row.values]
+    height = bottom + BOTTOM
+    parts.append(_text("tick", (left + WIDTH - RIGHT) / 2, height - 6, escape(across)))
+    return _svg(parts, height, across)
 
 
 def heat_map(
@@ -129,43 +105,33 @@ def heat_map(
     values: Sequence[Sequence[float | None]],
     *,
     across: str,
-    form: str = ".2f",
 ) -> str:
     """Numbers in a grid; the darker a cell, the smaller its number is among those of its column.
 
     Columns have scales of their own: one may be harder than another for everybody.
     """
-    left, top, step = 20 + 6.7 * max(min(len(name), NAME) for name in rows), 44, 30
+    left, top, step = _beside(rows), 44, 30
     width = (WIDTH - left - RIGHT) / max(len(columns), 1)
-    height = top + step * len(rows) + 10
-    parts = [
-        f'<text class="tick" text-anchor="middle" x="{(left + WIDTH - RIGHT) / 2:.1f}" y="14">'
-        f"{escape(across)}</text>"
-    ]
+    parts = [_text("tick", (left + WIDTH - RIGHT) / 2, 14, escape(across))]
     for at, name in enumerate(columns):
-        parts.append(
-            f'<text class="name" text-anchor="middle" x="{left + (at + 0.5) * width:.1f}"'
-            f' y="{top - 8}">{_cut(name)}</text>'
-        )
-        known = [row[at] for row in values]
-        ends = [value for value in known if value is not None]
-        for number, value in enumerate(known):
-            x, y = left + at * width, top + step * number
-            spread = max(ends) - min(ends) if ends else 0.0
-            shade = 0.0 if value is None else 0.75 - 0.65 * (value - min(ends)) / (spread or 1.0)
-            word = "–" if value is None else format(value, form)
+        x = left + at * width
+        parts.append(_text("name", x + width / 2, top - 8, _cut(name)))
+        column = [row[at] for row in values]
+        known = [value for value in column if value is not None]
+        least, most = min(known, default=0.0), max(known, default=0.0)
+        for number, value in enumerate(column):
+            y = top + step * number
+            shade = 0.0 if value is None else 0.75 - 0.65 * (value - least) / (most - least or 1.0)
             parts.append(
                 f'<rect class="cell c0" x="{x + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}"'
                 f' height="{step - 2}" style="fill: var(--c); fill-opacity: {shade:.2f}; stroke:'
-                f' none"/><text text-anchor="middle" x="{x + width / 2:.1f}" y="{y + 19}">'
-                f"{word}</text>"
+                ' none"/>'
             )
+            word = "–" if value is None else f"{value:.2f}"
+            parts.append(_text("", x + width / 2, y + 19, word))
     for number, name in enumerate(rows):
-        parts.append(
-            f'<text class="name" text-anchor="end" x="{left - 10:.1f}"'
-            f' y="{top + step * number + 19}">{_cut(name)}</text>'
-        )
-    return _svg("".join(parts), height, across)
+        parts.append(_text("name", left - 10, top + step * number + 19, _cut(name), anchor="end"))
+    return _svg(parts, top + step * len(rows) + 10, across)
 
 
 def as_file(drawn: str) -> str:
@@ -210,34 +176,39 @@ def _cut(name: str) -> str:
     return f"<title>{escape(name)}</title>{escape(short)}"
 
 
-def _frame(left: float, right: float, bottom: float, top: float, *, across: str, up: str) -> str:
-    """Grid, ticks and labels of the axes."""
-    parts = []
-    for tick in _ticks(bottom, top):
-        y = TOP + (top - tick) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
-        parts.append(
-            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">'
-            f"{_short(tick)}</text>"
-        )
-    for tick in _ticks(left, right):
-        x = LEFT + (tick - left) / (right - left) * (WIDTH - LEFT - RIGHT)
-        parts.append(
-            f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}">'
-            f"{_short(tick)}</text>"
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(
-        f'<text class="tick" text-anchor="middle" x="{middle}" y="{HEIGHT - 6}">'
-        f'{escape(across)}</text><text class="tick" text-anchor="middle"'
-        f' transform="translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)">{escape(up)}</text>'
-    )
-    return "".join(parts)
+def _text(kind: str, x: float, y: float, says: str, *, anchor: str = "middle") -> str:
+    return f'<text class="{kind}" text-anchor="{anchor}" x="{x:.1f}" y="{y:.1f}">{says}</text>'
 
 
-def _svg(inside: str, height: float, says: str) -> str:
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>'
+
+
+def _dot(colour: int, x: float, y: float, radius: int, inside: str = "") -> str:
+    place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius}"'
+    return f'<circle class="dot c{colour % SERIES}" {place}>{inside}</circle>'
+
+
+def _svg(parts: Sequence[str], height: float, says: str) -> str:
     name = f'role="img" aria-label="{escape(says)}"'
-    return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{inside}</svg>'
+    return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{"".join(parts)}</svg>'
+
+
+def _beside(names: Sequence[str]) -> float:
+    """The width that names beside a figure take."""
+    return 20 + 6.7 * max(min(len(name), NAME) for name in names)
+
+
+def _widened(values: Sequence[float]) -> tuple[float, float]:
+    """The least and the greatest of some values, with a margin."""
+    low, high = min(values), max(values)
+    margin = 0.06 * (high - low or 1.0)
+    return low - margin, high + margin
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """From values between two bounds to places between two others."""
+    return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
 def _ticks(low: float, high: float) -> list[float]:

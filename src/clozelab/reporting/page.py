@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +62,15 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
     """A table and a figure for each task."""
     tasks = list(dict.fromkeys(record.data for record in tunings))
     for task, title in zip(tasks, _titles(tasks), strict=True):
-        cells = [
-            (record, cell) for record in tunings if record.data == task for cell in record.cells
-        ]
+        records = [record for record in tunings if record.data == task]
+        cells = [(record, cell) for record in records for cell in record.cells]
         names = _names(cells)
         metrics = list(dict.fromkeys(metric for _, cell in cells for metric in cell["scores"]))
         yield ("heading", title)
         rows = [
             [
                 name,
-                *(_summary(cell["scores"].get(metric)) for metric in metrics),
+                *(_mean(cell["scores"].get(metric)) for metric in metrics),
                 *(number(cell["selected"][key]) for key in ("median", "best")),
                 _runs(cell),
                 number(_learning_rate(record, cell), "g"),
@@ -81,30 +81,19 @@ def _scores(tunings: Sequence[FinetuneRecord]) -> Iterator[Part]:
         columns = ["model", *(m.replace("_", " ") for m in metrics), "median", "best", "runs"]
         yield PageTable([*columns, "learning rate", "minutes"], rows)
         first = metrics[0]
-        dots = [
-            DotRow(
-                name,
-                [scores[first] for scores in cell["seeds"].values()],
-                cell["scores"][first].get("low"),
-                cell["scores"][first].get("high"),
-                colour,
-            )
-            for colour, (name, (_, cell)) in enumerate(zip(names, cells, strict=True))
-            if first in cell["scores"]
-        ]
+        dots = []
+        for colour, (name, (_, cell)) in enumerate(zip(names, cells, strict=True)):
+            if mean := cell["scores"].get(first):
+                values = [scores[first] for scores in cell["seeds"].values()]
+                dots.append(DotRow(name, values, mean.get("low"), mean.get("high"), colour))
         yield ("figure", figures.dots(dots, across=f"{first.replace('_', ' ')}; one dot per run"))
 
 
 def _titles(tasks: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
     """The names of the tasks; a task of the user's own goes by its file, in full if need be."""
-    titles = []
-    for word, train, dev in tasks:
-        file = train or dev
-        titles.append(f"{word}: {Path(file).name}" if file else word)
-    return [
-        title if titles.count(title) == 1 else f"{word}: {', '.join(filter(None, files))}"
-        for title, (word, *files) in zip(titles, tasks, strict=True)
-    ]
+    files = [(word, *filter(None, own)) for word, *own in tasks]
+    titles = [f"{word}: {Path(own[0]).name}" if own else word for word, *own in files]
+    return _told_apart(titles, [f"{word}: {', '.join(own)}" for word, *own in files])
 
 
 def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
@@ -114,10 +103,14 @@ def _names(cells: Sequence[tuple[FinetuneRecord, dict[str, Any]]]) -> list[str]:
         order = record.order
         model = "random weights" if order["fresh"] else Path(order["model"]).name
         names.append(f"{model} {cell['name']}".rstrip())
-    return [
-        name if names.count(name) == 1 else f"{name} ({record.name})"
-        for name, (record, _) in zip(names, cells, strict=True)
-    ]
+    folders = (record.name for record, _ in cells)
+    return _told_apart(names, [f"{a} ({b})" for a, b in zip(names, folders, strict=True)])
+
+
+def _told_apart(names: Sequence[str], longer: Sequence[str]) -> list[str]:
+    """The names, in their longer form where two are equal."""
+    pairs = zip(names, longer, strict=True)
+    return [name if names.count(name) == 1 else more for name, more in pairs]
 
 
 def _learning_rate(record: FinetuneRecord, cell: dict[str, Any]) -> float:
@@ -147,18 +140,14 @@ def _losses(runs: Sequence[RunRecord]) -> PageTable:
             number(run.seconds / 60),
             number(run.tokens / max(run.seconds, 1e-9) / 1e3),
             run.limited_by or GAP,
-            *(
-                number(run.last[name]["loss"], ".3f") if name in run.last else GAP
-                for name in objectives
-            ),
+            *(number(run.last[o]["loss"], ".3f") if o in run.last else GAP for o in objectives),
         ]
         for run in runs
     ]
     columns = ["run", "recipe", "tokenizer", "M parameters", "steps", "M tokens", "minutes"]
     columns += ["k tokens/s", "limited by"]
-    return PageTable(
-        [*columns, *(f"{name.replace('_', ' ')}, held out" for name in objectives)], rows
-    )
+    columns += [f"{name.replace('_', ' ')}, held out" for name in objectives]
+    return PageTable(columns, rows)
 
 
 def _tokenizer(recipe: Recipe) -> str:
@@ -201,12 +190,8 @@ def _probes(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
 
 def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """An exponential moving average."""
-    smoothed: list[tuple[float, float]] = []
-    mean = points[0][1]
-    for x, y in points:
-        mean += 0.1 * (y - mean)
-        smoothed.append((x, mean))
-    return smoothed
+    means = accumulate((y for _, y in points), lambda mean, y: mean + 0.1 * (y - mean))
+    return [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
 
 
 def differences(
@@ -216,20 +201,19 @@ def differences(
 
     The `unknown` recipes have no record of their tokenizer but its vocabulary size.
     """
-    (name, first), *others = compared
+    names = [name for name, _ in compared]
     keys: dict[str, dict[str, str]] = {}
-    for other, recipe in others:
-        for key, ours, theirs in recipes.difference(first, recipe):
-            keys.setdefault(key, {name: _text(ours)})[other] = _text(theirs)
+    for name, recipe in compared[1:]:
+        for key, ours, theirs in recipes.difference(compared[0][1], recipe):
+            keys.setdefault(key, dict.fromkeys(names, _text(ours)))[name] = _text(theirs)
     rows = []
-    for key, row in keys.items():
-        values = {other: row.get(other, row[name]) for other, _ in compared}
+    for key, values in keys.items():
         if key.startswith("tokenizer.") and key != "tokenizer.vocabulary":
             values |= dict.fromkeys(unknown, GAP)
             if len({*values.values()} - {GAP}) < 2:
                 continue
         rows.append([key, *values.values()])
-    return PageTable(["setting", *(other for other, _ in compared)], rows)
+    return PageTable(["setting", *names], rows)
 
 
 def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
@@ -242,20 +226,17 @@ def _machines(runs: Sequence[RunRecord | FinetuneRecord]) -> PageTable:
 
 def _changes(runs: Sequence[RunRecord]) -> Iterator[Part]:
     """Machine settings that changed during a run."""
-    rows: list[list[TableCell]] = [
-        [
-            *(run.name, number(entry["step"] + 1, ",d"), name),
-            *(_text(change.get(side)) for side in ("from", "to")),
-        ]
-        for run in runs
-        for entry in run.changes
-        for name, change in entry["settings"].items()
-    ]
+    rows: list[list[TableCell]] = []
+    for run in runs:
+        for entry in run.changes:
+            for name, change in entry["settings"].items():
+                sides = (_text(change.get(side)) for side in ("from", "to"))
+                rows.append([run.name, number(entry["step"] + 1, ",d"), name, *sides])
     if rows:
         yield PageTable(["run", "from step", "setting", "before", "after"], rows)
 
 
-def _summary(summary: dict[str, float] | None) -> TableCell:
+def _mean(summary: dict[str, float] | None) -> TableCell:
     return GAP if summary is None else NumberCell(mean_text(summary), summary["mean"])
 
 

@@ -32,18 +32,9 @@ class FinetuneRecord:
 
 def gather(places: Iterable[Path]) -> tuple[list[RunRecord], list[FinetuneRecord]]:
     """The runs in some folders; a folder of runs stands for all of them."""
-    folders: list[Path] = []
-    for place in places:
-        inside = _folders(place)
-        if not inside:
-            raise UserError(
-                f"{place}: has no run; name the folders of runs by pretrain or finetune, or a"
-                " folder of such folders"
-            )
-        folders += inside
     runs: list[RunRecord] = []
     finetunings: list[FinetuneRecord] = []
-    for folder, name in _named(folders):
+    for folder, name in _named([folder for place in places for folder in _folders(place)]):
         if (folder / PLAN).exists():
             finetunings += _finetunings(folder, name)
         else:
@@ -67,10 +58,14 @@ def _folders(place: Path) -> list[Path]:
     """The runs at a place or right below it, without studies."""
     if (place / STUDY).exists():
         raise UserError(f"{place}: is a study, which has a page of its own; name it alone")
-    if _is_run(place):
-        return [place]
-    inside = sorted(path for path in place.glob("*") if path.is_dir())
-    return [folder for folder in inside if _is_run(folder) and not (folder / STUDY).exists()]
+    inside = (folder for folder in sorted(place.glob("*")) if not (folder / STUDY).exists())
+    runs = [place] if _is_run(place) else [folder for folder in inside if _is_run(folder)]
+    if not runs:
+        raise UserError(
+            f"{place}: has no run; name the folders of runs by pretrain or finetune, or a folder of"
+            " such folders"
+        )
+    return runs
 
 
 def _is_run(place: Path) -> bool:

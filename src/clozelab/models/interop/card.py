@@ -42,7 +42,8 @@ def card(
         origin = f"Fine-tuned {'to' if goal == task.kind else 'on'} {goal}"
         recipe = "The recipe of the encoder"
     sections = [
-        _front(tag, family),
+        f"---\nlibrary_name: transformers\npipeline_tag: {tag}\nlicense: other\n"  # for the hub
+        f"tags:\n- clozelab\n- {family}\n---",
         f"# {plain(name.rstrip('/').rpartition('/')[2])}",
         f"{plain(title)}. {plain(origin)} with clozelab; a `{family}` model of transformers.",
         *([] if task is None else _about(task, lineage)),
@@ -100,13 +101,6 @@ def _withdrawn(task: TaskHead) -> str:
         "A question may have no answer: it has none where the start and end logits of the class"
         f" token, added, less those of the best answer are over {over}."
     )
-
-
-def _front(task: str, family: str) -> str:
-    """What the hub reads."""
-    lines = ["library_name: transformers", f"pipeline_tag: {task}", "license: other"]
-    lines += ["tags:", "- clozelab", f"- {family}"]
-    return "\n".join(["---", *lines, "---"])
 
 
 def _table(heading: str, rows: Mapping[str, object]) -> str:

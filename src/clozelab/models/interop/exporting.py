@@ -6,7 +6,6 @@ A whole model's tensors are named `encoder.…` and `heads.<objective>.…`, as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -86,68 +85,49 @@ def to_transformers(
 ) -> Exported:
     """A whole model's weights for transformers, in the family that fits unless one is named.
 
-    `model_type` may be that of a relative, which is the family under another name.
-
-    Of a fine-tuned model the head of its task is kept, of another the heads of its pretraining; a
-    pooler of no head goes along where the family has one. A GPT's head has no weights: `bare` says
-    that there is none.
+    `model_type` may be a relative's, which is the family under another name. Of a fine-tuned model
+    the head of its task is kept, of another the heads of its pretraining; a pooler of no head goes
+    along where the family has one. A GPT's head has no weights: `bare` says that there is none.
     """
     heads = frozenset(name.split(".")[1] for name in weights if name.startswith("heads."))
     name = family or family_for(encoder, heads, vocabulary, task=task)
     transforms = "heads.causal_lm.dense.weight" in weights
     check_family(encoder, name, transforms=transforms, task=task)
-    relatives = [each for each, other in MODEL_TYPES.items() if other.name == name]
+    relatives = {each: other for each, other in MODEL_TYPES.items() if other.name == name}
     model_type = model_type if model_type in relatives else name
-    theirs = MODEL_TYPES[model_type or name]
+    theirs = relatives[model_type]
     size = max(len(weights.get(_WORDS, ())), vocabulary.size)
     if not theirs.is_gpt and not transforms:
         heads -= {"causal_lm"}  # a table alone, which only a GPT's class has
     if task is None:
-        chosen = _pretrained(encoder, weights, theirs, heads, size=size, bare=bare)
+        class_name, expected = _pretrained(encoder, weights, theirs, heads, size=size, bare=bare)
     else:
-        chosen = _tuned(encoder, weights, theirs, task, size=size)
-    ours, left = chosen.parted(encoder.width, theirs)
+        whole, weights = completed(task, weights, theirs, width=encoder.width)
+        class_name = str(architecture(theirs, task))
+        expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
+    expected |= _loose_pooler(encoder.width, weights, theirs, taken=expected)
+    check_shapes(weights, expected, "the model")
+    ours, left = {each: weights[each] for each in expected}, sorted({*weights} - {*expected})
     if task is not None:
         _refuse_rest(task, left)
     if theirs.name != "xlnet":
         encoder, ours = adapted(encoder, ours, theirs, vocabulary)
         length = min(length, encoder.positions)
+    predicts = task is None and any(each.startswith("heads.") for each in expected)
+    tied = not any(each.endswith(".table") for each in expected)
     config = {
         "model_type": model_type,
-        "architectures": [chosen.class_name],
+        "architectures": [class_name],
         "vocab_size": size,
-        **to_config(encoder, theirs, predicts=chosen.predicts),
+        **to_config(encoder, theirs, predicts=predicts),
         **special_ids(theirs, vocabulary),
-        **chosen.head_config,
-        "tie_word_embeddings": chosen.tied,
+        **({} if task is None else head_to_config(task, theirs)),
+        "tie_word_embeddings": tied,
         "dtype": str(ours[_WORDS].dtype).removeprefix("torch."),
     }
-    tensors = _renamed(ours, theirs, heads=encoder.heads, alone=chosen.alone, tied=chosen.tied)
+    alone = class_name == f"{theirs.stem}Model"
+    tensors = _renamed(ours, theirs, heads=encoder.heads, alone=alone, tied=tied)
     return Exported(config, tensors, length, left, name, task)
-
-
-class _Chosen(NamedTuple):
-    """What of a model goes out: a class of transformers, and the weights that it has."""
-
-    class_name: str
-    weights: Mapping[str, Tensor]
-    expected: dict[str, Size]
-    tied: bool = True
-    alone: bool = False  # an encoder without a head
-    predicts: bool = False  # with a head of pretraining
-    head_config: Mapping[str, Any] = MappingProxyType({})
-
-    def parted(self, width: int, family: Family) -> tuple[dict[str, Tensor], list[str]]:
-        """The weights that go out, with the pooler of no head, and the names of the others."""
-        pooler = pooler_shapes(width)
-        taken = {each for name in self.expected for each in family.theirs(name)}
-        place = {each for name in pooler for each in family.theirs(name)}
-        loose = place and not place & taken and pooler.keys() <= self.weights.keys()
-        expected = self.expected | (pooler if loose else {})
-        check_shapes(self.weights, expected, "the model")
-        return {name: self.weights[name] for name in expected}, sorted(
-            {*self.weights} - {*expected}
-        )
 
 
 def _pretrained(
@@ -158,26 +138,24 @@ def _pretrained(
     *,
     size: int,
     bare: bool,
-) -> _Chosen:
-    """A model with those of its heads that a class has."""
+) -> tuple[str, dict[str, Size]]:
+    """The class with most of a model's heads, and the tensors of ours that it has."""
     held, class_name = family.head_class(heads)
-    alone = bare if family.is_gpt else not held
     tied = not any(f"heads.{head}.table" in weights for head in held)
     expected = shapes(encoder, size, held, plain=family.is_gpt, tied=tied)
     if held & {*LANGUAGE_MODELS} and "idle_bias" in weights and family.bias:
         expected["idle_bias"] = Size((size,))
-    class_name = f"{family.stem}Model" if alone else class_name
-    return _Chosen(class_name, weights, expected, tied, alone, predicts=bool(held))
+    return f"{family.stem}Model" if family.is_gpt and bare else class_name, expected
 
 
-def _tuned(
-    encoder: Any, weights: Mapping[str, Tensor], family: Family, task: TaskHead, *, size: int
-) -> _Chosen:
-    """A model with the head of its task."""
-    whole, weights = completed(task, weights, family, width=encoder.width)
-    expected = shapes(encoder, size, ()) | head_shapes(whole, encoder.width)
-    class_name = str(architecture(family, task))
-    return _Chosen(class_name, weights, expected, head_config=head_to_config(task, family))
+def _loose_pooler(
+    width: int, weights: Mapping[str, Tensor], family: Family, *, taken: Iterable[str]
+) -> dict[str, Size]:
+    """The pooler of no head, where there is one and the family has a place for it."""
+    pooler = pooler_shapes(width)
+    place = {each for name in pooler for each in family.theirs(name)}
+    heads = {each for name in taken for each in family.theirs(name)}
+    return pooler if place and not place & heads and pooler.keys() <= weights.keys() else {}
 
 
 def _renamed(

@@ -1,7 +1,4 @@
-"""The families of transformers: all in which they differ is a field of `Family`.
-
-What each has in it stands in families.toml.
-"""
+"""The families of transformers: how they differ is a field of `Family` each, in families.toml."""
 
 from __future__ import annotations
 

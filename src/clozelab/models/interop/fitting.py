@@ -33,10 +33,7 @@ _ONNX = "or export to ONNX, which takes any encoder"
 def family_for(
     encoder: Any, heads: frozenset[str], vocabulary: Vocabulary, *, task: TaskHead | None = None
 ) -> str:
-    """The family that has this encoder and, of those, most of its heads.
-
-    For an encoder that no family can hold it is BERT's: `check_family` refuses that.
-    """
+    """The family that has this encoder and most of its heads; BERT's where none can hold it."""
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
@@ -177,10 +174,6 @@ def adapted(
 
 def special_ids(family: Family, vocabulary: Vocabulary) -> dict[str, int | None]:
     """The ids that a config names."""
-    roles = vocabulary.roles
-    ends = [
-        roles.get("eod", roles.get("sep")) if role == "eod" else roles.get(role)
-        for role in family.ends
-    ]
-    names = ("bos_token_id", "eos_token_id")
-    return {"pad_token_id": roles.get("pad"), **dict(zip(names, ends, strict=False))}
+    roles = {"eod": vocabulary.roles.get("sep"), **vocabulary.roles}
+    ends = zip(("bos_token_id", "eos_token_id"), map(roles.get, family.ends), strict=False)
+    return {"pad_token_id": roles.get("pad"), **dict(ends)}

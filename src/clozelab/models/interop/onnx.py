@@ -50,7 +50,7 @@ def export_onnx(
         name = slots.use("encoder", shape)
         raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
     require(path)
-    model: EncoderGraph | TaskGraph = EncoderGraph(encoder, head)
+    model = EncoderGraph(encoder, head)
     if task is not None:
         model = TaskGraph(encoder, head, task, last=shape.layout.summary == "last")
     names = ["input_ids", "attention_mask"]
@@ -64,9 +64,7 @@ def export_onnx(
     return model.outputs
 
 
-def _export(
-    model: EncoderGraph | TaskGraph, path: Path, *, names: list[str], shape: Encoder
-) -> None:
+def _export(model: EncoderGraph, path: Path, *, names: list[str], shape: Encoder) -> None:
     """Trace the model on a few rows, of which neither number nor length is then fixed."""
     most = shape.max_positions
     ids = torch.zeros(3, min(7, most or 7), dtype=torch.long)
@@ -114,16 +112,30 @@ class EncoderGraph(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """[B, L] ids → [B, L, W] states and, with a head, [B, L, V] logits."""
-        encoded = _encoded(self.encoder, input_ids, attention_mask, token_type_ids)
-        states = encoded.hidden_states.view(*input_ids.shape, -1)
+        """[B, L] rows are blocks of one length, of which the mask says what is there."""
+        rows, length = input_ids.shape
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        batch = Input(
+            ids=input_ids.flatten(),
+            position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0).flatten(),
+            segments=types.flatten(),
+            cu_seqlens=torch.arange(rows + 1, dtype=torch.int32, device=input_ids.device) * length,
+            max_seqlen=length,
+            dense=True,
+            attention_mask=attention_mask > 0,
+        )
+        return self.read_out(self.encoder(batch), attention_mask)
+
+    def read_out(self, encoded: Encoded, mask: Tensor) -> tuple[Tensor, ...]:
+        """[B, L, W] states and, with a head, [B, L, V] logits."""
+        states = encoded.hidden_states.view(*mask.shape, -1)
         if self.head is None:
             return (states,)
         logits: Tensor = self.head.logits(encoded.hidden_states, encoded.table)
-        return states, logits.view(*input_ids.shape, -1)
+        return states, logits.view(*mask.shape, -1)
 
 
-class TaskGraph(nn.Module):
+class TaskGraph(EncoderGraph):
     """The logits of a task: [B, C] of classify and regress (one), [B, L, T] of tag.
 
     Of choose a row is one choice: [B · C, L] ids → [B · C, 1]. Of answer, [B, L] each for its first
@@ -131,7 +143,7 @@ class TaskGraph(nn.Module):
     """
 
     def __init__(self, encoder: nn.Module, head: Any, task: TaskHead, *, last: bool) -> None:
-        super().__init__()
+        super().__init__(encoder, head)
         beam = ' with head = "beam"' if task.is_beam else ""
         other = beam if task.vectors == "last" else f' with "{task.vectors}" vectors'
         if other or task.kind not in (*SUMMARISED, "tag", "answer"):
@@ -139,23 +151,19 @@ class TaskGraph(nn.Module):
                 f"task {task.kind}{other}: not available as a graph of ONNX; use the run as it is"
                 " (`clozelab predict`)"
             )
-        self.encoder, self.head, self.task, self.last = encoder, head, task, last
+        self.task, self.last = task, last
         answers = task.kind == "answer"
         self.outputs = ("start_logits", "end_logits") if answers else ("logits",)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """[B, L] ids → logits."""
-        head = self.head
-        encoded = _encoded(self.encoder, input_ids, attention_mask, token_type_ids)
-        states = encoded.hidden_states.view(*input_ids.shape, -1)
+    def read_out(self, encoded: Encoded, mask: Tensor) -> tuple[Tensor, ...]:
+        """The logits."""
+        head, states = self.head, encoded.hidden_states.view(*mask.shape, -1)
         if self.task.kind == "tag":
             return (head.classifier(states),)
         if self.task.kind == "answer":
-            scores = head.scores(states).masked_fill(attention_mask[..., None] == 0, _ABSENT)
+            scores = head.scores(states).masked_fill(mask[..., None] == 0, _ABSENT)
             return scores[..., 0], scores[..., 1]
-        vector = self._pooled(states, attention_mask)
+        vector = self._pooled(states, mask)
         activation = self.task.summary.activation
         if activation != "none":
             vector = head.dense(vector)
@@ -171,22 +179,3 @@ class TaskGraph(nn.Module):
             here = (counted == wanted).to(states.dtype)
         share = here / here.sum(1, keepdim=True).clamp(min=1)
         return (share[:, None] @ states).squeeze(1)
-
-
-def _encoded(
-    encoder: nn.Module, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None
-) -> Encoded:
-    """Rows as blocks of one length, of which the mask says what is there."""
-    rows, length = input_ids.shape
-    types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-    batch = Input(
-        ids=input_ids.flatten(),
-        position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0).flatten(),
-        segments=types.flatten(),
-        cu_seqlens=torch.arange(rows + 1, dtype=torch.int32, device=input_ids.device) * length,
-        max_seqlen=length,
-        dense=True,
-        attention_mask=attention_mask > 0,
-    )
-    encoded: Encoded = encoder(batch)
-    return encoded

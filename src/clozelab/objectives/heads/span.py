@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -10,6 +12,9 @@ from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
 from clozelab.objectives.heads.vocabulary import loss_from_table
 from clozelab.objectives.objective import Tied
+
+if TYPE_CHECKING:
+    from clozelab.objectives.spans import SpanBoundary
 
 
 class SpanBoundaryHead(nn.Module):
@@ -20,14 +25,12 @@ class SpanBoundaryHead(nn.Module):
 
     fused: bool = False
 
-    def __init__(
-        self, encoder: Tied, vocabulary: int, *, positions: int, dimension: int, chained: bool
-    ) -> None:
+    def __init__(self, part: SpanBoundary, encoder: Tied, vocabulary: int) -> None:
         super().__init__()
         width, narrow = encoder.width, encoder.embedding
-        seen = 2 * width + dimension + (narrow if chained else 0)
-        self.positions = nn.Embedding(positions, dimension)
-        self.start = nn.Parameter(torch.zeros(narrow)) if chained else None
+        seen = 2 * width + part.dimension + (narrow if part.chained else 0)
+        self.positions = nn.Embedding(part.positions, part.dimension)
+        self.start = nn.Parameter(torch.zeros(narrow)) if part.chained else None
         self.first = Linear(seen, width)
         self.first_norm = Norm(width, eps=encoder.epsilon)
         self.second = Linear(width, narrow)

@@ -6,7 +6,7 @@ The teacher is run by the caller, in evaluation, on what the student sees.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,10 @@ from clozelab.contracts import Encoded, Sums, Targets
 from clozelab.errors import UserError
 from clozelab.layers import Linear, initialise
 from clozelab.objectives.heads.chunks import add_up
+from clozelab.objectives.heads.vocabulary import wide
+
+if TYPE_CHECKING:
+    from clozelab.objectives.distillation import Distillation
 
 Predict = Callable[[Tensor, Tensor | None], Tensor]  # states [K, W] and a table → logits [K, V]
 
@@ -28,20 +32,12 @@ class Teaching(nn.Module):
 
     compares: Literal["masked"] = "masked"  # the language model of both that is compared
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        temperature: float,
-        soft: float,
-        cosine: float,
-        teacher_width: int | None = None,
-    ) -> None:
+    def __init__(self, part: Distillation, width: int, teacher_width: int | None) -> None:
         super().__init__()
         # Differs from DistilBERT §2: its student is as wide as its teacher.
-        unequal = teacher_width is not None and teacher_width != width
-        self.projection = Linear(width, teacher_width) if unequal and teacher_width else None
-        self.temperature, self.soft, self.cosine = temperature, soft, cosine
+        theirs = teacher_width or width
+        self.projection = Linear(width, theirs) if theirs != width else None
+        self.temperature, self.soft, self.cosine = part.temperature, part.soft, part.cosine
         initialise(self, width)
 
     def forward(
@@ -68,31 +64,26 @@ class Teaching(nn.Module):
             kl_KV = functional.kl_div(log_p_KV, target_KV, reduction="none", log_target=True)
             return (self.temperature**2 * _counted(kl_KV.sum(dim=1), labels_K),)
 
-        soft = cosine = _wide(student_KW).new_zeros(())
+        soft = cosine = wide(student_KW).new_zeros(())
         if self.soft:
             assert student.table is not None, "distributions are over the tokens of a table"
             rows = (student_KW, teacher_KW, labels_K)
             (soft,) = add_up(divergence, rows, vocabulary=len(student.table))
         if self.cosine:
             near_KW = student_KW if self.projection is None else self.projection(student_KW)
-            cosine_K = functional.cosine_similarity(_wide(near_KW), _wide(teacher_KW))
+            cosine_K = functional.cosine_similarity(wide(near_KW), wide(teacher_KW))
             cosine = _counted(1 - cosine_K, labels_K)
         loss = self.soft * soft + self.cosine * cosine
         count = (labels_K != Targets.IGNORED).sum()
         return {"loss": loss, "count": count, "soft": soft, "cosine": cosine}
 
     def _softened(self, logits: Tensor) -> Tensor:
-        return functional.log_softmax(_wide(logits) / self.temperature, dim=1)
+        return functional.log_softmax(wide(logits) / self.temperature, dim=1)
 
 
 def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
     """The sum over the targets that have a label."""
     return values_K.where(labels_K != Targets.IGNORED, 0.0).sum()
-
-
-def _wide(x: Tensor) -> Tensor:
-    """At least single precision."""
-    return x if x.dtype == torch.float64 else x.float()
 
 
 _ALIKE = ("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset")
@@ -148,10 +139,7 @@ def _source(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> s
 
 
 def _check(
-    teacher_state: dict[str, Tensor],
-    student_state: dict[str, Tensor],
-    teacher: Any,
-    student: Any,
+    teacher_state: dict[str, Tensor], student_state: dict[str, Tensor], teacher: Any, student: Any
 ) -> None:
     """Refuse a student that has no room for the teacher's weights."""
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}

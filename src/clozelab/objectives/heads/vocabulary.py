@@ -139,12 +139,14 @@ def loss_from_table(
 def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
     """Cross-entropy and hits over the labels that count, split by what the encoder saw there."""
     loss = functional.cross_entropy(
-        logits.float() if logits.dtype != torch.float64 else logits,
-        labels,
-        ignore_index=Targets.IGNORED,
-        reduction="sum",
+        wide(logits), labels, ignore_index=Targets.IGNORED, reduction="sum"
     )
     return _counted(loss, logits.argmax(-1), labels, decisions)
+
+
+def wide(x: Tensor) -> Tensor:
+    """At least single precision."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _rounded(x_KE: Tensor, table_VE: Tensor | None, bias_V: Tensor | None) -> tuple[Tensor, int]:

@@ -29,10 +29,7 @@ class WordHead(nn.Module):
         nn.init.normal_(self.words.weight, std=encoder.width**-0.5)
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
-        """The loss over both directions, how many predictions there are, and how many were right.
-
-        Among samples nothing is said to be right.
-        """
+        """The loss over both directions, the count and, but among samples, how many were right."""
         states_KW = torch.cat(encoded.hidden_states.index_select(0, targets["at"]).chunk(2, dim=1))
         labels_K = torch.cat([targets["labels"], targets["back_labels"]])
         if self.training and self.samples < len(self.bias):

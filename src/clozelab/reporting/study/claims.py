@@ -8,7 +8,6 @@ from clozelab.nearest import listed
 from clozelab.reporting import figures
 from clozelab.reporting.document import GAP, NumberCell, PageTable, Part, TableCell, number
 from clozelab.reporting.figures import DotRow
-from clozelab.statistics import Estimate
 from clozelab.studies.spec import Claim
 from clozelab.studies.verdicts import Finding, Judgement
 
@@ -71,16 +70,13 @@ def _clause(claim: Claim, finding: Finding) -> str:
     more = f", with a margin of {difference_text(claim.margin, unit)}" if claim.margin else ""
     if claim.delta is not None:
         more += f", where less than {difference_text(claim.delta, unit)} counts as none"
+    runs = "pairs of seeds" if advantage.paired else "runs"
     other = f"{claim.ratio:g} × {claim.against}" if claim.ratio != 1 else claim.against
     return (
         f"{claim.better} is {side} {other} by {difference_text(abs(advantage.value), unit)}"
         f" {unit} on {finding.name}"
-        f" (95 % interval {low} to {high}, {_seeds(advantage)}{more})"
+        f" (95 % interval {low} to {high}, {advantage.seeds} {runs}{more})"
     )
-
-
-def _seeds(advantage: Estimate) -> str:
-    return f"{advantage.seeds} {'pairs of seeds' if advantage.paired else 'runs'}"
 
 
 def difference_text(value: float, unit: str, *, sign: bool = False) -> str:
@@ -158,10 +154,10 @@ def _forest(judgement: Judgement) -> Iterator[Part]:
             if one.unit == unit and (found := one.advantage) is not None
         ]
         if rows:
-            margin = f"; the margin is −{difference_text(claim.margin, unit)}"
-            across = f"advantage of {claim.better} over {claim.against}, in {unit}"
-            across += margin if claim.margin else ""
-            marks = [0.0, *([-claim.margin] if claim.margin else [])]
+            across, marks = f"advantage of {claim.better} over {claim.against}, in {unit}", [0.0]
+            if claim.margin:
+                across += f"; the margin is −{difference_text(claim.margin, unit)}"
+                marks.append(-claim.margin)
             if claim.delta is not None:
                 across += f"; within ± {difference_text(claim.delta, unit)} they count as equal"
                 marks += [-claim.delta, claim.delta]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from statistics import fmean
+
+import numpy as np
 
 from clozelab.reporting import figures
 from clozelab.reporting.document import Part
 from clozelab.reporting.figures import Line
 from clozelab.reporting.page import smooth
-from clozelab.runs.record import Points, RunRecord
+from clozelab.runs.record import Points
 from clozelab.studies.records import StudyRecord
 
 
@@ -34,7 +34,7 @@ def _lines(record: StudyRecord, name: str, *, held_out: bool) -> Iterator[Line]:
     for colour, variant in enumerate(record.variants):
         complete: list[Points] = []
         for cell, run in record.runs.items():
-            points = _points(run, name, held_out=held_out)
+            points = run.held_out.get(name, []) if held_out else smooth(run.train.get(name, []))
             if cell[0] != variant.name or not points:
                 continue
             if cell in done:
@@ -46,34 +46,16 @@ def _lines(record: StudyRecord, name: str, *, held_out: bool) -> Iterator[Line]:
             yield Line(variant.name, mean, colour, band=band if len(complete) > 1 else ())
 
 
-def _points(run: RunRecord, name: str, *, held_out: bool) -> Points:
-    if held_out:
-        return run.held_out.get(name, [])
-    return smooth(run.train[name]) if run.train.get(name) else []
-
-
 def mean_and_band(curves: Sequence[Points]) -> tuple[Points, list[tuple[float, float, float]]]:
     """Mean, lowest and highest of some curves, over the range that all of them have."""
     start, end = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
     # Seeds see different text, so their tokens differ at a step: the ends of the common range
     # need not be points of the first curve.
     inside = {x for x, _ in curves[0] if start <= x <= end}
-    columns = [
-        (x, [_at(curve, x) for curve in curves]) for x in sorted(inside | {min(start, end), end})
-    ]
-    return (
-        [(x, fmean(values)) for x, values in columns],
-        [(x, min(values), max(values)) for x, values in columns],
-    )
-
-
-def _at(curve: Points, x: float) -> float:
-    """The value of a curve between two of its points, or at its nearer end."""
-    after = bisect_left(curve, x, key=lambda point: point[0])
-    if after == 0 or after == len(curve):
-        return curve[min(after, len(curve) - 1)][1]
-    (left, low), (right, high) = curve[after - 1], curve[after]
-    return low + (high - low) * (x - left) / (right - left)
+    common = sorted(inside | {min(start, end), end})
+    values = np.array([np.interp(common, *np.transpose(curve)) for curve in curves])
+    mean, low, high = (each.tolist() for each in (values.mean(0), values.min(0), values.max(0)))
+    return list(zip(common, mean, strict=True)), list(zip(common, low, high, strict=True))
 
 
 def _note(record: StudyRecord) -> str:

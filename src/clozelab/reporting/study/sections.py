@@ -104,9 +104,8 @@ def _cost(record: StudyRecord) -> PageTable:
     minutes = sum(cell.minutes for cell in record.cells)
     once = "; shared pretraining counts once" if any(cell.shared for cell in record.cells) else ""
     note = f"Means over the cells of a variant. In all {minutes:,.1f} minutes{once}."
-    return PageTable(
-        ["variant", "cells done", *_COSTS], rows, f"{note} {_equality(record)}".strip()
-    )
+    note = f"{note} {_equality(record)}".strip()
+    return PageTable(["variant", "cells done", *_COSTS], rows, note)
 
 
 def _three_digits(value: float) -> NumberCell:

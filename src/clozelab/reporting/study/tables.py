@@ -33,13 +33,9 @@ def parts(record: StudyRecord) -> Iterator[Part]:
 def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: str) -> PageTable:
     """A row for each variant; for each measure a column of ours and, if known, of the paper."""
     in_paper = {name for variant in record.variants for name in variant.paper}
-    columns: list[str] = ["variant", "seeds"]
-    soft: list[int] = []
+    columns = ["variant", "seeds"]
     for measure in measures:
-        columns.append(label(measure))
-        if measure in in_paper:
-            soft.append(len(columns))
-            columns.append("paper")
+        columns += [label(measure), "paper"] if measure in in_paper else [label(measure)]
     rows = []
     for variant in record.variants:
         counts = [len(record.scores(variant.name, name)) for name in record.measures()]
@@ -50,14 +46,23 @@ def _table(record: StudyRecord, measures: Sequence[str], cells: Columns, note: s
             ours, paper = cells(record, variant, measure, seeds)
             row += [ours, paper] if measure in in_paper else [ours]
         rows.append(row)
-    return PageTable(columns, rows, note, frozenset(soft))
+    soft = frozenset(at for at, column in enumerate(columns) if column == "paper")
+    return PageTable(columns, rows, note, soft)
 
 
 def _means(
     record: StudyRecord, variant: Variant, measure: str, seeds: int
 ) -> tuple[TableCell, TableCell]:
+    paper = _paper(variant.paper.get(measure), measure)
     values = [*record.scores(variant.name, measure).values()]
-    return _mean(values, measure, seeds), _paper(variant.paper.get(measure), measure)
+    if not values:
+        return GAP, paper
+    digits = 3 if is_loss(measure) else 1
+    estimate = mean(values)
+    interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
+    fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
+    ours = NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
+    return ours, paper
 
 
 def _differences(
@@ -87,16 +92,6 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
             " compared."
         )
     return " ".join(notes)
-
-
-def _mean(values: Sequence[float], measure: str, seeds: int) -> TableCell:
-    if not values:
-        return GAP
-    digits = 3 if is_loss(measure) else 1
-    estimate = mean(values)
-    interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
-    fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
-    return NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
 
 
 def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
