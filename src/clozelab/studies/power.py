@@ -148,7 +148,7 @@ def _error(
     items = sum(kept * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
     freedom = _SHARE * (seeds - 1)
     if seed:
-        freedom *= ((seed + items) / seed) ** 2
+        freedom *= (seed + items) / seed  # as in statistics.py
     return math.sqrt(seed + items), min(freedom, 1e6)
 
 

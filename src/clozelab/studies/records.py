@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -112,14 +112,17 @@ class StudyRecord:
             return {cell.seed: 100.0 * (cell.seed not in behind) for cell in cells if known}
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
 
-    def items(self, variant: str, measure: str) -> list[Any]:
-        """The scores of a variant item by item, seed by seed, where they are recorded."""
-        words = [
-            one.get("items", {}).get(measure)
-            for (name, _), one in self.measured.items()
-            if name == variant
-        ]
-        return [] if None in words else [unpacked_items(word) for word in words]
+    def items(
+        self, variant: str, measure: str, seeds: Iterable[int]
+    ) -> dict[int, NDArray[np.float64]]:
+        """The scores of a variant item by item, by seed; none, if those of a seed are missing."""
+        words = {
+            seed: self.measured.get((variant, seed), {}).get("items", {}).get(measure)
+            for seed in seeds
+        }
+        if None in words.values():
+            return {}
+        return {seed: unpacked_items(word) for seed, word in words.items()}
 
     @cached_property
     def sizes(self) -> dict[str, float]:
