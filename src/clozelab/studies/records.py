@@ -190,12 +190,18 @@ def read(folder: Path) -> StudyRecord:
     return StudyRecord(folder, study, _plan(folder / PLAN), done, runs, base_masks, measured)
 
 
+def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The studies that one was merged from: commit, machine and cells of each."""
+    told = [f"{p['commit'] or '–'}, {p['machine'] or '–'}, {len(p['cells'])}" for p in parts]
+    return f"cells from {len(parts)} parts (commit, machine, cells): {'; '.join(told)}"
+
+
 def pack(folder: Path) -> None:
     """Put the loose cells of a study into one file; what is not text is refused."""
     if not (folder / STUDY).is_file():
         raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
     with locked(folder, work="study"):
-        texts = _packed(folder)
+        texts = packed_files(folder)
         for file in (folder / CELLS).rglob("*"):
             if file.is_file() and not is_own(file):
                 texts[file.relative_to(folder).as_posix()] = _text(file)
@@ -209,7 +215,7 @@ def pack(folder: Path) -> None:
 
 def unpack(folder: Path) -> None:
     """Make the cells of a study loose again; a file that is there already is newer and stays."""
-    for name, text in _packed(folder).items():
+    for name, text in packed_files(folder).items():
         file = folder / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -248,7 +254,7 @@ def _text(file: Path) -> str:
         ) from None
 
 
-def _packed(folder: Path) -> dict[str, str]:
+def packed_files(folder: Path) -> dict[str, str]:
     """The texts in the packed file, by their path in the folder."""
     file = folder / PACKED
     if not file.exists():
@@ -267,7 +273,7 @@ def _packed(folder: Path) -> dict[str, str]:
 def _cells(folder: Path) -> dict[tuple[str, int], Run]:
     """The cells that were started, by variant and seed, loose or packed."""
     texts: dict[Path, dict[str, str]] = {}
-    for name, text in _packed(folder).items():
+    for name, text in packed_files(folder).items():
         file = Path(name)
         texts.setdefault(file.parent, {})[file.name] = text
     runs: dict[Path, Run] = {
