@@ -92,11 +92,15 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
 def _mean(values: Sequence[float], measure: str, seeds: int) -> TableCell:
     if not values:
         return GAP
-    digits = 3 if is_loss(measure) else 1
+    digits = _digits(measure)
     estimate = mean(values)
     interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
     return NumberCell(f"{fmean(values):.{digits}f}{interval}{fewer}", fmean(values))
+
+
+def _digits(measure: str) -> int:
+    return 3 if is_loss(measure) or unit(measure) == "nats" else 1
 
 
 def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
@@ -118,5 +122,5 @@ def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
 def _paper(value: float | None, measure: str, *, sign: str = "") -> TableCell:
     if value is None:
         return GAP
-    digits = 3 if is_loss(measure) else 1
+    digits = _digits(measure)
     return NumberCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
