@@ -50,12 +50,17 @@ ELSEWHERE = {
     "probe.sst2": (0.5, "assumed; the calibration measures it"),
     "probe.mnli": (0.5, "assumed; the calibration measures it"),
     "probe.cola": (1.0, "assumed; the calibration measures it"),
-    "joint.two": (0.03, "as a masked-LM loss"),
+    "joint.two": (0.06, "of two tokens, each as a masked-LM loss"),
+    "joint.chain": (0.06, "the same"),
+    "gain.chain": (0.03, "assumed"),
     "run.left_plateau": (40.0, "of a share of runs"),
     "run.finished": (40.0, "of a share of runs"),
 }
 # The items of sets that no recorded study is over.
-ITEMS = {"cola": 1043, "mrpc": 408, "rte": 277, "qnli": 5463, "squad2": 11873, "pairs": 67000}
+ITEMS = {
+    **{"cola": 1043, "mrpc": 408, "rte": 277, "qnli": 5463, "squad2": 11873},
+    **{"pairs": 67000, "joint": 4096, "gain": 4096},
+}
 
 
 def studies() -> list[StudyRecord]:

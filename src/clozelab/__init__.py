@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.scoring import score
-    from clozelab.api.studies import Study, report, study
+    from clozelab.api.studies import Study, merge_studies, report, study
     from clozelab.api.tasks import evaluate, finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.config.recipe import Recipe
@@ -58,6 +58,7 @@ __all__ = [
     "load",
     "mask",
     "matrix",
+    "merge_studies",
     "predict",
     "pretrain",
     "probe",
@@ -81,7 +82,7 @@ _HOMES = {
     "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.scoring": ("score",),
-    "clozelab.api.studies": ("Study", "report", "study"),
+    "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
     "clozelab.api.tasks": ("evaluate", "finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.config.recipe": ("Recipe",),

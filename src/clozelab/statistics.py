@@ -7,7 +7,9 @@ two variants alone say little of it; else the two are compared by Welch's method
 only where variants share a teacher, or where seeds are shown to act alike on all variants.
 
 What the evaluation set does. Another sample of items would have given another difference. So even
-runs that agree to the last digit are not certain.
+runs that agree to the last digit are not certain. For means of items' scores, resampling seeds and
+items together (Multi-Bootstrap, arXiv:2106.16163) has a closed form, of which `item_error` takes
+the items' part. The seeds' part is by Student's t: three seeds, resampled, vary too little.
 
 The levels of the tests that choose a method were chosen by simulation
 (tests/unit/studies/test_simulations.py): they keep false verdicts at 5 % where variances differ.
@@ -20,11 +22,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike
 
 LEVEL = 0.95  # of every confidence interval
 POWER = 0.80  # at the minimum detectable effect
@@ -35,6 +36,21 @@ _UNEQUAL = 0.3  # of the test that one of the two is noisier: then it alone has 
 _MANY = 1e6  # degrees of freedom of what is known
 
 Values = Mapping[int, float]  # by seed
+
+
+class ItemError(NamedTuple):
+    """What the choice of an evaluation set's items does to a mean or to a difference."""
+
+    variance: float = 0.0  # by resampling the items alone
+    chance: float = 0.0  # the part of it that is a run's chance on an item: seeds show it as well
+    freedom: float = _MANY
+
+    def scaled(self, by: float) -> ItemError:
+        """That of a multiple."""
+        return ItemError(self.variance * by**2, self.chance * by**2, self.freedom)
+
+
+NO_ITEMS = ItemError()
 
 
 @dataclass(frozen=True)
@@ -102,13 +118,12 @@ def contrast(
     than: str,
     *,
     related: bool = False,
-    items: float = 0.0,
+    items: ItemError = NO_ITEMS,
 ) -> Estimate | None:
     """The mean of one variant minus that of another; None where a side has less than two seeds.
 
     `scores` has all variants whose noise is to be pooled. `related` says that the seeds of the two
-    share something, as students share a teacher. `items` is the variance of the difference by the
-    choice of the evaluation set's items.
+    share something, as students share a teacher. `items` is the error by the choice of items.
     """
     ours, theirs = scores.get(better, {}), scores.get(than, {})
     common = sorted(ours.keys() & theirs.keys())
@@ -121,7 +136,9 @@ def contrast(
     return None if found is None else _with_items(found, items)
 
 
-def level(scores: Mapping[str, Values], name: str, *, items: float = 0.0) -> Estimate | None:
+def level(
+    scores: Mapping[str, Values], name: str, *, items: ItemError = NO_ITEMS
+) -> Estimate | None:
     """The mean of one variant, its noise pooled with that of the others where they are alike."""
     found = mean([*scores.get(name, {}).values()])
     if found is None:
@@ -136,17 +153,36 @@ def level(scores: Mapping[str, Values], name: str, *, items: float = 0.0) -> Est
     return _with_items(replace(found, error=error, freedom=count, method=method), items)
 
 
-def item_variance(ours: Iterable[Sequence[float]], theirs: Iterable[Sequence[float]]) -> float:
-    """The variance of a difference by the choice of items, each seed's scores item by item.
+def item_error(
+    ours: Mapping[int, ArrayLike], theirs: Mapping[int, ArrayLike] | None = None
+) -> ItemError:
+    """The error by the choice of items, from each seed's scores item by item.
 
-    It is what resampling the items would give. Seeds are not resampled: three of them, drawn with
-    replacement, vary too little.
+    `theirs` are scores of the same items, to be subtracted. Rows of a seed that both have are
+    taken together, so that what a seed does to both is not counted as chance.
     """
     import numpy as np
 
-    sides = [np.mean([*map(np.asarray, side)], axis=0) for side in (ours, theirs)]
-    gaps: NDArray[np.float64] = sides[0] - sides[1]
-    return float(gaps.var(ddof=1) / len(gaps)) if len(gaps) > 1 else 0.0
+    theirs = dict.fromkeys(ours, 0.0) if theirs is None else theirs
+    seeds = sorted(ours.keys() & theirs.keys())
+    gaps = np.array([np.asarray(ours[seed]) - np.asarray(theirs[seed]) for seed in seeds])
+    if len(seeds) < 2:
+        sides = [np.mean(np.array([*side.values()]), axis=0) for side in (ours, theirs)]
+        gaps = np.array([sides[0] - sides[1]])
+    runs, items = gaps.shape
+    if items < 2:
+        return NO_ITEMS
+    of_item = gaps.mean(0)
+    rest = gaps - of_item - gaps.mean(1, keepdims=True) + gaps.mean()
+    chance = float((rest**2).sum()) / max(1, runs - 1) / (items - 1) / (runs * items)
+    variance = float(of_item.var(ddof=1)) / items
+    return ItemError(variance, min(chance, variance), items - 1)
+
+
+def sum_of_items(errors: Iterable[ItemError]) -> ItemError:
+    """The error of a sum over sets of items."""
+    variances, chances, freedoms = zip(*errors, strict=True)
+    return ItemError(sum(variances), sum(chances), _freedom(variances, freedoms))
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:
@@ -326,9 +362,23 @@ def _several(every: Iterable[Values]) -> int:
     return sum(len(one) > 1 for one in every)
 
 
-def _with_items(found: Estimate, items: float) -> Estimate:
-    """The estimate with the error of the evaluation set added to that of the seeds."""
-    seeds = found.error**2
-    total = seeds + items
-    freedom = min(_MANY, found.freedom * (total / seeds) ** 2) if seeds else _MANY
-    return replace(found, error=math.sqrt(total), freedom=freedom if items else found.freedom)
+def _with_items(found: Estimate, items: ItemError) -> Estimate:
+    """The estimate with the error of the evaluation set added to that of the seeds.
+
+    What both show is counted once, and the seeds' part is at least that.
+    """
+    seeds, own = found.error**2, items.variance - items.chance
+    freedom = _freedom([seeds, own], [found.freedom, items.freedom]) if own else found.freedom
+    return replace(found, error=math.sqrt(max(seeds, items.chance) + own), freedom=freedom)
+
+
+def _freedom(variances: Sequence[float], freedoms: Sequence[float]) -> float:
+    """The degrees of freedom of a sum of variances.
+
+    Each counts by its share. Satterthwaite squares the shares; that is too many, by simulation,
+    where the variance of three seeds is small by chance.
+    """
+    if not (total := sum(variances)):
+        return min(freedoms)
+    shares = (one / total / freedom for one, freedom in zip(variances, freedoms, strict=True))
+    return min(_MANY, 1 / sum(shares))

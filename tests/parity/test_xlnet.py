@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.learning import task, went
@@ -15,7 +16,8 @@ import clozelab
 from clozelab.contracts import Input, Targets
 from clozelab.encoder.streams import Streams
 from clozelab.objectives.heads.vocabulary import QueryHead
-from clozelab.scoring.likelihood import likelihoods
+from clozelab.scoring.joint import pair_nats
+from clozelab.scoring.likelihood import likelihoods, scorer
 
 V, L, M = 50, 8, 6
 
@@ -263,3 +265,30 @@ def test_likelihoods_in_the_natural_order_are_those_of_transformers(tmp_path: Pa
         ).logits[0]
         nats = logits.log_softmax(1)[torch.arange(n), ids[0, :n]]
         assert found.nats[here] == pytest.approx(nats.detach().numpy(), abs=1e-4)
+
+
+def test_two_words_hidden_together_are_as_likely_as_in_transformers(tmp_path: Path) -> None:
+    """The context sees all but the two; each is predicted alone, and given the other."""
+    went(task("xlnet", steps=2), tmp_path / "run")
+    clozelab.export(tmp_path / "run", tmp_path / "hf", progress=False)
+    peer = XLNetLMHeadModel.from_pretrained(tmp_path / "hf").eval()
+    asked = scorer(clozelab.load(tmp_path / "run"))
+    pieces = asked.reader.pieces(["An unforgettable countryside, all of it!"])
+    row = asked.reader.lay(pieces.part(slice(0, None)))
+    ids = torch.from_numpy(row.columns["ids"].astype("int64"))
+    size, text = len(ids), row.columns["ids"][row.first].astype("int64")
+    for first in (0, 3, len(text) - 2):
+        (found,) = pair_nats(asked, text[None], np.array([first]))
+        for order, (earlier, later) in enumerate([(first, first + 1), (first + 1, first)]):
+            unseen = torch.zeros(size, size)
+            unseen[:, [earlier, later]] = 1.0  # neither is seen,
+            unseen[later, earlier] = 0.0  # but the earlier one by the later
+            logits = peer(
+                ids[None],
+                token_type_ids=torch.from_numpy(row.columns["segments"].astype("int64"))[None],
+                perm_mask=unseen[None],
+                target_mapping=torch.eye(size)[None, [earlier, later]],
+            ).logits[0]
+            alone, given = logits.log_softmax(1)[[0, 1], ids[[earlier, later]]].tolist()
+            assert found[0, order] == pytest.approx(alone, abs=1e-4)
+            assert found[1, 1 - order] == pytest.approx(given, abs=1e-4)

@@ -515,7 +515,7 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     assert seeds == [0, 1000] and first["scores"] != second["scores"]
     record = records.read(out)
     assert record.scores("static", "run.finished") == {0: 100.0}
-    assert [len(one) for one in record.items("static", asked[0])] == [2]
+    assert [len(one) for one in record.items("static", asked[0], [0]).values()] == [2]
     assert record.plateau("static") is not None
 
 
@@ -535,3 +535,18 @@ def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_pat
         torch.compiler.reset()
         assert equal(weights(place), weights(cell.folder(tmp_path / "warm")))
     assert 2 * graphs <= counters["stats"]["unique_graphs"] - graphs
+
+
+def test_two_words_hidden_together_are_measured_in_masked_and_permuted_models(
+    tmp_path: Path,
+) -> None:
+    asked = ["joint.two", "joint.chain", "gain.chain"]
+    out = tmp_path / "out"
+    ran(made(tmp_path, STATIC, measures=asked), out)
+    cell = json.loads((out / "cells/static/seed-0/measured.json").read_text(encoding="utf-8"))
+    two, chain, gain = (cell["scores"][name] for name in asked)
+    assert two > 0 and gain == pytest.approx(two - chain, abs=1e-9)
+    record = records.read(out)
+    (items,) = record.items("static", "joint.two", [0]).values()
+    assert len(items) == cell["sizes"]["joint.two"] > 10
+    assert items.mean() == pytest.approx(two, rel=1e-2)  # at half precision

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, resumable
 from clozelab.errors import UserError
 from clozelab.options import Data, Few, Overwrite, Place, Places, Settings, Text, command
-from clozelab.runs.directory import STUDY, Run
+from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.options import MachineOptions
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def study(
     plan: bool = False,
     budget: str | None = None,
     seeds: Few | None = None,
+    first_seed: Few = 0,
     variants: Places = (),
     tasks: Places | None = None,
     task_data: Place | None = None,
@@ -97,6 +99,7 @@ def study(
         plan: show what would be run, and run nothing
         budget: 30m for all of it, or 300Mtok or 2000steps for each of its runs
         seeds: how many (what the study says)
+        first_seed: the first of them, as for cells that are merged with those of others (0)
         variants (A,B): some of them (all)
         tasks (TASK): known ones, or KIND=DIR with train.* and dev.*
         task_data (DIR): where known tasks lie (CLOZELAB_DATA)
@@ -121,7 +124,14 @@ def study(
         return chosen
     from clozelab.studies.request import make_request
 
-    request = make_request(chosen, data, size=changes.size, budget=budget, task_data=task_data)
+    request = make_request(
+        chosen,
+        data,
+        size=changes.size,
+        budget=budget,
+        task_data=task_data,
+        first_seed=first_seed,
+    )
     if not out and not plan:
         raise UserError(f"study {name} needs --out DIR for what it makes; or say --plan")
     from clozelab.studies.run import follow
@@ -192,6 +202,34 @@ def _watch(running: Any, plan: StudyPlan, place: Path, watch: Watch) -> None:
 def _done(place: Path) -> int:
     """The cells that have come to their end, whichever."""
     return len(Study(place).result()["cells"])
+
+
+@command
+def merge_studies(
+    studies: Places, *, out: Place, study: Place | None = None, watch: Watch
+) -> Study:
+    """Join the cells of studies that were run on different days or machines into one study.
+
+    Cells of other seeds or variants are joined, and the claims are judged by all of them. What
+    cannot be compared is refused, and so is a cell that came out in two ways.
+
+    Args:
+        studies (STUDY): the folders, with their cells loose or packed
+        out (DIR): a new folder; a study may go on there
+        study (STUDY): its name or file, for claims that compare variants of two folders (the
+            packaged one of that name)
+    """
+    from clozelab.reporting.study import write_page
+    from clozelab.studies.merging import merge
+    from clozelab.studies.records import parts_line
+
+    place = Path(out)
+    merge([Path(folder) for folder in studies], place, study=study)
+    write_page(place)
+    watch.tell(Study(place))
+    watch.say(parts_line(json.loads((place / PLAN).read_text(encoding="utf-8"))["parts"]))
+    watch.say(f"{place / 'page.html'}: {_done(place)} cells")
+    return Study(place)
 
 
 @command

@@ -96,6 +96,7 @@ COMMANDS: dict[str, Command] = {
     "predict": Command(predicting.predict, "models.predictions"),
     "answer": Command(predicting.answer, "models.answer"),
     "study": Command(studies.study, "studies.study", "studies.event"),
+    "merge": Command(studies.merge_studies, event_view="studies.event"),
     "export": Command(models.export),
     "import": Command(models.import_model),
     "fill": Command(models.fill, "models.filled"),

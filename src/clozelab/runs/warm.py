@@ -1,4 +1,4 @@
-"""Compiled models, kept in a process that trains one run after another.
+"""What a process that trains one run after another keeps: compiled models, and texts it has read.
 
 Compiling takes longer than a short run trains. Where `keeping` is on, a run whose model has the
 shape of an earlier one takes that module over, graphs and all, and gives it its own weights.
@@ -6,8 +6,9 @@ shape of an earlier one takes that module over, graphs and all, and gives it its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,7 +16,9 @@ from clozelab.models.build import PretrainingModel
 from clozelab.runs.saving import set_weights
 
 _MOST = 16  # modules that are kept; with the next one, all begin anew
+T = TypeVar("T")
 _kept: dict[str, PretrainingModel] = {}
+_shared: dict[Hashable, Any] = {}
 _on = False
 
 
@@ -48,6 +51,16 @@ def kept(shape: str, fresh: PretrainingModel) -> PretrainingModel | None:
     return model
 
 
+def shared(key: Hashable, make: Callable[[], T]) -> T:
+    """What is made under a key: each time, or once where it is kept."""
+    if not _on:
+        return make()
+    if key not in _shared:
+        _shared[key] = make()
+    value: T = _shared[key]
+    return value
+
+
 def clear() -> None:
     """Free what the runs of this process have cached on the device, and compiled unless kept."""
     if not _on:
@@ -57,6 +70,7 @@ def clear() -> None:
 
 
 def forget() -> None:
-    """Forget every compiled model."""
+    """Forget everything."""
     _kept.clear()
+    _shared.clear()
     torch.compiler.reset()

@@ -32,7 +32,7 @@ class TrainingProbes:
         """The scores by task, those of a probe with the layer that they are of."""
         # The same model at another step: its texts are tokenized already.
         if self._encoder is None or self._encoder.loaded.module is not model.module:
-            self._encoder = FrozenEncoder(model, device, keep_texts=True)
+            self._encoder = FrozenEncoder(model, device, texts={})
         encoder = self._encoder
         scores: dict[str, dict[str, float]] = {}
         for pairs in self.pairs:

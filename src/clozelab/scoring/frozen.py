@@ -26,8 +26,8 @@ class FrozenEncoder:
 
     A text is the mean of its tokens, or the vector that the encoder itself lets stand for it:
     [CLS], or the last token where each sees only those before it. A stretch of a text is the mean
-    of the tokens in it. What has no token is zero. With `keep_texts` the tokens of texts are kept
-    for the next time, when the weights are others.
+    of the tokens in it. What has no token is zero. Where `texts` are given, their tokens are found
+    there, and those of other texts are added: for the next time, when the weights are others.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class FrozenEncoder:
         device: torch.device,
         *,
         pool: Pool = "mean",
-        keep_texts: bool = False,
+        texts: dict[str, Text] | None = None,
     ) -> None:
         self.loaded, self.device, self.pool = loaded, device, pool
-        self.keep_texts = keep_texts
         self.layers: int = loaded.recipe.encoder.layers + 1  # the embedding is the first
         self.cut = 0  # texts longer than the model was trained on
         self._rows: dict[Excerpt, Floats] = {}
-        self._texts: dict[str, Text] = {}
+        self._keeps_texts = texts is not None
+        self._texts: dict[str, Text] = {} if texts is None else texts
         if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
             raise UserError(
                 f"--pool cls: no token of {loaded.place} has read a whole text; use --pool mean"
@@ -77,7 +77,7 @@ class FrozenEncoder:
 
     def forget(self, needed: Collection[Excerpt] = ()) -> None:
         """Free the memory of all excerpts but those that are still needed."""
-        if not self.keep_texts:
+        if not self._keeps_texts:
             self._texts = {}
         self._rows = {excerpt: row for excerpt, row in self._rows.items() if excerpt in needed}
 

@@ -164,6 +164,28 @@ class TextScorer:
         encoded = self.model.module.encode(batch)
         return encoded, encoded.hidden_states.index_select(0, cells), labels
 
+    def permuted(self, ids: Array, ranks: Array, *, at: Ints) -> Nats:
+        """[R · k] log-likelihoods of tokens of rows [R, n], by queries at [R, k].
+
+        A query sees the tokens of lower rank, those of rank -1 and the marks; these see each other.
+        """
+        batch = self.batch({"ids": ids})
+        width, behind = batch.max_seqlen, batch.max_seqlen - self.before - ids.shape[1]
+        own = np.pad(ranks, ((0, 0), (self.before, behind)), constant_values=-1).reshape(-1)
+        order = self._tensor(own)
+        # The encoder lets the second half of a block follow the first; that is taken back here.
+        later = (batch.position_ids >= (width + 1) // 2) * (width + 1)
+        encoded = self.model.module.encode(
+            batch._replace(
+                order=order - later,
+                kinds=torch.where(order >= 0, _TARGET, _OTHER),
+                queries=batch.cu_seqlens[:-1, None].long() + self._tensor(self.before + at),
+            )
+        )
+        assert encoded.queries is not None
+        labels = np.take_along_axis(ids, at, axis=1).reshape(-1)
+        return self.nats(encoded.queries, labels, encoded.table)
+
     def nats(self, states: Tensor, labels: Array, table: Tensor | None) -> Nats:
         """[K] log-likelihoods of labels, by a stretch of rows at a time."""
         logits = self.head.logits if table is None else lambda x: self.head.logits(x, table)
@@ -274,17 +296,22 @@ def follow(
     total, done = int((copies * (lengths + marks)).sum()), 0
     way = _WAYS[asked.kind]
     with join(device) as world, computing(asked, world.device, precision):
-        size = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
-        size //= 8 if asked.kind == "two_directions" else 1  # characters take more room
         for length in np.unique(lengths)[::-1]:  # the longest first: what memory lacks shows early
             texts = _rectangle(pieces, np.flatnonzero(lengths == length))
             rows = np.arange(len(texts) * (length if asked.kind == "masked" else 1))
-            for some in np.split(rows, range(0, len(rows), max(1, size // (length + marks))))[1:]:
+            for some in stretches(asked, rows, int(length + marks)):
                 at, found = way(asked, texts, some)
                 nats[at] = found
                 done += len(some) * int(length + marks)
                 yield done, total
     return Likelihoods(nats, pieces, asked.method)
+
+
+def stretches(asked: TextScorer, rows: Ints, tokens: int) -> Iterator[Ints]:
+    """Rows of so many tokens, as many at a time as the device likes."""
+    size = _GPU_TOKENS if asked.model.device.type == "cuda" else _CPU_TOKENS
+    size //= 8 if asked.kind == "two_directions" else 1  # characters take more room
+    yield from np.split(rows, range(0, len(rows), max(1, size // tokens)))[1:]
 
 
 @contextmanager
@@ -322,23 +349,9 @@ def _from_left(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, N
 
 def _by_queries(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:
     """Each token by a query that sees the tokens before it and the marks behind the text."""
-    ids, n = texts.columns["ids"][rows], texts.length
-    batch = asked.batch({"ids": ids})
-    width = batch.max_seqlen
-    own = batch.position_ids < n
-    # The encoder lets the second half of a block follow the first; taken back there, the marks
-    # come first in the order, and the tokens follow one another.
-    later = (batch.position_ids >= (width + 1) // 2) * (width + 1)
-    encoded = asked.model.module.encode(
-        batch._replace(
-            order=torch.where(own, batch.position_ids, -1) - later,
-            kinds=torch.where(own, _TARGET, _OTHER),
-            queries=batch.cu_seqlens[:-1, None].long() + torch.arange(n, device=asked.model.device),
-        )
-    )
-    assert encoded.queries is not None
-    places = texts.first[rows, None] + np.arange(n)
-    return places.reshape(-1), asked.nats(encoded.queries, ids.reshape(-1), encoded.table)
+    ids, every = texts.columns["ids"][rows], np.arange(texts.length)
+    order = np.broadcast_to(every, ids.shape)
+    return (texts.first[rows, None] + every).reshape(-1), asked.permuted(ids, order, at=order)
 
 
 def _from_both_ends(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[Ints, Nats]:

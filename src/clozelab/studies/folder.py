@@ -7,10 +7,11 @@ corpus that has changed under its name is refused: it would stand for two things
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.files import claim, is_own, kind_of, locked, mark
@@ -23,11 +24,12 @@ from clozelab.studies.timing import Pace
 from clozelab.text.store.corpus import open_stores
 
 UNITS = {"tokens": "tokens", "steps": "steps", "time": "seconds"}  # by what a study holds equal
-_KIND = "study"  # in the marker of the folder
+KIND = "study"  # in the marker of the folder
 _FILE = "file "  # begins the name of a task's file among the fingerprints
 _OPTIONS = ("size", "data", "task_data", "budget")
 # What all variants have in common and one folder cannot have twice: the word for it, its fields.
 _COMMON = {"recipe": ("recipe", "set"), "study": ("name", "equal"), "finetune": ("finetune",)}
+Prints = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class SavedPlan:
     paces: Mapping[str, Pace]
     tuning_seconds: Mapping[str, float]
     fingerprints: Mapping[str, str]
+    parts: Sequence[Mapping[str, Any]]  # what it was merged from
 
 
 def fingerprints(request: StudyRequest) -> dict[str, str]:
@@ -64,7 +67,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
         raise UserError(f"{out}: is a file; name a new or empty folder")
     if not (out / PLAN).exists():
         other = [file for file in out.iterdir() if not is_own(file)]
-        if other and kind_of(out) != _KIND and not _has_only_spec(out):
+        if other and kind_of(out) != KIND and not _has_only_spec(out):
             raise UserError(f"{out}: has other files in it; name a new or empty folder")
         return None
     try:
@@ -79,12 +82,18 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
             {name: _pace(**pace) for name, pace in plan["paces"].items()},
             {name: float(seconds) for name, seconds in plan["tuning_seconds"].items()},
             dict(plan.get("made", {})),
+            list(plan.get("parts", [])),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
         raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
     now = fingerprints(request)
     asked = json.loads(json.dumps({name: getattr(request, name) for name in _OPTIONS}))
-    changed = [name for name in _OPTIONS if options[name] != asked[name]]
+    changed = [
+        name
+        for name in _OPTIONS
+        if options[name] != asked[name]
+        and not _moved(name, (options[name], saved.fingerprints), (asked[name], now))
+    ]
     changed += [
         word
         for word, names in _COMMON.items()
@@ -103,6 +112,30 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     return saved
 
 
+def portable(prints: Mapping[str, str]) -> dict[str, str]:
+    """The fingerprints but for the corpora's, by names that are the same on every machine."""
+    tasks = {name: one.partition("=")[0] for name, one in prints.items() if name[:5] == "task "}
+    files = {f"task file {'/'.join(Path(k).parts[-2:])}": v for k, v in task_files(prints).items()}
+    rest = {k: v for k, v in prints.items() if k.startswith(("variant ", "protocol of "))}
+    return {**rest, **tasks, **files}
+
+
+def _moved(option: str, before: tuple[Any, Prints], after: tuple[Any, Prints]) -> bool:
+    """Whether corpora or tasks are in another place, and are what they were."""
+    if option == "data":
+        return _by_digest(*before) == _by_digest(*after)
+    files = [{*portable(prints).items()} for _, prints in (before, after) if task_files(prints)]
+    return option == "task_data" and len(files) == 2 and files[1] <= files[0]
+
+
+def _by_digest(words: Sequence[str], prints: Prints) -> list[str]:
+    """DIR, DIR:WEIGHT or NAME=DIR with the fingerprint of the corpus in place of its path."""
+    paths = {name.removeprefix("corpus "): one for name, one in prints.items() if "corpus " in name}
+    for path in sorted(paths, key=len, reverse=True):
+        words = [word.replace(path, paths[path]) for word in words]
+    return list(words)
+
+
 def task_files(prints: Mapping[str, str]) -> dict[str, str]:
     """The digests of the tasks' files among the fingerprints."""
     return {name[len(_FILE) :]: one for name, one in prints.items() if name.startswith(_FILE)}
@@ -113,8 +146,8 @@ def locked_folder(out: Path) -> Iterator[None]:
     """Keep a second study out of the folder; a folder with anything else in it is refused."""
     planned = (out / PLAN).exists() and (out / STUDY).exists()
     if kind_of(out) is None and (planned or _has_only_spec(out)):
-        mark(out, _KIND)  # from before there were markers
-    claim(out, _KIND)
+        mark(out, KIND)  # from before there were markers
+    claim(out, KIND)
     with locked(out, work="study"):
         yield
 

@@ -30,7 +30,8 @@ from clozelab.runs.events import drained, means
 from clozelab.scoring import probe as probes
 from clozelab.scoring.facts import find_facts
 from clozelab.scoring.frozen import FrozenEncoder, Pool
-from clozelab.scoring.likelihood import TextScorer, scorer
+from clozelab.scoring.joint import KINDS, JointScores, joint
+from clozelab.scoring.likelihood import Nats, TextScorer, scorer
 from clozelab.scoring.pairs import find_pairs
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
@@ -74,6 +75,14 @@ class Measuring:
     def held_out(self) -> Measured:
         """Every objective's sums under the variant's own masks."""
         return self.evaluate()
+
+    @cached_property
+    def joint(self) -> JointScores | None:
+        """Two words hidden together in held-out text, if the model sees both sides of them."""
+        asked = _scorer(self)
+        if asked.kind not in KINDS:
+            return None
+        return joint(asked, Corpus.open(self.corpus).documents("held_out"), device=self.device)
 
     def evaluate(self, *, pairs: str | None = None, masks: Recipe | None = None) -> Measured:
         """Every objective's sums over the held-out blocks, or over twice as many pairs."""
@@ -191,6 +200,21 @@ def _facts(cell: Measuring, name: str) -> Value | None:
     return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
 
 
+def _joint(cell: Measuring, name: str) -> Value | None:
+    """The loss of two words hidden together: as the model predicts them, or by the chain rule."""
+    found = cell.joint
+    return None if found is None else _mean(-(found.own if name == "two" else found.chain))
+
+
+def _gain(cell: Measuring, name: str) -> Value | None:
+    """What the chain rule adds to the likelihood of two independent words."""
+    return None if cell.joint is None else _mean(cell.joint.gain)
+
+
+def _mean(items: Nats) -> Value:
+    return Value(float(items.mean()), len(items), items.tolist())
+
+
 def _scorer(cell: Measuring) -> TextScorer:
     loaded = load(str(cell.model))
     words = loaded.recipe.encoder.reads == "words"
@@ -227,6 +251,8 @@ MEASURERS: dict[str, Callable[[Measuring, str], Value | None]] = {
     "cls": partial(_probe, pool="cls"),
     "pairs": _pairs,
     "facts": _facts,
+    "joint": _joint,
+    "gain": _gain,
     "own": _own,
     "log": _log,
 }

@@ -8,7 +8,7 @@ tokens, steps or time, as the study says. The plan is saved, so that later cells
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ class StudyPlan:
     # By variant, the loss of one who knows frequencies and copying alone; by task, its dev items.
     plateau: Mapping[str, float] = field(default_factory=dict)
     items: Mapping[str, int] = field(default_factory=dict)
+    parts: Sequence[Mapping[str, Any]] = ()  # the studies that the folder was merged from
 
     def steps(self, variant: str) -> int:
         """The steps of a variant's cells."""
@@ -95,6 +96,7 @@ class StudyPlan:
             "plateau": dict(self.plateau),
             "items": dict(self.items),
             "made": dict(self.fingerprints),
+            **({"parts": list(self.parts)} if self.parts else {}),
             "cells": [
                 {
                     "variant": cell.variant,
@@ -166,6 +168,7 @@ def make_plan(
         paces=saved.paces,
         tuning_seconds=saved.tuning_seconds,
         fingerprints={**saved.fingerprints, **plan.fingerprints},
+        parts=saved.parts,
     )
     plan = _with_paces(plan)
     if plan.unit == "seconds":

@@ -60,7 +60,7 @@ def known_noise(study: StudySpec) -> dict[str, float]:
 def known_sizes(study: StudySpec) -> dict[str, float]:
     """The items of a study's measures, before its corpus and its tasks are read."""
     hidden = study.blocks * _HIDDEN
-    losses = {"held_out": hidden, "under": hidden, "joint": hidden, "pair": 2 * study.blocks}
+    losses = {"held_out": hidden, "under": hidden, "pair": 2 * study.blocks}
     items = recorded()["items"]
     probes = {f"{kind}.{task}": size for task, size in items.items() for kind in ("probe", "cls")}
     return {**losses, **items, **probes}
@@ -148,7 +148,7 @@ def _error(
     items = sum(kept * sampling_variance(name, _USUAL, sizes) for name in on) / len(on) ** 2
     freedom = _SHARE * (seeds - 1)
     if seed:
-        freedom *= ((seed + items) / seed) ** 2
+        freedom *= (seed + items) / seed  # as in statistics.py
     return math.sqrt(seed + items), min(freedom, 1e6)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -112,14 +112,17 @@ class StudyRecord:
             return {cell.seed: 100.0 * (cell.seed not in behind) for cell in cells if known}
         return {cell.seed: cell.scores[measure] for cell in cells if measure in cell.scores}
 
-    def items(self, variant: str, measure: str) -> list[Any]:
-        """The scores of a variant item by item, seed by seed, where they are recorded."""
-        words = [
-            one.get("items", {}).get(measure)
-            for (name, _), one in self.measured.items()
-            if name == variant
-        ]
-        return [] if None in words else [unpacked_items(word) for word in words]
+    def items(
+        self, variant: str, measure: str, seeds: Iterable[int]
+    ) -> dict[int, NDArray[np.float64]]:
+        """The scores of a variant item by item, by seed; none, if those of a seed are missing."""
+        words = {
+            seed: self.measured.get((variant, seed), {}).get("items", {}).get(measure)
+            for seed in seeds
+        }
+        if None in words.values():
+            return {}
+        return {seed: unpacked_items(word) for seed, word in words.items()}
 
     @cached_property
     def sizes(self) -> dict[str, float]:
@@ -187,12 +190,18 @@ def read(folder: Path) -> StudyRecord:
     return StudyRecord(folder, study, _plan(folder / PLAN), done, runs, base_masks, measured)
 
 
+def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The studies that one was merged from: commit, machine and cells of each."""
+    told = [f"{p['commit'] or '–'}, {p['machine'] or '–'}, {len(p['cells'])}" for p in parts]
+    return f"cells from {len(parts)} parts (commit, machine, cells): {'; '.join(told)}"
+
+
 def pack(folder: Path) -> None:
     """Put the loose cells of a study into one file; what is not text is refused."""
     if not (folder / STUDY).is_file():
         raise UserError(f"{folder}: is no study, it has no {STUDY}; name the folder of a study")
     with locked(folder, work="study"):
-        texts = _packed(folder)
+        texts = packed_files(folder)
         for file in (folder / CELLS).rglob("*"):
             if file.is_file() and not is_own(file):
                 texts[file.relative_to(folder).as_posix()] = _text(file)
@@ -206,7 +215,7 @@ def pack(folder: Path) -> None:
 
 def unpack(folder: Path) -> None:
     """Make the cells of a study loose again; a file that is there already is newer and stays."""
-    for name, text in _packed(folder).items():
+    for name, text in packed_files(folder).items():
         file = folder / name
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +254,7 @@ def _text(file: Path) -> str:
         ) from None
 
 
-def _packed(folder: Path) -> dict[str, str]:
+def packed_files(folder: Path) -> dict[str, str]:
     """The texts in the packed file, by their path in the folder."""
     file = folder / PACKED
     if not file.exists():
@@ -264,7 +273,7 @@ def _packed(folder: Path) -> dict[str, str]:
 def _cells(folder: Path) -> dict[tuple[str, int], Run]:
     """The cells that were started, by variant and seed, loose or packed."""
     texts: dict[Path, dict[str, str]] = {}
-    for name, text in _packed(folder).items():
+    for name, text in packed_files(folder).items():
         file = Path(name)
         texts.setdefault(file.parent, {})[file.name] = text
     runs: dict[Path, Run] = {

@@ -46,6 +46,7 @@ class StudyRequest:
     size: str | None = None
     budget: str | None = None  # time for the whole study; tokens or steps for each cell
     task_data: str | None = None
+    first_seed: int = 0  # the others follow it
 
     def recipe(self, variant: str) -> Recipe:
         """The recipe of a variant at the size."""
@@ -116,7 +117,7 @@ class StudyRequest:
         """Seed by seed, so that a study that ends early compares like with like; teachers first."""
         return [
             Cell(name, seed)
-            for seed in range(self.study.seeds)
+            for seed in range(self.first_seed, self.first_seed + self.study.seeds)
             for name in sorted((one.name for one in self.study.variants), key=self._depth)
         ]
 
@@ -153,6 +154,7 @@ def make_request(
     size: str | None = None,
     budget: str | None = None,
     task_data: str | None = None,
+    first_seed: int = 0,
 ) -> StudyRequest:
     """A request with absolute paths."""
     if not data:
@@ -163,6 +165,7 @@ def make_request(
         size=size,
         budget=budget,
         task_data=absolute(task_data),
+        first_seed=first_seed,
     )
 
 

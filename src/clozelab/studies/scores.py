@@ -38,7 +38,10 @@ RUN = ("finished", "left_plateau", "spikes", "gradient_tail")
 MEASURE_KINDS = {
     "held_out": MeasureKind("held-out {} loss", lambda: objectives.PARTS, unit="nats", lower=True),
     "under": MeasureKind("masked-LM loss under the masks of {}", unit="nats", lower=True),
-    "joint": MeasureKind("loss of {} hidden together", _named("two"), unit="nats", lower=True),
+    "joint": MeasureKind(
+        "loss of two words hidden together, {}", _named("two", "chain"), unit="nats", lower=True
+    ),
+    "gain": MeasureKind("gain of the {} rule over independence", _named("chain"), unit="nats"),
     "pair": MeasureKind("pair {}", lambda: objectives.PAIRS),
     "pairs": MeasureKind("minimal pairs, {}"),
     "probe": MeasureKind("frozen probe, {}"),

@@ -14,7 +14,7 @@ the corrected ones decide:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal, NamedTuple, get_args
@@ -22,13 +22,16 @@ from typing import Literal, NamedTuple, get_args
 from clozelab.nearest import listed
 from clozelab.statistics import (
     LEVEL,
+    NO_ITEMS,
     Estimate,
+    ItemError,
     Values,
     benjamini_hochberg,
     contrast,
     holm,
-    item_variance,
+    item_error,
     level,
+    sum_of_items,
 )
 from clozelab.studies.records import StudyRecord
 from clozelab.studies.scores import is_loss, kind_of, label, sampling_variance, unit
@@ -90,7 +93,7 @@ def advantage(record: StudyRecord, one: str, other: str, measure: str) -> Estima
     """How much better one variant is than another on a measure, whatever became of their runs."""
     claim = Claim(one, (measure,), "", than=other)
     scores = {each.name: _mean_by_seed(record, each.name, [measure]) for each in record.variants}
-    items = _item_variance(claim, [measure], record)
+    items = _item_error(claim, [measure], record, scores)
     return contrast(scores, one, other, related=_related(record, one, other), items=items)
 
 
@@ -209,7 +212,7 @@ def _finding(claim: Claim, name: str, measures: Sequence[str], record: StudyReco
                 return replace(finding, verdict="not tested", why=why)
         scores = {one: _left_plateau(record, one, values) for one, values in scores.items()}
     ours = scores.get(claim.better, {})
-    items = _item_variance(claim, measures, record)
+    items = _item_error(claim, measures, record, scores)
     if not claim.than:
         assert claim.level is not None
         estimate = level(scores, claim.better, items=items)
@@ -257,25 +260,36 @@ def _left_plateau(record: StudyRecord, variant: str, values: Values) -> dict[int
     return {} if many else {seed: x for seed, x in values.items() if seed not in behind}
 
 
-def _item_variance(claim: Claim, measures: Sequence[str], record: StudyRecord) -> float:
-    """The variance of an advantage on the mean of measures by the choice of their items."""
-    total = 0.0
-    for measure in measures:
-        ours = record.items(claim.better, measure)
-        theirs = record.items(claim.than, measure) if claim.than else []
-        if ours and (theirs or not claim.than):
-            nothing = [[0.0] * len(ours[0])]
-            total += item_variance(ours, theirs or nothing)
-            continue
-        independent = 1.0
-        if claim.than and unit(measure) == "points" and kind_of(measure).gated:
-            independent = 1 - _AGREE
-        for side in (claim.better, claim.than):
-            values = [*record.scores(side, measure).values()]
-            if values:
-                sizes = {**record.sizes, "run": len(values)}
-                total += independent * sampling_variance(measure, fmean(values), sizes)
-    return total / len(measures) ** 2
+def _item_error(
+    claim: Claim, measures: Sequence[str], record: StudyRecord, scores: Mapping[str, Values]
+) -> ItemError:
+    """The error of an advantage on the mean of measures by the choice of their items."""
+    errors = [error for one in measures for error in _of_items(claim, one, record, scores)]
+    return sum_of_items(errors or [NO_ITEMS]).scaled(1 / len(measures))
+
+
+def _of_items(
+    claim: Claim, measure: str, record: StudyRecord, scores: Mapping[str, Values]
+) -> Iterator[ItemError]:
+    """By the items' recorded scores where there are such, else by their number."""
+    sides = [side for side in (claim.better, claim.than) if side]
+    items = [record.items(side, measure, scores.get(side, {})) for side in sides]
+    if all(items):
+        ours, theirs = items[0], {k: claim.ratio * x for k, x in items[-1].items()}
+        if len(sides) == 1:
+            yield item_error(ours)
+        elif len({len(row) for side in items for row in side.values()}) == 1:
+            yield item_error(ours, theirs)
+        else:  # models with other tokenizers may be asked about other items
+            yield from (item_error(ours), item_error(theirs))
+        return
+    agree = claim.than and unit(measure) == "points" and kind_of(measure).gated
+    for side in sides:
+        values = [*record.scores(side, measure).values()]
+        if values:
+            sizes = {**record.sizes, "run": len(values)}
+            variance = sampling_variance(measure, fmean(values), sizes)
+            yield ItemError((1 - _AGREE if agree else 1.0) * variance)
 
 
 def _related(record: StudyRecord, one: str, other: str) -> bool:

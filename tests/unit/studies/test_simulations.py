@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from clozelab.statistics import contrast, detectable, item_variance
+from clozelab.statistics import contrast, item_error
 from clozelab.studies.power import claim_power, claim_powers
-from clozelab.studies.records import CellResult, StudyRecord
+from clozelab.studies.records import CellResult, StudyRecord, packed_items
 from clozelab.studies.spec import Claim, Paper, StudySpec, Variant
 from clozelab.studies.verdicts import judge
 
 pytestmark = pytest.mark.thorough
-LOSS = "held_out.masked_lm"
+LOSS, PAIRS = "held_out.masked_lm", "pairs.blimp"
 NAMES = ("a", "b", "c", "d")
 CLAIMS = (("a", "b"), ("c", "d"), ("a", "c"))
 QUICK, SLOW = 300, 4000
@@ -30,7 +30,7 @@ QUICK, SLOW = 300, 4000
 class World(NamedTuple):
     """How noisy the variants are, and how much of the noise the seeds share."""
 
-    noise: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
+    noise: Sequence[float] = (1.0, 1.0, 1.0, 1.0)  # over seeds
     shared: float = 0.0  # of the variance
     teacher: bool = False  # whether b, c and d are students of a
 
@@ -44,9 +44,60 @@ WORLDS = {
     "a shared teacher": World(shared=0.9, teacher=True),
     "a shared teacher, unequal": World((3.0, 1.0, 1.0, 3.0), shared=0.5, teacher=True),
 }
+
+
+class ItemWorld(NamedTuple):
+    """How noisy the means of items' scores are: by seeds, by items, and by a run on an item.
+
+    In units of the deviation that a mean of items with a deviation of one has.
+    """
+
+    seeds: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
+    items: Sequence[float] = (1.0, 1.0, 1.0, 1.0)  # what a variant happens to know
+    chance: Sequence[float] = (1.0, 1.0, 1.0, 1.0)
+    count: int = 100
+    shared: float = 0.0  # of what a run makes of an item, with the runs of the same seed
+
+
+ITEM_WORLDS = {
+    "all alike": ItemWorld(),
+    "many seeds' noise": ItemWorld(seeds=(3.0,) * 4, items=(0.3,) * 4, chance=(0.3,) * 4),
+    "many items' noise": ItemWorld(seeds=(0.3,) * 4, chance=(0.3,) * 4),
+    "chance alone": ItemWorld(seeds=(0.0,) * 4, items=(0.0,) * 4),
+    "chance that seeds share": ItemWorld(seeds=(0.3,) * 4, items=(0.3,) * 4, shared=0.9),
+    "unequal seeds": ItemWorld(seeds=(3.0, 1.0, 1.0, 3.0)),
+    "one noisy": ItemWorld(seeds=(10.0, 1.0, 1.0, 1.0), items=(0.5,) * 4, chance=(0.5,) * 4),
+    "unequal items": ItemWorld(items=(3.0, 1.0, 1.0, 0.3)),
+    "unequal chance": ItemWorld(seeds=(0.3,) * 4, items=(0.1,) * 4, chance=(3.0, 1.0, 1.0, 1.0)),
+    "few items": ItemWorld(count=20),
+}
 # With three seeds Welch's test itself is false up to six times in a hundred, where one of the two
 # is far noisier (a family of claims is corrected, and is not).
 EASY = 0.01
+
+
+def simulated(
+    measure: str,
+    *,
+    seeds: int,
+    claims: Sequence[tuple[str, str]] = CLAIMS,
+    delta: float | None = None,
+    teacher: bool = False,
+) -> StudySpec:
+    """A study of four variants, three of them perhaps students of the first."""
+    return StudySpec(
+        recipe="bert",
+        measures=(measure,),
+        seeds=seeds,
+        name="simulated",
+        title="",
+        question="",
+        paper=Paper("", ""),
+        variants=tuple(
+            Variant(name, "", teacher="a" if teacher and name != "a" else None) for name in NAMES
+        ),
+        claims=tuple(Claim(a, (measure,), "", than=b, delta=delta) for a, b in claims),
+    )
 
 
 def studies(
@@ -59,20 +110,7 @@ def studies(
     delta: float | None = None,
 ) -> Iterator[StudyRecord]:
     """Simulated studies, in which a is better than the others by the effect."""
-    spec = StudySpec(
-        recipe="bert",
-        measures=(LOSS,),
-        seeds=seeds,
-        name="simulated",
-        title="",
-        question="",
-        paper=Paper("", ""),
-        variants=tuple(
-            Variant(name, "", teacher="a" if world.teacher and name != "a" else None)
-            for name in NAMES
-        ),
-        claims=tuple(Claim(a, (LOSS,), "", than=b, delta=delta) for a, b in claims),
-    )
+    spec = simulated(LOSS, seeds=seeds, claims=claims, delta=delta, teacher=world.teacher)
     draw = np.random.default_rng(sum(map(ord, repr((world, seeds))))).normal
     own = draw(size=(many, 4, seeds)) * np.array(world.noise)[:, None]
     common = draw(size=(many, 1, seeds)) * float(np.mean(world.noise))
@@ -155,24 +193,95 @@ def test_pairing_helps_where_a_teacher_is_shared() -> None:
     assert counts[0] > 2 * counts[1] and taught[0].decisive[0].advantage.paired  # type: ignore
 
 
-def test_items_are_counted_as_resampling_them_would() -> None:
-    random = np.random.default_rng(3)
-    ease = random.normal(size=400)
-    ours, theirs = ([ease + random.normal(size=400) for _ in range(4)] for _ in range(2))
-    picks = random.integers(0, 400, size=(2000, 400))
-    gaps = np.mean(ours, axis=0) - np.mean(theirs, axis=0)
-    assert item_variance(ours, theirs) == pytest.approx(gaps[picks].mean(1).var(), rel=0.1)
-
-
-def test_the_error_of_the_evaluation_set_keeps_false_verdicts_rare() -> None:
-    """Two variants that differ only on the items at hand, and whose seeds hardly differ."""
-    random, hits, many = np.random.default_rng(4), 0, 400
+def studies_of_items(world: ItemWorld, *, seeds: int, many: int) -> Iterator[StudyRecord]:
+    """Simulated studies without an effect that record a score for each item."""
+    spec, shape = simulated(PAIRS, seeds=seeds), (4, seeds, world.count)
+    draw = np.random.default_rng(sum(map(ord, repr((world, seeds))))).normal
+    by_seed, by_item, by_run = (
+        np.array(one)[:, None, None] for one in (world.seeds, world.items, world.chance)
+    )
     for _ in range(many):
-        lucky = random.normal(size=(2, 1, 200))  # what a variant happens to know
-        items = lucky + 0.1 * random.normal(size=(2, 3, 200))
-        scores = {n: dict(enumerate(x)) for n, x in zip("ab", items.mean(2).tolist(), strict=True)}
-        found = contrast(scores, "a", "b", items=item_variance(items[0], items[1]))
-        assert found is not None
-        hits += found.p() < 0.05
-    assert hits / many <= above(0.05, many)
-    assert detectable(1.0, 10) < detectable(1.0, 2)
+        own, common = draw(size=shape), draw(size=(1, *shape[1:]))
+        runs = math.sqrt(1 - world.shared) * own + math.sqrt(world.shared) * common
+        items = draw(size=(1, 1, world.count)) + by_item * draw(size=(4, 1, world.count))
+        items = items + by_run * runs
+        items += by_seed * draw(size=(4, seeds, 1)) / math.sqrt(world.count)
+        cells, measured = [], {}
+        for name, rows in zip(NAMES, items, strict=True):
+            for seed, row in enumerate(rows):
+                cells.append(CellResult(name, seed, {PAIRS: float(row.mean())}, {}))
+                measured[name, seed] = {"items": {PAIRS: packed_items(row)}}
+        yield StudyRecord(Path(), spec, {}, tuple(cells), {}, measured=measured)
+
+
+def false_verdicts_of_items(world: ItemWorld, *, seeds: int, many: int) -> float:
+    found = [judge(study) for study in studies_of_items(world, seeds=seeds, many=many)]
+    return float(np.mean([any(one.verdict != "undecided" for one in each) for each in found]))
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize("world", ITEM_WORLDS)
+def test_items_and_seeds_give_few_verdicts_without_an_effect(world: str, seeds: int) -> None:
+    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, many=QUICK)
+    assert rate <= above(0.05, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5, 12, 20])
+@pytest.mark.parametrize("world", ITEM_WORLDS)
+def test_items_and_seeds_give_at_most_one_in_twenty(world: str, seeds: int) -> None:
+    rate = false_verdicts_of_items(ITEM_WORLDS[world], seeds=seeds, many=SLOW)
+    assert rate <= above(0.05, SLOW)
+
+
+@pytest.mark.parametrize("seeds", [3, 12])
+def test_the_error_of_items_and_seeds_is_that_of_repeated_studies(seeds: int) -> None:
+    """Neither more nor less: of studies without an effect, the variance of the first advantage."""
+    for name in ("all alike", "many seeds' noise", "many items' noise"):
+        made = studies_of_items(ITEM_WORLDS[name], seeds=seeds, many=QUICK)
+        found = [one for study in made if (one := judge(study)[0].decisive[0].advantage)]
+        spread = float(np.var([one.value for one in found]))
+        told = float(np.mean([one.error**2 for one in found]))
+        assert told == pytest.approx(spread, rel=3 * math.sqrt(2 / QUICK) + 0.1), name
+
+
+@pytest.mark.parametrize(("seeds", "count"), [(3, 400), (5, 50), (20, 200)])
+def test_resampling_seeds_and_items_together_has_a_closed_form(seeds: int, count: int) -> None:
+    """The Multi-Bootstrap of a difference of means is what `item_error` and the seeds' variances
+    are computed from. It counts a run's chance on an item three times, and seeds too little.
+    """
+    random = np.random.default_rng(seeds)
+    ease, known = random.normal(size=count), random.normal(size=(2, 1, count))
+    sides = ease + known + random.normal(size=(2, seeds, count))
+    sides += 0.1 * random.normal(size=(2, seeds, 1))
+    draws = 8000
+    items = random.multinomial(count, [1 / count] * count, size=draws) / count  # both sides alike
+    runs = random.multinomial(seeds, [1 / seeds] * seeds, size=(2, draws)) / seeds
+    means = np.einsum("vds,vsi,di->vd", runs, sides, items, optimize=True)
+    drawn = float((means[0] - means[1]).var())
+
+    # Seeds of the two sides are resampled apart, so a run's chance is that of each side alone.
+    of_seeds = sum(float(side.mean(1).var()) / seeds for side in sides)
+    alone = [item_error(dict(enumerate(side))) for side in sides]
+    both = item_error(*(dict(enumerate(side)) for side in sides))
+    fewer = (1 - 1 / seeds) * (1 - 1 / count)
+    closed = of_seeds + (1 - 1 / count) * both.variance + fewer * sum(one.chance for one in alone)
+    assert drawn == pytest.approx(closed, rel=0.05)
+    assert both.chance == pytest.approx(sum(one.chance for one in alone), rel=0.1)
+
+
+def test_runs_that_agree_by_chance_are_not_certain() -> None:
+    """505, 505 and 506 of 1,024: seeds that vary less than their answers do."""
+    random = np.random.default_rng(5)
+    rows = [np.roll(np.arange(1024) < right, shift) for right, shift in
+            zip((505, 505, 506), random.integers(0, 1024, 3), strict=True)]  # fmt: skip
+    ours = {seed: 100.0 * random.permutation(row) for seed, row in enumerate(rows)}
+    theirs = {seed: 100.0 * (random.permutation(1024) < 480) for seed in range(3)}
+    scores = {
+        "a": {k: float(x.mean()) for k, x in ours.items()},
+        "b": dict.fromkeys(range(3), 46.875),
+    }
+    found = contrast(scores, "a", "b", items=item_error(ours, theirs))
+    assert found is not None
+    assert found.error >= 0.9 * math.sqrt(2 / 3) * 100 * math.sqrt(0.25 / 1024)
+    assert found.p() > 0.01

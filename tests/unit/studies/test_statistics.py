@@ -11,15 +11,18 @@ import pytest
 
 from clozelab.statistics import (
     Estimate,
+    ItemError,
     Values,
     benjamini_hochberg,
     contrast,
     detectable,
     holm,
+    item_error,
     level,
     mean,
     power,
     power_within,
+    sum_of_items,
     summary,
     t_below,
     t_interval,
@@ -114,11 +117,43 @@ def test_one_seed_tells_nothing_of_a_difference() -> None:
 
 def test_equal_values_are_never_certain_where_items_count() -> None:
     scores = {"a": {0: 49.3, 1: 49.3, 2: 49.3}, "b": {0: 47.3, 1: 47.3, 2: 47.3}}
-    found = contrast(scores, "a", "b", items=2 * 1.56**2)
+    found = contrast(scores, "a", "b", items=ItemError(2 * 1.56**2))
     assert found is not None and found.half == pytest.approx(1.96 * 1.56 * math.sqrt(2), rel=1e-3)
     assert found.p() > 0.3
-    alone = level(scores, "a", items=1.56**2)
+    alone = level(scores, "a", items=ItemError(1.56**2))
     assert alone is not None and (alone.low, alone.high) == pytest.approx((46.2, 52.4), abs=0.05)
+
+
+def test_the_error_of_items_leaves_out_what_seeds_show_already() -> None:
+    knows = np.array([100.0, 0.0, 100.0, 0.0])
+    always = item_error({0: knows, 1: knows, 2: knows})
+    assert always == ItemError(knows.var(ddof=1) / 4, 0.0, 3)
+    luck = item_error({0: [100.0, 0.0], 1: [0.0, 100.0]})  # right by chance alone
+    assert luck.variance == 0.0 and luck.chance == 0.0
+    some = item_error({0: [100.0, 0.0, 100.0], 1: [100.0, 100.0, 0.0]})
+    assert 0 < some.chance <= some.variance
+    # What a seed does to both is no chance: a shared teacher's whims.
+    both = item_error(
+        {0: [3.0, 1.0, 2.0], 1: [0.0, 5.0, 1.0]}, {0: [2.0, 0.0, 1.0], 1: [0.0, 5.0, 1.0]}
+    )
+    assert both.variance == pytest.approx(0.0) and both.chance == pytest.approx(0.0)
+    # Without a seed in common there is nothing to tell chance by.
+    apart = item_error({0: [3.0, 1.0]}, {1: [1.0, 2.0]})
+    assert apart.variance == pytest.approx(9 / 2 / 2) and apart.chance == 0.0
+    assert item_error({0: [3.0], 1: [2.0]}) == ItemError()
+
+
+def test_few_items_have_few_degrees_of_freedom() -> None:
+    scores = {"a": {0: 49.3, 1: 49.3}, "b": {0: 47.3, 1: 47.3}}
+    few = contrast(scores, "a", "b", items=ItemError(4.0, freedom=5))
+    assert few is not None and few.freedom == pytest.approx(5) and few.error == 2.0
+    noisy = contrast({"a": {0: 1.0, 1: 3.0}, "b": {0: 0.0, 1: 2.0}}, "a", "b", items=ItemError(2.0))
+    assert (
+        noisy is not None and noisy.error == 2.0 and noisy.freedom == pytest.approx(2 * 2, rel=1e-4)
+    )
+    assert sum_of_items([ItemError(1.0, 0.5, 10), ItemError(1.0, 0.0, 30)]) == ItemError(
+        2.0, 0.5, 15
+    )
 
 
 def test_a_level_has_the_noise_of_all_where_it_is_alike() -> None:

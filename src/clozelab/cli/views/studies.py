@@ -15,6 +15,7 @@ from clozelab.cli.views import Values, or_dash, table
 from clozelab.studies import spec as specs
 from clozelab.studies.plan import StudyPlan
 from clozelab.studies.power import LOW, claim_powers
+from clozelab.studies.records import parts_line
 from clozelab.studies.spec import StudySpec
 
 
@@ -66,6 +67,8 @@ def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
     yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
     yield Text(_cells(spec, len(plan["cells"])))
     yield Text(f"equal {plan['equal']} for each cell")
+    if plan.get("parts"):
+        yield Text(parts_line(plan["parts"]))
     times = [cell["predicted_seconds"] for cell in plan["cells"]]
     if None not in times:
         yield Text(f"about {_minutes(sum(times))} minutes of the device")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from clozelab.nearest import listed
 from clozelab.reporting.document import (
@@ -20,7 +21,7 @@ from clozelab.reporting.document import (
 from clozelab.reporting.page import differences
 from clozelab.reporting.study import claims, curves, tables
 from clozelab.runs.directory import STUDY
-from clozelab.studies.records import StudyRecord
+from clozelab.studies.records import StudyRecord, parts_line
 from clozelab.studies.verdicts import VERDICTS, Judgement, judge, repeats
 
 _COSTS = {  # by column: the key of a cell's cost, and the unit
@@ -170,6 +171,23 @@ def _reproduction(record: StudyRecord) -> Iterator[Part]:
         facts[name] = [*dict.fromkeys(str(one) for one in flat if one is not None)]
     rows = [[name, ", ".join(values)] for name, values in facts.items() if values]
     yield PageTable(["", "as it was run"], rows)
+    if parts := record.plan.get("parts"):
+        yield f"Merged: {parts_line(parts)}."
+        yield PageTable(["part", "commit", "machine", "cells"], [*_parts(record, parts)])
+
+
+def _parts(record: StudyRecord, parts: Sequence[Mapping[str, Any]]) -> Iterator[list[TableCell]]:
+    """A row for each study that this one was merged from, and one for what was run since."""
+    for part in parts:
+        yield [*(part[name] for name in ("folder", "commit", "machine")), _count(part["cells"])]
+    merged = {name for part in parts for name in part["cells"]}
+    since = [one for one in record.cells if f"{one.variant}/seed-{one.seed}" not in merged]
+    if since:
+        yield ["run since", "", "", _count(since)]
+
+
+def _count(cells: Sequence[Any]) -> NumberCell:
+    return number(len(cells), "d")
 
 
 def _seeds(record: StudyRecord) -> list[int]:
@@ -187,4 +205,6 @@ def command(record: StudyRecord) -> str:
     for name in ("size", "budget", "task_data"):
         if plan.get(name) is not None:
             words += [f"--{name.replace('_', '-')}", str(plan[name])]
-    return shlex.join([*words, "--seeds", str(len(_seeds(record))), "--out", "again"])
+    seeds = _seeds(record)
+    first = ["--first-seed", str(seeds[0])] if seeds[0] else []
+    return shlex.join([*words, "--seeds", str(len(seeds)), *first, "--out", "again"])

@@ -57,7 +57,7 @@ def _means(
     values = [*record.scores(variant.name, measure).values()]
     if not values:
         return GAP, paper
-    digits = 3 if is_loss(measure) else 1
+    digits = _digits(measure)
     estimate = mean(values)
     interval = f" ± {estimate.half:.{digits}f}" if estimate else ""
     fewer = f" ({len(values)} of {seeds})" if len(values) < seeds else ""
@@ -94,6 +94,10 @@ def _note(record: StudyRecord, missing: set[str]) -> str:
     return " ".join(notes)
 
 
+def _digits(measure: str) -> int:
+    return 3 if is_loss(measure) or unit(measure) == "nats" else 1
+
+
 def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
     """The mean of a variant less that of the first, as measured: of a loss, lower is better."""
     first, kind = record.variants[0].name, unit(measure)
@@ -113,5 +117,5 @@ def _difference(record: StudyRecord, variant: str, measure: str) -> TableCell:
 def _paper(value: float | None, measure: str, *, sign: str = "") -> TableCell:
     if value is None:
         return GAP
-    digits = 3 if is_loss(measure) else 1
+    digits = _digits(measure)
     return NumberCell(f"{value:{sign}.{digits}f}".replace("-", "−"), value)
