@@ -260,6 +260,11 @@ def several(value: Any, place: str) -> list[str]:
     return [word(each, place) for each in values]
 
 
+def words(value: Any, place: str) -> list[str]:
+    """Several words; a comma parts two."""
+    return [part for each in several(value, place) for part in each.split(",") if part]
+
+
 def settings(value: Any, place: str) -> list[str]:
     """Changes as `key=value`; Python may give a dictionary."""
     if isinstance(value, Mapping):
@@ -318,6 +323,7 @@ _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, i
 # it is an option, if that is always the same.
 Place = Annotated[str, word]
 Places = Annotated[Sequence[str], several]
+Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
 Few = Annotated[int, few]
 Text = Annotated[str, text]

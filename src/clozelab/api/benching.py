@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from clozelab.api.recipes import RecipeOptions
+from clozelab.api.texts import refuse_existing, write_record
 from clozelab.api.training import machine_of
 from clozelab.api.watching import Watch
 from clozelab.options import Data, Overwrite, Place, Places, command
@@ -38,11 +37,9 @@ def bench(
         against (PEER): transformers: the same work by it
         out (FILE.json): write every number there
     """
-    from clozelab.files import check_output, write_text
     from clozelab.text.store.corpus import open_stores
 
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     for name in recipes:  # before torch is loaded and a corpus built
         changes.read(name)
     if data:
@@ -63,7 +60,7 @@ def bench(
     )
     record = _measured(request, watch)
     if out is not None:
-        write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        write_record(out, record)
         watch.say(f"{out}: {len(record['rows'])} rows")
     return record
 

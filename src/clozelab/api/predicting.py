@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.api.models import opened
 from clozelab.api.tasks import TaskFiles
-from clozelab.api.texts import STDIN, read_file, read_text, sound
+from clozelab.api.texts import STDIN, read_file, read_text, refuse_existing, sound, write_lines
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, Overwrite, Place, Text, Texts, command, located
@@ -101,7 +101,6 @@ def predict(
         out: a file, or with a task the folder of the submission
         json: JSON lines with every probability
     """
-    from clozelab.files import check_output, write_text
     from clozelab.finetuning.request import Data
 
     if task is not None:
@@ -111,11 +110,8 @@ def predict(
             raise UserError("--task brings its own texts and format: leave the others out")
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
-        splits, folder, split = (
-            Data(task, root=files.task_data).splits(),
-            Path(out),
-            split or "test",
-        )
+        splits, folder = Data(task, root=files.task_data).splits(), Path(out)
+        split = split or "test"
         check_submission(splits, split, folder=folder, overwrite=overwrite)
         loaded = opened(model, watch)
         _check_alike(located(model, "model"), loaded, splits)
@@ -125,8 +121,7 @@ def predict(
         return predictions
     if split is not None:
         raise UserError("--split is one of a known task's: name that by --task, or leave it out")
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     if file not in (None, "-"):
         Data("", test=file).check()  # before a model is opened
     if not text and file is None and sys.stdin.isatty():
@@ -135,7 +130,7 @@ def predict(
     examples = _examples(loaded, text, file=file or "-", columns=files.columns)
     predictions = _predicted(loaded, examples, device, watch)
     if out is not None:
-        write_text(Path(out), "".join(f"{line}\n" for line in predictions.lines(as_json=json)))
+        write_lines(out, predictions.lines(as_json=json))
         watch.say(out)
     return predictions
 

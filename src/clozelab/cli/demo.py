@@ -124,11 +124,11 @@ def _pretrain(place: Path, corpus: Path, budget: str) -> None:
 
 def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     """Held-out losses beside what guessing by frequency costs."""
-    from clozelab.api.corpora import entropy
+    from clozelab.runs.diagnostics import unigram_entropy
     from clozelab.runs.directory import Run
     from clozelab.text.store import Corpus
 
-    floor = entropy(Corpus.open(corpus))
+    floor = unigram_entropy(Corpus.open(corpus).vocabulary.counts)
     for model in models:
         result = Run.open(model).result() or {}
         measured = result.get("held_out", result["train"])  # a tiny corpus holds nothing out

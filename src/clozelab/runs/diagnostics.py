@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from math import log
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,8 +196,9 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     )
 
 
-def unigram_entropy(counts: Counted) -> float:
+def unigram_entropy(counts: NDArray[Any] | None) -> float:
     """Nats a token for whoever knows how often each occurs."""
+    assert counts is not None
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
