@@ -6,7 +6,7 @@ that the file is the paper's difference. All of it is checked when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from clozelab import registry
 from clozelab.config import slots, toml
 from clozelab.config.overrides import override
 from clozelab.config.renamed import recorded
-from clozelab.config.sizes import DIAL, derived, unknown
+from clozelab.config.sizes import DIAL, derived
 from clozelab.config.tables import build, flat, plain
 from clozelab.config.toml import RECIPES, Source, Table, written
 from clozelab.contracts import Format, Masking
@@ -64,16 +64,7 @@ class Recipe:
 
     def tables(self) -> dict[str, Any]:
         """The recipe as TOML would hold it, nothing left to a default."""
-        found: dict[str, Any] = {}
-        for slot in slots.TABLES:
-            part = getattr(self, slot)
-            if slot == "objectives":
-                found[slot] = [{"use": slots.use(slot, one), **plain(one)} for one in part]
-            elif slots.use(slot, part) == slots.USUAL.get(slot):
-                found[slot] = plain(part)
-            else:
-                found[slot] = {"use": slots.use(slot, part), **plain(part)}
-        return found
+        return {slot: _table(slot, getattr(self, slot)) for slot in slots.TABLES}
 
     def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
         """The recipe as a run has it that reads text by a trained tokenizer.
@@ -99,7 +90,10 @@ class Recipe:
         tables = self.tables()
         for change in ordered:
             override(tables, change, place=self.name)
-        return _build({"name": self.name, "title": self.title, **tables}, self.name)
+        return self._rebuilt(tables, self.name)
+
+    def _rebuilt(self, tables: Table, place: str) -> Recipe:
+        return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
         """What another recipe does differently: key, value here, value there."""
@@ -109,8 +103,9 @@ class Recipe:
         return self.to_toml()
 
     def to_toml(self) -> str:
-        """The recipe written out whole, as a file."""
-        return to_toml(self)
+        """The recipe written out whole, as a file: it extends nothing and reads back equal."""
+        head = {"name": self.name, "title": self.title, "imports": slots.modules(self) or None}
+        return toml.to_toml({**head, **self.tables()})
 
     def warnings(self) -> list[str]:
         """What is allowed and yet hardly meant, a sentence each."""
@@ -154,10 +149,7 @@ def sizes(name_or_path: str | Path) -> list[str]:
     return [*DIAL, *_resolve(RECIPES.find(name_or_path)).tables.get("sizes", {})]
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The recipe written out whole: it extends nothing and reads back equal."""
-    head = {"name": recipe.name, "title": recipe.title, "imports": slots.modules(recipe) or None}
-    return toml.to_toml({**head, **recipe.tables()})
+to_toml = Recipe.to_toml
 
 
 def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
@@ -165,6 +157,14 @@ def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
     left, right = dict(flat(a.tables())), dict(flat(b.tables()))
     keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
     return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+
+
+def _table(slot: str, part: Any) -> Any:
+    """A part as a table, with its name unless that goes without saying; of several a list."""
+    if isinstance(part, tuple):
+        return [_table(slot, each) for each in part]
+    name = slots.use(slot, part)
+    return plain(part) if name == slots.USUAL.get(slot) else {"use": name, **plain(part)}
 
 
 def _checked(source: Source) -> tuple[_Chain, Recipe]:
@@ -181,7 +181,9 @@ def _resolve(source: Source) -> _Chain:
     chain = _Chain({}, {}, [])
     seen: list[Path | str] = []
     while True:
-        tables, place = _decoded(source), source.place
+        tables, place = source.tables(), source.place
+        _check_keys(tables, place)
+        registry.require(tables.pop("imports", []), place)
         if not seen:
             tables.setdefault("name", Path(place).stem)
             tables.setdefault("title", tables["name"])
@@ -202,14 +204,6 @@ def _resolve(source: Source) -> _Chain:
                 f"{chain.places[0]}: extends {circle}, and so on for ever;"
                 " let one of them extend a complete recipe, for instance bert"
             )
-
-
-def _decoded(source: Source) -> Table:
-    """What one file says, its keys checked and the modules that it lists loaded."""
-    tables = source.tables()
-    _check_keys(tables, source.place)
-    registry.require(tables.pop("imports", []), source.place)
-    return tables
 
 
 def _check_keys(tables: Table, place: str) -> None:
@@ -245,19 +239,16 @@ def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None)
     for slot in slots.TABLES:
         if slot not in tables:
             raise UserError(f'{place}: table {slot} is missing; give it, or set extends = "bert"')
-        home = (homes or {}).get(slot, place)
-        if slot == "objectives":
-            parts[slot] = tuple(_objectives(tables[slot], home))
+        home, table = (homes or {}).get(slot, place), tables[slot]
+        if slot != "objectives":
+            parts[slot] = _part(slot, table, place=home, key=slot)
+        elif isinstance(table, list):
+            parts[slot] = tuple(
+                _part(slot, one, place=home, key=f"{slot}.{n}") for n, one in enumerate(table)
+            )
         else:
-            parts[slot] = _part(slot, tables[slot], place=home, key=slot)
+            raise UserError(f"{home}: objectives must be a list; write each under [[objectives]]")
     return Recipe(name=tables["name"], title=tables["title"], **parts)
-
-
-def _objectives(found: Any, place: str) -> Iterator[Objective]:
-    if not isinstance(found, list):
-        raise UserError(f"{place}: objectives must be a list; write each under [[objectives]]")
-    for number, table in enumerate(found):
-        yield _part("objectives", table, place=place, key=f"objectives.{number}")
 
 
 def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
@@ -281,16 +272,11 @@ def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
     A released size lists encoder keys; a table inside it changes keys of another slot.
     """
     if size not in released:
-        found = derived(recipe, size)
-        if found is None:
-            raise unknown(recipe.name, size, released=list(released))
-        return found
+        return derived(recipe, size, released=list(released))
     tables = recipe.tables()
     for key, value in released[size].items():
         if isinstance(value, dict):
             tables[key] = {**tables.get(key, {}), **value}
         else:
             tables["encoder"][key] = value
-    return _build(
-        {"name": recipe.name, "title": recipe.title, **tables}, f"{recipe.name} at {size}"
-    )
+    return recipe._rebuilt(tables, f"{recipe.name} at {size}")

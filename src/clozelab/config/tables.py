@@ -18,6 +18,11 @@ from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
 
+_TYPES: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", bool: "true or false", str: "a word in quotes"},
+    **{tuple: "a list", dict: "a table of numbers"},
+}
+
 
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     """The part that `table` describes; `key` is the table's dotted name."""
@@ -25,18 +30,14 @@ def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     table = renamed(dict(table), fields, place=place, key=key)
     for name in table:
         if name not in fields:
-            fix = remedy(name, fields)
-            raise UserError(f"{place}: {key}.{name} is no key of {key}; {fix}")
+            raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, fields)}")
     values: Table = {}
     for name, field in fields.items():
+        hint = hints(part)[name]
         if name in table:
-            values[name] = _convert(
-                table[name], hints(part)[name], place=place, key=f"{key}.{name}"
-            )
-        elif _required(field, hints(part)[name]):
-            raise UserError(
-                f"{place}: {key}.{name} is missing; give it {_described(hints(part)[name])}"
-            )
+            values[name] = _convert(table[name], hint, place=place, key=f"{key}.{name}")
+        elif field.default is field.default_factory is dataclasses.MISSING and not _optional(hint):
+            raise UserError(f"{place}: {key}.{name} is missing; give it {_described(hint)}")
     try:
         return part(**values)
     except UserError as error:
@@ -79,11 +80,6 @@ def _bare(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _required(field: dataclasses.Field[Any], hint: Any) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing and not _optional(hint)
-
-
 def _optional(hint: Any) -> bool:
     return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
 
@@ -100,7 +96,12 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
             raise UserError(f'{place}: {key} = "{value}" is unknown; {remedy(value, choices)}')
         return value
     if origin is tuple and isinstance(value, list | tuple):
-        return _tuple(value, choices, place=place, key=key)
+        endless = len(choices) == 2 and choices[1] is Ellipsis
+        types = choices[:1] * len(value) if endless else choices
+        if len(types) != len(value):
+            raise UserError(f"{place}: {key} = {written(value)} must have {len(types)} items")
+        items = enumerate(zip(value, types, strict=True))
+        return tuple(_convert(v, kind, place=place, key=f"{key}.{n}") for n, (v, kind) in items)
     if origin is dict and isinstance(value, Mapping):
         return {
             name: _convert(item, choices[1], place=place, key=f"{key}.{name}")
@@ -113,33 +114,11 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
     raise UserError(f"{place}: {key} = {written(value)} must be {_described(hint)}")
 
 
-def _tuple(
-    value: list[Any] | tuple[Any, ...], choices: tuple[Any, ...], *, place: str, key: str
-) -> Any:
-    endless = len(choices) == 2 and choices[1] is Ellipsis
-    types = choices[:1] * len(value) if endless else choices
-    if len(types) != len(value):
-        raise UserError(f"{place}: {key} = {written(value)} must have {len(types)} items")
-    return tuple(
-        _convert(item, hint, place=place, key=f"{key}.{number}")
-        for number, (item, hint) in enumerate(zip(value, types, strict=True))
-    )
-
-
 def _described(hint: Any) -> str:
     """A type in words."""
-    origin, choices = get_origin(hint), get_args(hint)
+    choices = get_args(hint)
     if _optional(hint):
         return " or ".join(_described(choice) for choice in choices if choice is not NoneType)
-    if origin is Literal:
+    if get_origin(hint) is Literal:
         return listed(f'"{choice}"' for choice in choices)
-    if origin is tuple:
-        return "a list"
-    if origin is dict:
-        return "a table of numbers"
-    return {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a word in quotes",
-    }[hint]
+    return _TYPES[get_origin(hint) or hint]
