@@ -40,13 +40,7 @@ from clozelab.packed import offsets, ranges
 
 _SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
 _SIZE = 1000  # of the vocabulary
-_SHAPES: tuple[list[int], ...] = (
-    [5, 0, 9, 3, 21, 4],
-    [1, 1, 2],
-    [40, 2, 1, 1, 60, 7],
-    [],
-    [3, 8, 12, 30, 2],
-)
+_SHAPES = ([5, 0, 9, 3, 21, 4], [1, 1, 2], [40, 2, 1, 1, 60, 7], list[int](), [3, 8, 12, 30, 2])
 
 
 def check_part(part: Any, *, slot: str | None = None) -> None:

@@ -45,6 +45,8 @@ def bench(
     if data:
         open_stores(data)
 
+    from clozelab.benching.measure import Finished, Turn
+    from clozelab.benching.measure import bench as measuring
     from clozelab.benching.rows import BenchRequest
 
     request = BenchRequest(
@@ -58,17 +60,6 @@ def bench(
         settings=tuple(changes.set),
         machine=machine_of(machine),
     )
-    record = _measured(request, watch)
-    if out is not None:
-        write_record(out, record)
-        watch.say(f"{out}: {len(record['rows'])} rows")
-    return record
-
-
-def _measured(request: Any, watch: Watch) -> dict[str, Any]:
-    """Draw the turns until all are done; the record of them."""
-    from clozelab.benching.measure import Finished, Turn, bench
-
     record: dict[str, Any] = {}
     with watch.bars() as bars:
         task = bars.add_task("setting up", total=None, status="")
@@ -83,5 +74,8 @@ def _measured(request: Any, watch: Watch) -> dict[str, Any]:
             else:
                 watch.warn(event.text)
 
-        watch.follow(iter(bench(request)), show)
+        watch.follow(iter(measuring(request)), show)
+    if out is not None:
+        write_record(out, record)
+        watch.say(f"{out}: {len(record['rows'])} rows")
     return record

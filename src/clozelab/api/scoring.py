@@ -75,7 +75,16 @@ def score(
     how: dict[str, Any] = {"device": device, "precision": precision}
     if not sets:
         texts, places = _texts(text, file, watch)
-        scores = _scored(_scorer(model, method, data, watch), texts, places, watch, **how)
+        text_scorer = _scorer(model, method, data, watch)
+
+        from clozelab.scoring.likelihood import follow, read
+        from clozelab.scoring.texts import scored
+
+        pieces = read(text_scorer, texts, places=places.__getitem__)
+        likelihoods = watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
+        scores = scored(text_scorer, texts, likelihoods)
+        if scores.unknown:
+            watch.warn(f"unknown to the model, and scored as such: {scores.unknown:,} tokens")
         if out is not None:
             write_lines(out, scores.lines(by=by, as_json=json))
             watch.say(out)
@@ -136,18 +145,3 @@ def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list
         texts += lines
         places += [f"{place}:{number}" for number in range(1, len(lines) + 1)]
     return texts, places
-
-
-def _scored(
-    text_scorer: TextScorer, texts: list[str], places: list[str], watch: Watch, **how: Any
-) -> TextScores:
-    from clozelab.scoring.likelihood import follow, read
-    from clozelab.scoring.texts import scored
-
-    pieces = read(text_scorer, texts, places=places.__getitem__)
-    result = scored(
-        text_scorer, texts, watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
-    )
-    if result.unknown:
-        watch.warn(f"unknown to the model, and scored as such: {result.unknown:,} tokens")
-    return result

@@ -226,7 +226,7 @@ class View:
             flops, peak = self.began.flops_a_token, self.began.peak
             status += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
             limit = bottleneck(self.spent, flops_a_token=flops, peak=peak)
-            status += f" · {limit.word}-bound" if limit else ""
+            status += f" · {limit}-bound" if limit else ""
         if self.task is not None:
             self.bars.update(self.task, completed=event.number, status=status)
 

@@ -78,9 +78,10 @@ def _set_aside(place: Path) -> tuple[Path, dict[str, Path]]:
         place.mkdir(parents=True, exist_ok=True)
         with gzip.open(data.corpus(), "rt", encoding="utf-8") as file:
             lines = list(file)
-        sentences = _sentences(lines[::_ASIDE])
+        books = _sentences(lines[::_ASIDE])
         for name, part in _SPLITS.items():
-            write_text(splits[name], _table(sentences, part))
+            rows = [f"{one}\t{book}\n" for book in sorted(books) for one in books[book][part]]
+            write_text(splits[name], "".join(["sentence\tlabel\n", *rows]))
         del lines[::_ASIDE]
         write_text(text, "".join(lines))
     return text, splits
@@ -99,11 +100,6 @@ def _sentences(lines: list[str]) -> dict[str, list[str]]:
     for book, sentences in sorted(books.items()):
         random.Random(book).shuffle(sentences)
     return books
-
-
-def _table(sentences: dict[str, list[str]], part: slice) -> str:
-    rows = [f"{each}\t{book}\n" for book in sorted(sentences) for each in sentences[book][part]]
-    return "".join(["sentence\tlabel\n", *rows])
 
 
 def _pretrain(place: Path, corpus: Path, budget: str) -> None:

@@ -168,9 +168,18 @@ def _table(slot: str, part: Any) -> Any:
 
 
 def _checked(source: Source) -> tuple[_Chain, Recipe]:
-    """A file with all that it extends, and its recipe."""
+    """A file with all that it extends, and its recipe, having tried every size that it offers."""
     chain = _resolve(source)
-    return chain, _complete(chain)
+    place, released = chain.places[0], chain.tables.get("sizes", {})
+    recipe = _build(chain.tables, place, homes=chain.homes)
+    tabular = isinstance(released, dict) and all(isinstance(one, dict) for one in released.values())
+    if not tabular:
+        raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
+    for size in released:
+        if size in DIAL:
+            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
+        _sized(recipe, size, released)
+    return chain, recipe
 
 
 _packaged = cache(_checked)  # of recipes that come with the package, which never change
@@ -214,22 +223,6 @@ def _check_keys(tables: Table, place: str) -> None:
     for word in _WORDS:
         if not isinstance(tables.get(word, ""), str):
             raise UserError(f"{place}: {word} must be a word in quotes")
-
-
-def _complete(chain: _Chain) -> Recipe:
-    """The recipe of a chain, having tried every size it offers."""
-    place = chain.places[0]
-    recipe = _build(chain.tables, place, homes=chain.homes)
-    released = chain.tables.get("sizes", {})
-    if not isinstance(released, dict) or not all(
-        isinstance(one, dict) for one in released.values()
-    ):
-        raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
-    for size in released:
-        if size in DIAL:
-            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
-        _sized(recipe, size, released)
-    return recipe
 
 
 def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None) -> Recipe:

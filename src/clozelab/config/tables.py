@@ -6,17 +6,18 @@ sentence: the place as a dotted key, what is wrong, and the nearest right word.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from clozelab.config.renamed import renamed
 from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
+from clozelab.ranges import without_none
 
 _TYPES: dict[Any, str] = {
     **{int: "a whole number", float: "a number", bool: "true or false", str: "a word in quotes"},
@@ -26,22 +27,22 @@ _TYPES: dict[Any, str] = {
 
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     """The part that `table` describes; `key` is the table's dotted name."""
-    fields = {field.name: field for field in dataclasses.fields(part)}
-    table = renamed(dict(table), fields, place=place, key=key)
+    known = {field.name: field for field in fields(part)}
+    table = renamed(dict(table), known, place=place, key=key)
     for name in table:
-        if name not in fields:
-            raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, fields)}")
+        if name not in known:
+            raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, known)}")
     values: Table = {}
-    for name, field in fields.items():
+    for name, field in known.items():
         hint = hints(part)[name]
         if name in table:
             values[name] = _convert(table[name], hint, place=place, key=f"{key}.{name}")
-        elif field.default is field.default_factory is dataclasses.MISSING and not _optional(hint):
+        elif field.default is field.default_factory is MISSING and NoneType not in get_args(hint):
             raise UserError(f"{place}: {key}.{name} is missing; give it {_described(hint)}")
     try:
         return part(**values)
     except UserError as error:
-        joint = "." if str(error).split()[0].rstrip(":,").split(".")[0] in fields else ": "
+        joint = "." if str(error).split()[0].rstrip(":,").split(".")[0] in known else ": "
         raise UserError(f"{place}: {key}{joint}{error}") from None
 
 
@@ -49,7 +50,7 @@ def plain(part: Any) -> Table:
     """A part's fields as TOML values; without what is None, or came later and is the default."""
     found = {
         field.name: getattr(part, field.name)
-        for field in dataclasses.fields(part)
+        for field in fields(part)
         if not ("later" in field.metadata and getattr(part, field.name) == field.default)
     }
     return {name: _bare(value) for name, value in found.items() if value is not None}
@@ -80,15 +81,11 @@ def _bare(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _optional(hint: Any) -> bool:
-    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
-
-
 def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
     """`value` as the type `hint` asks, or a refusal."""
-    if _optional(hint):
-        (inner,) = (choice for choice in get_args(hint) if choice is not NoneType)
+    if NoneType in get_args(hint):
         # TOML has no null: on the command line, none leaves the key out.
+        inner = without_none(hint)
         return None if value == "none" else _convert(value, inner, place=place, key=key)
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal and isinstance(value, str):
@@ -116,9 +113,7 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
 
 def _described(hint: Any) -> str:
     """A type in words."""
-    choices = get_args(hint)
-    if _optional(hint):
-        return " or ".join(_described(choice) for choice in choices if choice is not NoneType)
+    hint = without_none(hint)
     if get_origin(hint) is Literal:
-        return listed(f'"{choice}"' for choice in choices)
+        return listed(f'"{choice}"' for choice in get_args(hint))
     return _TYPES[get_origin(hint) or hint]

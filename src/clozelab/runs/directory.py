@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
 
 Entry = dict[str, Any]
-_KIND = "run"  # by its marker
+_KIND, _METRICS = "run", "metrics.jsonl"  # its marker, and its log
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 TASK = "task.toml"  # beside a fine-tuned checkpoint: the task, and how it was tuned
@@ -81,7 +81,9 @@ class Run:
         """Refuse to start a run where one has taken a step, or where there is something else."""
         if not self.recipe_file.exists():
             files.check_claim(self.path, _KIND)
-        elif self._started():
+            return
+        saved = any(self.checkpoints.glob("step-*"))
+        if saved or self.result() is not None or self.events("step"):
             raise UserError(
                 f"{self.path}: has a run in it already; continue it with --resume {self.path},"
                 " or name another folder"
@@ -113,12 +115,11 @@ class Run:
 
     def recipe_text(self) -> str:
         """The resolved recipe's text."""
+        file = self.recipe_file
         try:
-            return self.read(self.recipe_file.name).decode()
+            return self.read(file.name).decode()
         except UnicodeDecodeError:
-            raise UserError(
-                f"{self.recipe_file}: is not UTF-8 text; put back a copy of it"
-            ) from None
+            raise UserError(f"{file}: is not UTF-8 text; put back a copy of it") from None
 
     def machine(self) -> dict[str, Any]:
         """What the run was made on and with."""
@@ -153,7 +154,7 @@ class Run:
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry with its `kind` and, where it belongs to one, its `step`."""
         line = json.dumps(_finite(entry), allow_nan=False, ensure_ascii=False)
-        with self._metrics.open("ab+") as file:
+        with (self.path / _METRICS).open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # a crash tore the last line: it stays alone
@@ -247,18 +248,10 @@ class Run:
         cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
         return f"<table>{''.join(cells)}</table>"
 
-    @property
-    def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    def _started(self) -> bool:
-        saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
-        return saved or self.result() is not None or bool(self.events("step"))
-
     def _lines(self) -> Iterator[Entry]:
         """Every line that was written to its end; a crash can leave one that was not."""
         try:
-            content = self.read(self._metrics.name)
+            content = self.read(_METRICS)
         except FileNotFoundError:
             return
         for line in content.split(b"\n"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from clozelab.config.tables import flat
 from clozelab.runs.directory import Board, Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured, Step
@@ -27,25 +29,15 @@ class Log:
         if step.number % self.every == 0:
             self._flush()
 
-    def evaluated(self, number: int, sums: Measured) -> None:
-        """Write held-out losses."""
+    def measured(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
+        """Write what was measured after a step: held-out losses, dev scores or probes."""
         self._flush()
-        self._add("held_out", number, means(sums), {})
+        self._add(kind, number, values)
 
-    def restored(self, kind: str, number: int, losses: dict[str, dict[str, float]]) -> None:
+    def restored(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
         """Write a line again that was lost, if it was."""
         if not any(entry["step"] == number for entry in self.run.events(kind)):
-            self._add(kind, number, losses, {})
-
-    def scored(self, number: int, scores: Mapping[str, float]) -> None:
-        """Write a task's scores on its dev set."""
-        self._flush()
-        self._add("dev", number, {}, dict(scores))
-
-    def probed(self, number: int, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Write the scores of probes, by task."""
-        self._flush()
-        self._add("probe", number, {task: dict(values) for task, values in scores.items()}, {})
+            self._add(kind, number, values)
 
     def close(self) -> None:
         """Write what is left."""
@@ -71,20 +63,15 @@ class Log:
             "tokens": tokens,
             "seconds": seconds,
             "tokens_a_second": tokens / max(seconds, 1e-9),
-            "waited": sum(s.waited for s in steps),
-            "slack": sum(s.slack for s in steps),
-            "starved": sum(s.starved for s in steps),
         }
-        if last.busy is not None:
-            numbers["busy"] = sum(s.busy or 0.0 for s in steps)
-        self._add("step", last.number, means(sums), numbers)
+        names = ("waited", "slack", "starved", *(["busy"] if last.busy is not None else []))
+        numbers |= {name: sum(getattr(s, name) or 0.0 for s in steps) for name in names}
+        self._add("step", last.number, {**means(sums), **numbers})
 
-    def _add(
-        self, kind: str, number: int, losses: dict[str, dict[str, float]], more: dict[str, float]
-    ) -> None:
+    def _add(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
         if not self.write:
             return
-        self.run.append({"kind": kind, "step": number, **losses, **more})
+        self.run.append({"kind": kind, "step": number, **values})
         if self.board is not None:
-            flat = {f"{kind}/{n}/{w}": v for n, mean in losses.items() for w, v in mean.items()}
-            self.board.add(number, flat | {f"{kind}/{name}": v for name, v in more.items()})
+            points = flat({kind: dict(values)})
+            self.board.add(number, {name.replace(".", "/"): value for name, value in points})
