@@ -108,7 +108,6 @@ def matrix(
         out (FILE.json): record the losses, the corpus's fingerprint, the commit
         picture (FILE.svg): draw the matrix
         overwrite: replace the files if they are there
-        device: where to compute (a GPU, if there is one)
     """
     corpus, store = _corpus(data)
     _check_outputs(out, picture, overwrite=overwrite)
@@ -158,7 +157,6 @@ def probe(
     people's judgement, without any fit; there the last layer counts.
 
     Args:
-        model: a run, a checkpoint, a Hugging Face directory or a hub name
         task: known tasks to classify, regress or tag (see clozelab tasks), wic, sts, …; or one of
             those three words for one's own files
         layer: all, last, or a number; 0 is the embedding (all)
@@ -171,7 +169,6 @@ def probe(
         out (FILE.json): record the scores, digests of data and model, the commit
         picture (FILE.svg): draw the scores by layer
         overwrite: replace the files if they are there
-        device: where to compute (a GPU, if there is one)
     """
     chosen = layer_of(layer)
     tasks = _probe_tasks(task, split=split, train=train, dev=dev, files=files)

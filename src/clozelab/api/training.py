@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
-from clozelab.options import Data, ModelPlace, Place, RecipeLike, command
+from clozelab.options import Data, ModelPlace, Place, RecipeLike, command, whole
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Budget = Annotated[
     str, "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes"
 ]
+Seed = Annotated[int, whole, "of weights, order, masks and dropout (0)"]
 Shard = Annotated[bool, "share the weights out over processes, under torchrun"]
 
 
@@ -33,7 +34,7 @@ def pretrain(
     data: Data = (),
     out: Place | None = None,
     budget: Budget | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     from_: Place | None = None,
     resume: Place | None = None,
     shard: Shard | None = None,
@@ -46,7 +47,6 @@ def pretrain(
 
     Args:
         out (DIR): the run's folder
-        seed: of weights, order, masks and dropout (0)
         from_ (MODEL): begin with the weights of a run, a Hugging Face directory or a hub name
         resume (RUN): go on with this run, as it was started
     """
@@ -111,7 +111,7 @@ def distil(
     data: Data = (),
     recipe: RecipeLike = "distilbert",
     budget: Budget | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
@@ -123,7 +123,6 @@ def distil(
     Args:
         out (DIR): the run's folder
         recipe: of the student (distilbert)
-        seed: of weights, order, masks and dropout (0)
     """
     from clozelab.pretraining import starting
 

@@ -16,8 +16,7 @@ from typing import Any
 from rich.markup import escape
 
 from clozelab import registry
-from clozelab.cli.arguments import parser
-from clozelab.cli.commands import COMMANDS
+from clozelab.cli.commands import COMMANDS, parser
 from clozelab.cli.console import err, flush, open_streams
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of, terminable

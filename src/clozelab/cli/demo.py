@@ -9,7 +9,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -64,7 +64,7 @@ def demo(*, out: Place = "demo", budget: str = "40s") -> None:
     _compare(corpus, models)
     _say("fill", models[0], _BLANK.format("[MASK]"), "--top", "3")
     _once(exported, "export", models[1], exported)
-    _fill_mask(exported)
+    _pipeline("fill-mask", exported, _fill_mask)
     _task(place, models[0], books)
     shown = (*models, place / "books", place / "books-fresh")
     _say("report", *shown, "--out", place / "page.html", "--title", "The demo")
@@ -137,7 +137,7 @@ def _task(place: Path, model: Path, books: dict[str, Path]) -> None:
     _gain(tuned, fresh)
     _say("predict", tuned, *(word for text in _SENTENCES for word in ("--text", text)))
     _once(exported, "export", tuned, exported)
-    _classification(exported)
+    _pipeline("text-classification", exported, _classification)
 
 
 def _gain(tuned: Path, fresh: Path) -> None:
@@ -158,35 +158,31 @@ def _shown(score: Mapping[str, float]) -> str:
     return f"[bold]{score['mean']:.1f}{sure}[/]"
 
 
-def _fill_mask(place: Path) -> None:
-    """The exported encoder as anyone opens it."""
-    if pipeline := _pipeline("fill-mask", place):
-        for guess in pipeline(_BLANK.format(pipeline.tokenizer.mask_token), top_k=3):
-            out.print(escape(f"{guess['score']:.1%}  {guess['sequence']}"))
-        out.print()
+def _fill_mask(pipeline: Any) -> Iterator[str]:
+    for guess in pipeline(_BLANK.format(pipeline.tokenizer.mask_token), top_k=3):
+        yield f"{guess['score']:.1%}  {guess['sequence']}"
 
 
-def _classification(place: Path) -> None:
-    """The exported classifier as anyone opens it."""
-    if pipeline := _pipeline("text-classification", place):
-        for guess, text in zip(pipeline(list(_SENTENCES)), _SENTENCES, strict=True):
-            out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
-        out.print()
+def _classification(pipeline: Any) -> Iterator[str]:
+    for guess, text in zip(pipeline(list(_SENTENCES)), _SENTENCES, strict=True):
+        yield f"{guess['score']:.1%}  {guess['label']}  {text}"
 
 
-def _pipeline(task: str, place: Path) -> Any:
-    """The pipeline of transformers that opens a model, if it is there."""
+def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> None:
+    """Ask an exported model as anyone opens it, by the pipeline of transformers, if it is there."""
     out.rule(f'[bold]transformers.pipeline("{task}")', align="left")
     if find_spec("transformers") is None:
         err.print("transformers is not installed, so the exported model is not opened here")
-        return None
+        return
     from transformers import pipeline
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     make: Any = pipeline
-    return make(task, str(place))
+    for line in ask(make(task, str(place))):
+        out.print(escape(line))
+    out.print()
 
 
 def _once(made: Path, *words: str | Path) -> None:

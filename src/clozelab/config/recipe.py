@@ -96,8 +96,14 @@ class Recipe:
         return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
-        """What another recipe does differently: key, value here, value there."""
-        return difference(self, read(other) if isinstance(other, str) else other)
+        """What another does differently, in a recipe's order: key, value here, value there.
+
+        A value is None where a side has no such key.
+        """
+        others = (read(other) if isinstance(other, str) else other).tables()
+        left, right = dict(flat(self.tables())), dict(flat(others))
+        keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
+        return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
 
     def __str__(self) -> str:
         return self.to_toml()
@@ -149,14 +155,7 @@ def sizes(name_or_path: str | Path) -> list[str]:
     return [*DIAL, *_resolve(RECIPES.find(name_or_path)).tables.get("sizes", {})]
 
 
-to_toml = Recipe.to_toml
-
-
-def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
-    """What differs, by dotted key and in a recipe's order; None where a side has no such key."""
-    left, right = dict(flat(a.tables())), dict(flat(b.tables()))
-    keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
-    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+to_toml, difference = Recipe.to_toml, Recipe.diff
 
 
 def _table(slot: str, part: Any) -> Any:

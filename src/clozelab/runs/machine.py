@@ -78,12 +78,11 @@ class Machine(MachineOptions):
         if self.kernels is None:
             able = compiled and self.can_fuse(device) and torch.version.hip is None
             return able and torch.cuda.get_device_capability(device) >= (8, 0)
-        if self.kernels and not self._suits_kernels(device):
-            raise UserError(
-                "--kernels: are for whole weights in half precision on a GPU; leave it out"
-            )
         if self.kernels and not self.can_fuse(device):
-            raise UserError("--kernels: need Triton; pip install triton, or leave it out")
+            suits = self._suits_kernels(device)
+            kind = "are for whole weights in half precision on a GPU; leave it out"
+            needs = "need Triton; pip install triton, or leave it out"
+            raise UserError(f"--kernels: {needs if suits else kind}")
         return self.kernels
 
     def can_fuse(self, device: torch.device) -> bool:

@@ -75,10 +75,8 @@ def measured(results: Mapping[str, Mapping[str, float]], values: Values) -> Iter
         yield _losses(results)
         return
     metrics = [metric.replace("_", " ") for metric in next(iter(results.values()))]
-    rows = (
-        (name, *(f"{score:.2f}" for score in scores.values())) for name, scores in results.items()
-    )
-    yield table("", right=metrics, rows=rows)
+    scores = {name: [f"{score:.2f}" for score in of.values()] for name, of in results.items()}
+    yield table("", right=metrics, rows=([name, *cells] for name, cells in scores.items()))
 
 
 def _losses(losses: Mapping[str, Mapping[str, float]]) -> Table:
