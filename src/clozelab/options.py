@@ -185,10 +185,8 @@ def _read(function: Callable[..., Any]) -> Iterator[tuple[Option, inspect.Parame
 def _args(text: str) -> dict[str, tuple[str | None, str]]:
     """What a docstring says of each parameter: `name: meaning` or `name (METAVAR): meaning`."""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
-    lines = re.split(r"\n    (?=\S)", "\n" + section)
-    matches = (
-        re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", " ".join(line.split())) for line in lines
-    )
+    lines = (" ".join(line.split()) for line in re.split(r"\n    (?=\S)", "\n" + section))
+    matches = (re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", line) for line in lines)
     return {match[1]: (match[2], match[3]) for match in matches if match}
 
 

@@ -190,9 +190,7 @@ def check_objective(part: Any) -> None:
     # In a micro-batch positions count over all blocks.
     base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
     columns = {
-        name: torch.from_numpy(
-            (values + base if name in Targets.POSITIONS else values).astype("i8")
-        )
+        name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
         for name, values in targets.columns.items()
     }
 

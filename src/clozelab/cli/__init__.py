@@ -29,9 +29,8 @@ _REMEDIES = {
     errno.EEXIST: "name another",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "name another place, or change its permissions"),
     errno.EROFS: "name a place that can be written",
-    **dict.fromkeys(
-        (errno.ENOSPC, errno.EDQUOT), "free some space, then run the same command again"
-    ),
+    errno.ENOSPC: "free some space, then run the same command again",
+    errno.EDQUOT: "free some space, then run the same command again",
     errno.ENAMETOOLONG: "use a shorter name",
     errno.ELOOP: "check where its links lead",
     errno.EMFILE: "allow more open files (ulimit -n)",

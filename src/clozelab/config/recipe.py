@@ -96,10 +96,7 @@ class Recipe:
         return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
-        """What another does differently, in a recipe's order: key, value here, value there.
-
-        A value is None where a side has no such key.
-        """
+        """What another recipe does differently: key, value here, value there; None is no value."""
         others = (read(other) if isinstance(other, str) else other).tables()
         left, right = dict(flat(self.tables())), dict(flat(others))
         keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))

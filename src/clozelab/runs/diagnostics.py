@@ -214,10 +214,8 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             " another: build the corpus with a larger --vocabulary"
         )
     if not low <= rate <= high:
-        way = "raise" if rate < low else "lower"
-        return (
-            f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.learning_rate=…"
-        )
+        fix = f"{'raise' if rate < low else 'lower'} it by --set optimiser.learning_rate=…"
+        return f"a learning rate of {rate:g} is unusual: {fix}"
     length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,29 +269,6 @@ def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
             if isinstance(means, dict) and means.get("loss") is not None:
                 curves.setdefault(name, []).append((entry["step"], means["loss"]))
     return curves
-
-
-class Board:
-    """Curves for TensorBoard, if it is installed; if not, `note` says so and nothing is written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.note = ""
-        self._writer: Any = None
-        if find_spec("tensorboard") is None:
-            self.note = "no curves for TensorBoard: pip install tensorboard to have them"
-        else:
-            self._writer = import_module("tensorboard.summary").Writer(str(folder))
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """One point of each curve."""
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        if self._writer is not None:
-            self._writer.close()
 
 
 def machine_facts() -> dict[str, Any]:

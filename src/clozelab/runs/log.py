@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from clozelab.config.tables import flat
-from clozelab.runs.directory import Board, Run
+from clozelab.runs.directory import Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured, Step
 
@@ -14,13 +16,18 @@ _LINES = 2000  # at most, for a whole run
 
 
 class Log:
-    """Writes where `write` says so: in one process of the run."""
+    """Writes where `write` says so: in one process of the run; `board` asks for curves as well."""
 
     def __init__(self, run: Run, total: int, *, write: bool, board: bool) -> None:
         self.run, self.write = run, write
         self.every = max(1, total // _LINES)
-        self.board = Board(run.path / "tensorboard") if board and write else None
-        self.notes = [self.board.note] if self.board and self.board.note else []
+        self.notes = list[str]()
+        self._board: Any = None
+        if board and write and find_spec("tensorboard") is None:
+            self.notes = ["no curves for TensorBoard: pip install tensorboard to have them"]
+        elif board and write:
+            writer = import_module("tensorboard.summary").Writer
+            self._board = writer(str(run.path / "tensorboard"))
         self._steps: list[Step] = []
 
     def step(self, step: Step) -> None:
@@ -42,8 +49,8 @@ class Log:
     def close(self) -> None:
         """Write what is left."""
         self._flush()
-        if self.board is not None:
-            self.board.close()
+        if self._board is not None:
+            self._board.close()
 
     def _flush(self) -> None:
         if not self._steps:
@@ -72,6 +79,6 @@ class Log:
         if not self.write:
             return
         self.run.append({"kind": kind, "step": number, **values})
-        if self.board is not None:
-            points = flat({kind: dict(values)})
-            self.board.add(number, {name.replace(".", "/"): value for name, value in points})
+        if self._board is not None:
+            for name, value in flat({kind: dict(values)}):
+                self._board.add_scalar(name.replace(".", "/"), value, number)
