@@ -132,7 +132,8 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.options = taken  # type: ignore[attr-defined]
-    call.__doc__ = _documented(inspect.getdoc(function) or "", taken)
+    lines = [f"    {each.name}: {each.help}" for each in taken]  # wherever that is said
+    call.__doc__ = "\n".join([summary(function), *["\nArgs:"] * bool(lines), *lines])
     return call
 
 
@@ -188,12 +189,6 @@ def _args(text: str) -> dict[str, tuple[str | None, str]]:
     lines = (" ".join(line.split()) for line in re.split(r"\n    (?=\S)", "\n" + section))
     matches = (re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", line) for line in lines)
     return {match[1]: (match[2], match[3]) for match in matches if match}
-
-
-def _documented(text: str, taken: Sequence[Option]) -> str:
-    """The docstring with a line for each option, in their order, wherever it is described."""
-    lines = [f"    {each.name}: {each.help}" for each in taken]
-    return "\n".join([text.partition("\n\nArgs:")[0], *["\nArgs:"] * bool(lines), *lines])
 
 
 def _refuse_unguarded() -> None:

@@ -53,15 +53,10 @@ def check_part(part: Any, *, slot: str | None = None) -> None:
     if isinstance(part, type):
         part = part()
     if slot != "measure":
-        check_settings(part)
+        again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
+        _hold(again == part, "its fields do not come back equal from TOML")
     if slot in _CHECKS:
         _CHECKS[slot](part)
-
-
-def check_settings(part: Any) -> None:
-    """A part's fields go into a recipe and come back equal."""
-    again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
-    _hold(again == part, "its fields do not come back equal from TOML")
 
 
 def check_masking(part: Any) -> None:

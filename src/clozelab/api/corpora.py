@@ -218,6 +218,8 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         raise UserError(f"{damaged}: a byte was altered; build the corpus again")
     words = int(((marks & Mark.WORD) != 0).sum())
     entropy = unigram_entropy(corpus.vocabulary.counts)
+    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
+        frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
     units = {kind: number for kind, number in manifest["units"].items() if number}
     inputs = manifest["inputs"]
     more = f" and {len(inputs) - 6} more" if len(inputs) > 6 else ""
@@ -227,7 +229,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "entropy": f"{entropy:.2f} nats a token (what guessing by frequency costs)",
         "tokens a word": f"{len(marks) / max(words, 1):.2f}",
         "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
-        "most frequent": ", ".join(_most_frequent(corpus)),
+        "most frequent": ", ".join(frequent),
         "begins": corpus.decode(documents.ids[:_SHOWN]),
         "sentences by": manifest["sentences"],
         "Chinese words by": manifest["segmenter"] or "no segmenter: single characters",
@@ -260,8 +262,3 @@ def _histogram(lengths: Any) -> str:
     bins = np.bincount(np.minimum(lengths // 8, 16), minlength=17)
     scale = (len(_BARS) - 1) / max(int(bins.max()), 1)
     return "".join(_BARS[int(np.ceil(number * scale))] for number in bins)
-
-
-def _most_frequent(corpus: Corpus) -> list[str]:
-    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
-        return [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]

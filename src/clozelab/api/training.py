@@ -144,22 +144,16 @@ def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run
     from clozelab.pretraining import starting
 
     job = starting.resumed(Path(run), recipe=recipe, data=data)
-    return _trained(job, run, resumes=True, **options)
+    return _trained(job, run, resume=True, **options)
 
 
 def _trained(
-    job: PretrainJob,
-    out: str,
-    *,
-    resumes: bool = False,
-    saving: SaveOptions,
-    machine: Machine,
-    watch: Watch,
+    job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch, resume: bool = False
 ) -> Run:
     """Train until the run ends; who says how often to save has it so, however long that takes."""
     from clozelab.pretraining import pretrain as training
 
-    place, train = Path(out), training.resume if resumes else training.pretrain
+    place, train = Path(out), training.resume if resume else training.pretrain
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
     job, saving = _probing(job, saving, place, machine)

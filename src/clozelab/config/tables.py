@@ -19,6 +19,7 @@ from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
 from clozelab.ranges import without_none
 
+_hints = cache(get_type_hints)
 _TYPES: dict[Any, str] = {
     **{int: "a whole number", float: "a number", bool: "true or false", str: "a word in quotes"},
     **{tuple: "a list", dict: "a table of numbers"},
@@ -34,7 +35,7 @@ def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
             raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, known)}")
     values: Table = {}
     for name, field in known.items():
-        hint = hints(part)[name]
+        hint = _hints(part)[name]
         if name in table:
             values[name] = _convert(table[name], hint, place=place, key=f"{key}.{name}")
         elif field.default is field.default_factory is MISSING and NoneType not in get_args(hint):
@@ -54,12 +55,6 @@ def plain(part: Any) -> Table:
         if not ("later" in field.metadata and getattr(part, field.name) == field.default)
     }
     return {name: _bare(value) for name, value in found.items() if value is not None}
-
-
-@cache
-def hints(part: type) -> dict[str, Any]:
-    """The resolved types of a part's fields."""
-    return get_type_hints(part)
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
