@@ -12,7 +12,7 @@ the run ends, and only their loss shows it, beside the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -107,21 +107,19 @@ _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (result
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
+@dataclass(eq=False)
 class Plateau:
-    """Watches a run's loss; `cause` says why it stays, given whether it had been lower before."""
+    """Watches a run's loss."""
 
-    def __init__(
-        self,
-        objective: str,
-        schedule: Schedule,
-        *,
-        entropy: float,
-        level: float,
-        cause: Callable[[bool], str],
-    ) -> None:
-        self.objective, self.schedule, self.cause = objective, schedule, cause
-        self.entropy, self.level = entropy, level
-        self.stretch = min(max(schedule.total // _PARTS, _FEWEST), _MOST)
+    objective: str
+    schedule: Schedule
+    _: KW_ONLY
+    entropy: float
+    level: float  # the loss of the plateau
+    cause: Callable[[bool], str]  # why it stays, given whether it had been lower before
+
+    def __post_init__(self) -> None:
+        self.stretch = min(max(self.schedule.total // _PARTS, _FEWEST), _MOST)
         self.warned = self.left = self._lower = False
         self._place, self._losses, self._before = 0, list[float](), 0.0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,25 +80,21 @@ class Trainer(Protocol):
         """The machine and its settings, for the record."""
 
 
+@dataclass(eq=False)
 class Session:
     """A run in its directory."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Run,
-        saving: SaveOptions,
-        *,
-        again: str,
-        plateau: Plateau | None = None,
-        times: Times | None = None,
-    ) -> None:
-        self.trainer, self.run, self.saving = trainer, run, saving
-        self.again = again  # the command that goes on with it
-        self.plateau = plateau
-        self.pacer: Pacer | None = None  # of a budget of time
-        self.probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
-        self.times = times or Times()
+    trainer: Trainer
+    run: Run
+    saving: SaveOptions
+    _: KW_ONLY
+    again: str  # the command that goes on with it
+    plateau: Plateau | None = None
+    times: Times = field(default_factory=Times)
+    pacer: Pacer | None = None  # of a budget of time
+    probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
+
+    def __post_init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
         self.spent = StepTimes()  # since the run was started or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
