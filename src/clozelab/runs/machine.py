@@ -45,7 +45,7 @@ class Machine(MachineOptions):
         recorded["shard"] = facts.get("sharded") if processes > 1 else False
         if recorded["precision"] == "fp16" and device.type != "cuda":
             recorded["precision"] = None
-        unsaid = {name: known for name, known in recorded.items() if getattr(self, name) is None}
+        unsaid = {name: value for name, value in recorded.items() if getattr(self, name) is None}
         machine = replace(self, micro_tokens=known.get("micro_tokens"), **unsaid)
         if unsaid.get("kernels") and not machine.can_fuse(device):
             machine = replace(machine, kernels=None)
