@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clozelab.api.benching import bench
     from clozelab.api.corpora import build_corpus, check_corpus, show_corpus
-    from clozelab.api.matrix import matrix
+    from clozelab.api.measuring import evaluate, matrix, probe
     from clozelab.api.models import embed, export, fill, import_model, load
     from clozelab.api.predicting import answer, predict
-    from clozelab.api.probing import probe
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.scoring import score
     from clozelab.api.studies import Study, merge_studies, report, study
-    from clozelab.api.tasks import evaluate, finetune, tasks
+    from clozelab.api.tasks import finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
     from clozelab.config.recipe import Recipe
     from clozelab.errors import UserError
@@ -76,14 +75,13 @@ __all__ = [
 _HOMES = {
     "clozelab.api.benching": ("bench",),
     "clozelab.api.corpora": ("build_corpus", "check_corpus", "show_corpus"),
-    "clozelab.api.matrix": ("matrix",),
+    "clozelab.api.measuring": ("evaluate", "matrix", "probe"),
     "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
     "clozelab.api.predicting": ("answer", "predict"),
-    "clozelab.api.probing": ("probe",),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.scoring": ("score",),
     "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
-    "clozelab.api.tasks": ("evaluate", "finetune", "tasks"),
+    "clozelab.api.tasks": ("finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
     "clozelab.config.recipe": ("Recipe",),
     "clozelab.errors": ("UserError",),

@@ -46,9 +46,7 @@ class Vocabulary:
     """The ids a tokenizer deals in, and which of them play a special role."""
 
     size: int
-    roles: Mapping[
-        str, int
-    ]  # "cls", "sep", "pad", "mask", "unk", "eod" where the tokenizer has them
+    roles: Mapping[str, int]  # "cls", "sep", "pad", "mask", "unk", "eod" where it has them
     special: Ids  # sorted; never hidden, never drawn as a replacement
     counts: Ints | None = None  # [V] how often each id occurs in the training text
 
@@ -213,9 +211,7 @@ class Input(NamedTuple):
     queries: Tensor | None = None  # [B, T] XLNet: packed positions of the targets; repeats are idle
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
     characters: Tensor | None = None  # [N, C] ELMo
-    attention_mask: Tensor | None = (
-        None  # [B, L] dense, but rows hold padding: which cells are tokens
-    )
+    attention_mask: Tensor | None = None  # [B, L] dense with padding: which cells are tokens
 
 
 class Encoded(NamedTuple):
@@ -357,7 +353,6 @@ class Plan(Protocol):
 
     def blocks(self, numbers: Ints) -> Blocks:
         """Gather some blocks."""
-        ...
 
 
 class Format(Protocol):
@@ -369,11 +364,9 @@ class Format(Protocol):
     @property
     def length(self) -> int:
         """The most tokens a block may have."""
-        ...
 
     def plan(self, documents: Documents, key: int) -> Plan:
         """Plan a pass; `key` stands for (seed, purpose, copy)."""
-        ...
 
 
 class Masking(Protocol):
@@ -387,7 +380,6 @@ class Masking(Protocol):
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose; `key` stands for (seed, purpose, copy), the blocks' numbers for the rest."""
-        ...
 
 
 @dataclass
@@ -442,28 +434,22 @@ class Reader(Protocol):
     @property
     def length(self) -> int:
         """The most tokens a block may have, marks included."""
-        ...
 
     @property
     def passage_first(self) -> bool:
         """Whether a passage comes before its question (XLNet) or after it."""
-        ...
 
     def pieces(self, texts: Sequence[str]) -> Pieces:
         """Texts as tokens."""
-        ...
 
     def words(self, sentences: Sequence[Sequence[str]]) -> Pieces:
         """Sentences in words as tokens: `begins` and `words` go by the words given.
 
         A word that the tokenizer makes nothing of has no token.
         """
-        ...
 
     def marks(self, texts: int) -> int:
         """How many tokens of a block of one text, or two, are not theirs."""
-        ...
 
     def lay(self, first: Mapping[str, Array], second: Mapping[str, Array] | None = None) -> Row:
         """Texts, cut to fit, with the marks around them."""
-        ...

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from clozelab.errors import UserError
 
@@ -39,12 +39,21 @@ def signal_of(interrupt: KeyboardInterrupt) -> int:
 
 
 @contextmanager
+def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> Iterator[None]:
+    """Handle signals so until the end; in the main thread, which alone hears them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {sign: signal.signal(sign, handler) for sign in (signs if is_main else ())}
+    try:
+        yield
+    finally:
+        for sign, earlier in before.items():
+            signal.signal(sign, earlier)
+
+
+@contextmanager
 def stopping() -> Iterator[Callable[[], int]]:
     """Which signal came that stops a run, or 0; a second one stops it in the middle of a step."""
     came = 0
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
-        yield lambda: came
-        return
 
     def stop(number: int, frame: object) -> None:
         nonlocal came
@@ -52,45 +61,28 @@ def stopping() -> Iterator[Callable[[], int]]:
             raise KeyboardInterrupt(number)
         came = number
 
-    before = {sign: signal.signal(sign, stop) for sign in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(stop, signal.SIGINT, signal.SIGTERM):
         yield lambda: came
-    finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
     """Raise on SIGTERM what Ctrl-C raises; a process that was started deaf to it stays so."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGTERM)
-    if not is_main or before in (signal.SIG_IGN, None):
-        yield
-        return
-    signal.signal(signal.SIGTERM, _raise)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
 
-def _raise(number: int, frame: object) -> None:
-    raise KeyboardInterrupt(number)
+    deaf = signal.getsignal(signal.SIGTERM) in (signal.SIG_IGN, None)
+    with _handling(stop, *(() if deaf else (signal.SIGTERM,))):
+        yield
 
 
 @contextmanager
 def noted() -> Iterator[list[int]]:
     """Which signals came so far; the first is raised at the end."""
     came: list[int] = []
-    is_main = threading.current_thread() is threading.main_thread()  # where Python raises it
-    signs = (signal.SIGINT, signal.SIGTERM) if is_main else ()
-    handlers = {sign: signal.signal(sign, lambda number, _: came.append(number)) for sign in signs}
-    try:
+    with _handling(lambda number, _: came.append(number), signal.SIGINT, signal.SIGTERM):
         yield came
-    finally:
-        for sign, handler in handlers.items():
-            signal.signal(sign, handler)
     if came:
         signal.raise_signal(came[0])
 

@@ -132,7 +132,8 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     call.options = taken  # type: ignore[attr-defined]
-    call.__doc__ = _documented(inspect.getdoc(function) or "", taken)
+    lines = [f"    {each.name}: {each.help}" for each in taken]  # wherever that is said
+    call.__doc__ = "\n".join([summary(function), *["\nArgs:"] * bool(lines), *lines])
     return call
 
 
@@ -185,17 +186,9 @@ def _read(function: Callable[..., Any]) -> Iterator[tuple[Option, inspect.Parame
 def _args(text: str) -> dict[str, tuple[str | None, str]]:
     """What a docstring says of each parameter: `name: meaning` or `name (METAVAR): meaning`."""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
-    lines = re.split(r"\n    (?=\S)", "\n" + section)
-    matches = (
-        re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", " ".join(line.split())) for line in lines
-    )
+    lines = (" ".join(line.split()) for line in re.split(r"\n    (?=\S)", "\n" + section))
+    matches = (re.fullmatch(r"(\w+)(?: \((.+?)\))?: (.+)", line) for line in lines)
     return {match[1]: (match[2], match[3]) for match in matches if match}
-
-
-def _documented(text: str, taken: Sequence[Option]) -> str:
-    """The docstring with a line for each option, in their order, wherever it is described."""
-    lines = [f"    {each.name}: {each.help}" for each in taken]
-    return "\n".join([text.partition("\n\nArgs:")[0], *["\nArgs:"] * bool(lines), *lines])
 
 
 def _refuse_unguarded() -> None:
@@ -260,6 +253,11 @@ def several(value: Any, place: str) -> list[str]:
     return [word(each, place) for each in values]
 
 
+def words(value: Any, place: str) -> list[str]:
+    """Several words; a comma parts two."""
+    return [part for each in several(value, place) for part in each.split(",") if part]
+
+
 def settings(value: Any, place: str) -> list[str]:
     """Changes as `key=value`; Python may give a dictionary."""
     if isinstance(value, Mapping):
@@ -318,6 +316,7 @@ _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, i
 # it is an option, if that is always the same.
 Place = Annotated[str, word]
 Places = Annotated[Sequence[str], several]
+Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
 Few = Annotated[int, few]
 Text = Annotated[str, text]

@@ -10,24 +10,16 @@ sentence, from a recipe or in Python.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from types import NoneType
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from clozelab.errors import UserError
 
 
-class Range(NamedTuple):
+@dataclass(frozen=True)
+class Range:
     """Which values a field may have, and the sentence for the others."""
 
     holds: Callable[[Any], bool]
@@ -61,9 +53,8 @@ NonNegativeInt = Annotated[int, at_least(0)]
 PositiveFloat = Annotated[float, above(0)]
 NonNegativeFloat = Annotated[float, at_least(0)]
 Share = Annotated[float, between(0, 1, "must be a share, between 0 and 1")]
-BelowOne = Annotated[
-    float, Range(lambda value: 0 <= value < 1, "must be at least 0 and below 1")
-]  # dropout, momentum and the like
+# Dropout, momentum and the like.
+BelowOne = Annotated[float, Range(lambda value: 0 <= value < 1, "must be at least 0 and below 1")]
 
 
 class Checked:
@@ -116,23 +107,19 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
     """The fields that have ranges: the name, the ranges, and whether they are of its items."""
     ranged = []
     for name, hint in get_type_hints(part, include_extras=True).items():
-        hint, of_items = _inner(hint), False
-        if get_origin(hint) is tuple:
-            hint, of_items = get_args(hint)[0], True
+        hint = without_none(hint)
+        of_items = get_origin(hint) is tuple
+        hint = get_args(hint)[0] if of_items else hint
         ranges = [extra for extra in getattr(hint, "__metadata__", ()) if isinstance(extra, Range)]
         if get_origin(hint) is Literal:
-            ranges = [_one_of(get_args(hint))]
+            choices = get_args(hint)
+            ranges = [Range(choices.__contains__, f"must be one of {', '.join(map(str, choices))}")]
         if ranges:
             ranged.append((name, ranges, of_items))
     return ranged
 
 
-def _one_of(choices: tuple[Any, ...]) -> Range:
-    return Range(lambda value: value in choices, f"must be one of {', '.join(map(str, choices))}")
-
-
-def _inner(hint: Any) -> Any:
-    """The type beside None."""
-    if get_origin(hint) in (Union, UnionType):
-        return next(choice for choice in get_args(hint) if choice is not type(None))
-    return hint
+def without_none(hint: Any) -> Any:
+    """The type beside None, where that is allowed."""
+    choices = get_args(hint)
+    return next(c for c in choices if c is not NoneType) if NoneType in choices else hint

@@ -63,9 +63,18 @@ def register(slot: str, name: str, part: Any = None) -> Any:
     optimiser, schedule), or "task" for a kind of task, or "measure" for a measure of a study.
     """
     module = sys._getframe(1).f_globals.get("__name__", "__main__")
-    if part is None:
-        return lambda part: _registered(slot, name, part, module=module)
-    return _registered(slot, name, part, module=module)
+
+    def take(part: Any) -> Any:
+        check(slot, name, part)
+        _refuse_taken(slot, name, module)
+        _outside[slot][name] = part, module
+        if slot in _tables:
+            _tables[slot][name] = part
+        if module != "__main__":
+            _pass_on(module)
+        return part
+
+    return take if part is None else take(part)
 
 
 def opened(slot: str, table: dict[str, Any]) -> None:
@@ -195,17 +204,6 @@ def load_given() -> None:
             point.load()
         except Exception as error:
             _failures.append(f"entry point {point.name}: {type(error).__name__}: {error}")
-
-
-def _registered(slot: str, name: str, part: Any, *, module: str) -> Any:
-    check(slot, name, part)
-    _refuse_taken(slot, name, module)
-    _outside[slot][name] = part, module
-    if slot in _tables:
-        _tables[slot][name] = part
-    if module != "__main__":
-        _pass_on(module)
-    return part
 
 
 def _refuse_taken(slot: str, name: str, module: str) -> None:

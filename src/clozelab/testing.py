@@ -40,13 +40,7 @@ from clozelab.packed import offsets, ranges
 
 _SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
 _SIZE = 1000  # of the vocabulary
-_SHAPES: tuple[list[int], ...] = (
-    [5, 0, 9, 3, 21, 4],
-    [1, 1, 2],
-    [40, 2, 1, 1, 60, 7],
-    [],
-    [3, 8, 12, 30, 2],
-)
+_SHAPES = ([5, 0, 9, 3, 21, 4], [1, 1, 2], [40, 2, 1, 1, 60, 7], list[int](), [3, 8, 12, 30, 2])
 
 
 def check_part(part: Any, *, slot: str | None = None) -> None:
@@ -59,15 +53,10 @@ def check_part(part: Any, *, slot: str | None = None) -> None:
     if isinstance(part, type):
         part = part()
     if slot != "measure":
-        check_settings(part)
+        again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
+        _hold(again == part, "its fields do not come back equal from TOML")
     if slot in _CHECKS:
         _CHECKS[slot](part)
-
-
-def check_settings(part: Any) -> None:
-    """A part's fields go into a recipe and come back equal."""
-    again = build(type(part), plain(part), place="check_part", key=type(part).__name__)
-    _hold(again == part, "its fields do not come back equal from TOML")
 
 
 def check_masking(part: Any) -> None:
@@ -196,9 +185,7 @@ def check_objective(part: Any) -> None:
     # In a micro-batch positions count over all blocks.
     base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
     columns = {
-        name: torch.from_numpy(
-            (values + base if name in Targets.POSITIONS else values).astype("i8")
-        )
+        name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
         for name, values in targets.columns.items()
     }
 

@@ -119,11 +119,11 @@ def test_the_line_ends_with_what_limits_the_run(
     bars = Progress(TextColumn("{task.fields[status]}"), console=console, disable=True)
     view = View(bars, Watch())
     recipe: Any = task("roberta").recipe
-    view.begin(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
+    view.show(Began("a", recipe, 0, 9, 1, "gpu", "bf16", 1, flops_a_token=1000.0, peak=peak))
     for number in range(1, 8):
         sums = {"masked_lm": {"loss": 14.0, "count": 2}}
         clock = {"waited": waited, "slack": 0.5, "busy": busy}
-        view.step(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
+        view.show(Step(number, sums, 0.0, 0.0, 2500, 1.0, **clock))  # type: ignore[arg-type]
     (task_,) = bars.tasks
     assert task_.fields["status"].startswith("masked_lm 7.000 · 2,500 tokens/s")
     assert task_.fields["status"].endswith(told)
@@ -133,9 +133,9 @@ def test_the_line_is_of_recent_steps_and_not_of_the_last_alone() -> None:
     bars = Progress(disable=True)
     view = View(bars, Watch())
     recipe: Any = task("roberta").recipe
-    view.begin(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
+    view.show(Began("a", recipe, 0, 9, 1, "cpu", "fp32", 1, flops_a_token=1.0, peak=None))
     for number, seconds in enumerate([90.0, 90.0, 1.0, 1.0, 3.0], 1):
-        view.step(Step(number, {}, 0.0, 0.0, 1000, seconds))
+        view.show(Step(number, {}, 0.0, 0.0, 1000, seconds))
     speed = 1000 * (1 + 0.9 + 0.81) / (3 + 0.9 + 0.81)
     assert bars.tasks[0].fields["status"] == f" · {speed:,.0f} tokens/s · arithmetic-bound"
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 from clozelab.api.recipes import RecipeOptions
+from clozelab.api.texts import refuse_existing, write_record
 from clozelab.api.training import machine_of
 from clozelab.api.watching import Watch
 from clozelab.options import Data, Overwrite, Place, Places, command
@@ -38,16 +37,16 @@ def bench(
         against (PEER): transformers: the same work by it
         out (FILE.json): write every number there
     """
-    from clozelab.files import check_output, write_text
     from clozelab.text.store.corpus import open_stores
 
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     for name in recipes:  # before torch is loaded and a corpus built
         changes.read(name)
     if data:
         open_stores(data)
 
+    from clozelab.benching.measure import Finished, Turn
+    from clozelab.benching.measure import bench as measuring
     from clozelab.benching.rows import BenchRequest
 
     request = BenchRequest(
@@ -61,17 +60,6 @@ def bench(
         settings=tuple(changes.set),
         machine=machine_of(machine),
     )
-    record = _measured(request, watch)
-    if out is not None:
-        write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-        watch.say(f"{out}: {len(record['rows'])} rows")
-    return record
-
-
-def _measured(request: Any, watch: Watch) -> dict[str, Any]:
-    """Draw the turns until all are done; the record of them."""
-    from clozelab.benching.measure import Finished, Turn, bench
-
     record: dict[str, Any] = {}
     with watch.bars() as bars:
         task = bars.add_task("setting up", total=None, status="")
@@ -86,5 +74,8 @@ def _measured(request: Any, watch: Watch) -> dict[str, Any]:
             else:
                 watch.warn(event.text)
 
-        watch.follow(iter(bench(request)), show)
+        watch.follow(iter(measuring(request)), show)
+    if out is not None:
+        write_record(out, record)
+        watch.say(f"{out}: {len(record['rows'])} rows")
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SAMPLE = 2_000_000  # tokens looked at for the figures that need the tokens themselves
-_SHOWN = 32  # tokens of the text
+_SHOWN, _WORDS = 32, 12  # tokens of the text, and words by frequency
 
 
 @dataclass(frozen=True)
@@ -139,15 +140,13 @@ def _built(building: Any, watch: Watch) -> Corpus:
     """Draw a build's progress until it is done."""
     from rich import progress
 
-    named, bar = progress.TextColumn("{task.description}"), progress.BarColumn()
-    size, speed = progress.DownloadColumn(), progress.TransferSpeedColumn()
-    left = progress.TimeRemainingColumn()
     tasks: dict[str, TaskID] = {}
-    with watch.bars(named, bar, size, speed, left) as bars:
+    with watch.bars(progress.DownloadColumn(), progress.TransferSpeedColumn()) as bars:
 
         def show(step: BuildProgress) -> None:
             if step.unit == "steps":
-                bars.columns = (named, bar, progress.MofNCompleteColumn(), left)
+                name, bar, *_, left = bars.columns
+                bars.columns = (name, bar, progress.MofNCompleteColumn(), left)
             if step.stage not in tasks:
                 for stage in list(tasks):
                     bars.remove_task(tasks.pop(stage))
@@ -210,6 +209,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     import numpy as np
 
     from clozelab.contracts import Mark
+    from clozelab.runs.diagnostics import unigram_entropy
 
     manifest, documents = corpus.manifest, corpus.documents("train")
     marks, lengths = documents.marks[:_SAMPLE], np.diff(documents.sentences)
@@ -217,16 +217,19 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         damaged = corpus.path / "train" / "sentences.npy"
         raise UserError(f"{damaged}: a byte was altered; build the corpus again")
     words = int(((marks & Mark.WORD) != 0).sum())
+    entropy = unigram_entropy(corpus.vocabulary.counts)
+    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
+        frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
     units = {kind: number for kind, number in manifest["units"].items() if number}
     inputs = manifest["inputs"]
     more = f" and {len(inputs) - 6} more" if len(inputs) > 6 else ""
     facts = {
         "held out": _held_out(manifest),
         "vocabulary": f"{manifest['vocabulary']:,} ids",
-        "entropy": f"{entropy(corpus):.2f} nats a token (what guessing by frequency costs)",
+        "entropy": f"{entropy:.2f} nats a token (what guessing by frequency costs)",
         "tokens a word": f"{len(marks) / max(words, 1):.2f}",
         "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
-        "most frequent": ", ".join(_most_frequent(corpus, 12)),
+        "most frequent": ", ".join(frequent),
         "begins": corpus.decode(documents.ids[:_SHOWN]),
         "sentences by": manifest["sentences"],
         "Chinese words by": manifest["segmenter"] or "no segmenter: single characters",
@@ -252,16 +255,6 @@ def _held_out(manifest: dict[str, Any]) -> str:
     return f"{tokens['held_out']:,} tokens, {share:.2%} of all: {documents}"
 
 
-def entropy(corpus: Corpus) -> float:
-    """Nats a token of the unigram distribution of train."""
-    import numpy as np
-
-    counts = corpus.vocabulary.counts
-    assert counts is not None
-    share = counts[counts > 0] / max(int(counts.sum()), 1)
-    return float(-(share * np.log(share)).sum())
-
-
 def _histogram(lengths: Any) -> str:
     """Sentence lengths as a little picture: bins of 8 tokens up to 128."""
     import numpy as np
@@ -269,8 +262,3 @@ def _histogram(lengths: Any) -> str:
     bins = np.bincount(np.minimum(lengths // 8, 16), minlength=17)
     scale = (len(_BARS) - 1) / max(int(bins.max()), 1)
     return "".join(_BARS[int(np.ceil(number * scale))] for number in bins)
-
-
-def _most_frequent(corpus: Corpus, count: int) -> list[str]:
-    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
-        return [line.rsplit("\t", 1)[0] for line, _ in zip(lines, range(count), strict=False)]

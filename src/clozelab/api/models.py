@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from clozelab.api.texts import lines_of, read_text, sound
+from clozelab.api.texts import lines_of, read_text, refuse_existing, sound
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, ModelPlace, Overwrite, Place, Text, Texts, command
@@ -36,6 +36,11 @@ def opened(model: Any, watch: Watch) -> Model:
     for line in loaded.notes:
         watch.warn(line)
     return loaded
+
+
+def identity(model: Model) -> dict[str, Any]:
+    """What a record says of the model that it is about."""
+    return {"place": model.place, "step": model.step, "sha256": model.digest}
 
 
 @command
@@ -84,12 +89,9 @@ def embed(
         words: a vector for each word, by its first piece or their mean (mean), or for each token
         pool: one vector for each text: its [CLS], or the mean of its tokens (none)
     """
-    from clozelab.files import check_output
-
-    if out is not None:
-        if not out.endswith(".npz"):
-            raise UserError(f"--out {out}: vectors are written as .npz; name it so")
-        check_output(Path(out), overwrite=overwrite)
+    if out is not None and not out.endswith(".npz"):
+        raise UserError(f"--out {out}: vectors are written as .npz; name it so")
+    refuse_existing(out, overwrite=overwrite)
     if pool != "none" and words is not None:
         raise UserError("--pool makes one vector of a text: leave --words out")
     number = layer_of(layer)
@@ -109,9 +111,8 @@ def embed(
     if vectors.cut:
         watch.warn(f"texts longer than the model reads, cut: {vectors.cut:,}")
     if out is not None:
-        if missing := save(Path(out), vectors, texts):
-            names = " and ".join(missing)
-            watch.warn(f"{out}: without {names}, which one long text makes too large")
+        if missing := " and ".join(save(Path(out), vectors, texts)):
+            watch.warn(f"{out}: without {missing}, which one long text makes too large")
         shape = " × ".join(f"{size:,}" for size in vectors.vectors.shape)
         watch.say(f"{out}: {shape} numbers for {len(texts):,} texts")
     return vectors

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clozelab.api.models import opened
 from clozelab.api.tasks import TaskFiles
-from clozelab.api.texts import STDIN, read_file, read_text, sound
+from clozelab.api.texts import STDIN, read_file, read_text, refuse_existing, sound, write_lines
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, Overwrite, Place, Text, Texts, command, located
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from clozelab.finetuning.examples import Span
     from clozelab.finetuning.files.splits import TaskSplits
     from clozelab.finetuning.kinds import TaskKind
-    from clozelab.finetuning.task import TunedTask
     from clozelab.models.model import Model
 
 _ENDS = re.compile("[\t\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")  # of a field or of a line
@@ -101,7 +100,6 @@ def predict(
         out: a file, or with a task the folder of the submission
         json: JSON lines with every probability
     """
-    from clozelab.files import check_output, write_text
     from clozelab.finetuning.request import Data
 
     if task is not None:
@@ -111,11 +109,8 @@ def predict(
             raise UserError("--task brings its own texts and format: leave the others out")
         from clozelab.finetuning.files.splits import check_submission, write_submission
 
-        splits, folder, split = (
-            Data(task, root=files.task_data).splits(),
-            Path(out),
-            split or "test",
-        )
+        splits, folder = Data(task, root=files.task_data).splits(), Path(out)
+        split = split or "test"
         check_submission(splits, split, folder=folder, overwrite=overwrite)
         loaded = opened(model, watch)
         _check_alike(located(model, "model"), loaded, splits)
@@ -125,8 +120,7 @@ def predict(
         return predictions
     if split is not None:
         raise UserError("--split is one of a known task's: name that by --task, or leave it out")
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     if file not in (None, "-"):
         Data("", test=file).check()  # before a model is opened
     if not text and file is None and sys.stdin.isatty():
@@ -135,7 +129,7 @@ def predict(
     examples = _examples(loaded, text, file=file or "-", columns=files.columns)
     predictions = _predicted(loaded, examples, device, watch)
     if out is not None:
-        write_text(Path(out), "".join(f"{line}\n" for line in predictions.lines(as_json=json)))
+        write_lines(out, predictions.lines(as_json=json))
         watch.say(out)
     return predictions
 
@@ -189,22 +183,19 @@ def _check_alike(model: str, loaded: Model, splits: TaskSplits) -> None:
 
     kind = fine_tuned(loaded)[0].kind
     if splits.kind != kind.name:
-        raise UserError(
-            f"--task {splits.name}: is to {splits.kind}, and {model} was tuned to {kind.name};"
-            " name a model that was tuned on it"
-        )
-    if {*splits.labels} != {*kind.label_names}:
-        raise UserError(
-            f"--task {splits.name}: has the labels {', '.join(splits.labels)}, not those of"
-            f" {model}; name a model that was tuned on it"
-        )
+        problem = f"is to {splits.kind}, and {model} was tuned to {kind.name}"
+    elif {*splits.labels} != {*kind.label_names}:
+        problem = f"has the labels {', '.join(splits.labels)}, not those of {model}"
+    else:
+        return
+    raise UserError(f"--task {splits.name}: {problem}; name a model that was tuned on it")
 
 
 def _examples(
     loaded: Model, text: Sequence[str], *, file: str, columns: Sequence[str]
 ) -> list[Any]:
     """The texts given, those of a table, or one a line of a file or of standard input."""
-    from clozelab.finetuning.predict import fine_tuned, tabled
+    from clozelab.finetuning.predict import example, fine_tuned, tabled
 
     task, _ = fine_tuned(loaded)
     if text and file != "-":
@@ -215,31 +206,22 @@ def _examples(
         return [task.kind.unlabelled(row) for row in tabled(loaded, file, columns=columns)]
     if columns:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
+    least, most, words = task.kind.takes(imported=task.imported)
     if text:  # each an example, or all of them one where the kind takes several
         texts = [sound(each, "--text") for each in text]
-        several = task.kind.takes(imported=task.imported).most > 1
-        rows = [texts] if several else [[each] for each in texts]
-        remedies = ("give --text for each", "leave the others out")
-        return [_example(task, row, n, "--text", remedies) for n, row in enumerate(rows)]
-    content, place = read_file(file), STDIN if file == "-" else file
-    if not content.strip():
-        raise UserError(f"{place}: is empty; give it a text a line")
-    remedies = ("put a tab between two", "a tab parts two: take it out")
-    return [
-        _example(task, row, n, f"{place}:{n + 1}", remedies)
-        for n, row in enumerate(task.kind.rows(content))
-    ]
-
-
-def _example(
-    task: TunedTask, texts: list[str], number: int, place: str, remedies: tuple[str, str]
-) -> Any:
-    """An example of so many texts as its kind takes; remedies are for too few and for too many."""
-    from clozelab.finetuning.predict import example
-
-    least, most, words = task.kind.takes(imported=task.imported)
-    if not least <= len(texts) <= most:
-        has = "1 text" if len(texts) == 1 else f"{len(texts)} texts"
-        remedy = remedies[len(texts) > most]
-        raise UserError(f"{place}: has {has}, and the model takes {words}; {remedy}")
-    return example(task.kind, task.kind.joined(texts), number)
+        rows = [texts] if most > 1 else [[each] for each in texts]
+        places = ["--text"] * len(rows)
+        too_few, too_many = "give --text for each", "leave the others out"
+    else:
+        content, place = read_file(file), STDIN if file == "-" else file
+        if not content.strip():
+            raise UserError(f"{place}: is empty; give it a text a line")
+        rows = list(task.kind.rows(content))
+        places = [f"{place}:{number}" for number in range(1, len(rows) + 1)]
+        too_few, too_many = "put a tab between two", "a tab parts two: take it out"
+    for row, place in zip(rows, places, strict=True):
+        if not least <= len(row) <= most:
+            has = "1 text" if len(row) == 1 else f"{len(row)} texts"
+            fix = too_many if len(row) > most else too_few
+            raise UserError(f"{place}: has {has}, and the model takes {words}; {fix}")
+    return [example(task.kind, task.kind.joined(row), n) for n, row in enumerate(rows)]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from clozelab.api.models import opened
+from clozelab.api.models import identity, opened
 from clozelab.api.tasks import TaskFiles
-from clozelab.api.texts import STDIN, lines_of, sound
+from clozelab.api.texts import STDIN, lines_of, refuse_existing, sound, write_lines, write_record
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import ModelLike, Overwrite, Place, Places, Texts, command
@@ -64,41 +62,43 @@ def score(
         json: JSON in place of tables and fields
         precision: of the arithmetic (tf32 on a GPU, else fp32)
     """
-    from clozelab.files import check_output, write_text
-
     if text and file:
         raise UserError("--file brings its own texts: leave --text out")
-    sets = [name for name, value in (("pairs", pairs), ("facts", facts)) if value is not None]
-    if len(sets) + bool(text or file) > 1:
+    sets = sum(each is not None for each in (pairs, facts))
+    if sets + bool(text or file) > 1:
         raise UserError("score takes texts, --pairs or --facts: name one of the three")
     if items is not None and pairs is None:
         raise UserError("--items are those of minimal pairs: say --pairs, or leave it out")
     if files.columns and not sets:
         raise UserError("--columns names the columns of a table: leave it out with plain texts")
-    for place in (out, items):
-        if place is not None:
-            check_output(Path(place), overwrite=overwrite)
-    if text or file or not sets:
+    refuse_existing(out, items, overwrite=overwrite)
+    how: dict[str, Any] = {"device": device, "precision": precision}
+    if not sets:
         texts, places = _texts(text, file, watch)
         text_scorer = _scorer(model, method, data, watch)
-        scores = _scored(text_scorer, texts, places, watch, device=device, precision=precision)
+
+        from clozelab.scoring.likelihood import follow, read
+        from clozelab.scoring.texts import scored
+
+        pieces = read(text_scorer, texts, places=places.__getitem__)
+        likelihoods = watch.drain(follow(text_scorer, pieces, **how), "scoring", 1)
+        scores = scored(text_scorer, texts, likelihoods)
+        if scores.unknown:
+            watch.warn(f"unknown to the model, and scored as such: {scores.unknown:,} tokens")
         if out is not None:
-            write_text(
-                Path(out), "".join(f"{line}\n" for line in scores.lines(by=by, as_json=json))
-            )
+            write_lines(out, scores.lines(by=by, as_json=json))
             watch.say(out)
         return scores
-
     source = _files(pairs, facts, files)  # before torch, which takes seconds to load
     text_scorer = _scorer(model, method, data, watch)
-    work: Any = source.follow(text_scorer, device=device, precision=precision)
-    result: Any = watch.drain(work, source.name, 1)
+    work: Any = source.follow(text_scorer, **how)
+    result: PairScores | FactScores = watch.drain(work, source.name, 1)
     if out is not None:
-        write_text(Path(out), json_.dumps(_record(text_scorer, source, result), indent=1) + "\n")
+        of = {"model": identity(text_scorer.model), "digests": source.digests()}
+        write_record(out, {**of, **result.as_json()})
     if items is not None:
-        write_text(Path(items), "".join(f"{line}\n" for line in result.items()))
-    scores_of: PairScores | FactScores = result
-    return scores_of
+        write_lines(items, cast("PairScores", result).items())
+    return result
 
 
 def _files(pairs: str | None, facts: str | None, files: TaskFiles) -> PairFiles | FactFiles:
@@ -145,37 +145,3 @@ def _texts(text: Sequence[str], file: Sequence[str], watch: Watch) -> tuple[list
         texts += lines
         places += [f"{place}:{number}" for number in range(1, len(lines) + 1)]
     return texts, places
-
-
-def _scored(
-    text_scorer: TextScorer,
-    texts: list[str],
-    places: list[str],
-    watch: Watch,
-    **numbers: Any,
-) -> TextScores:
-    from clozelab.scoring.likelihood import follow, read
-    from clozelab.scoring.texts import scored
-
-    pieces = read(text_scorer, texts, places=places.__getitem__)
-    result = scored(
-        text_scorer, texts, watch.drain(follow(text_scorer, pieces, **numbers), "scoring", 1)
-    )
-    if result.unknown:
-        watch.warn(f"unknown to the model, and scored as such: {result.unknown:,} tokens")
-    return result
-
-
-def _record(
-    text_scorer: TextScorer, source: PairFiles | FactFiles, result: PairScores | FactScores
-) -> dict[str, Any]:
-    """The result with what it is of."""
-    from clozelab.runs.directory import machine_facts
-
-    model = text_scorer.model
-    return {
-        "machine": machine_facts(),
-        "model": {"place": model.place, "step": model.step, "sha256": model.digest},
-        "digests": source.digests(),
-        **result.as_json(),
-    }

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.api.recipes import RecipeOptions
+from clozelab.api.texts import refuse_existing
 from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, resumable
 from clozelab.errors import UserError
-from clozelab.options import Data, Few, Overwrite, Place, Places, Settings, Text, command
+from clozelab.files import write_text
+from clozelab.options import Data, Few, Overwrite, Place, Places, Settings, Text, Words, command
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.options import MachineOptions
 
@@ -77,7 +79,7 @@ def study(
     budget: str | None = None,
     seeds: Few | None = None,
     first_seed: Few = 0,
-    variants: Places = (),
+    variants: Words = (),
     tasks: Places | None = None,
     task_data: Place | None = None,
     tune: Settings = (),
@@ -115,7 +117,7 @@ def study(
         return studies.names()
     chosen = studies.read(name).narrowed(
         tasks=None if tasks is None else studies.tasks_of(tasks),
-        variants=[name for names in variants for name in names.split(",")] or None,
+        variants=variants or None,
         seeds=seeds,
         overrides=changes.set,
         tuning=tune,
@@ -134,34 +136,20 @@ def study(
     )
     if not out and not plan:
         raise UserError(f"study {name} needs --out DIR for what it makes; or say --plan")
+    from clozelab.studies.plan import make_plan
     from clozelab.studies.run import follow
 
     place, on_machine = None if out is None else Path(out), machine_of(machine)
-    planned = _planned(request, on_machine, place, at_once, watch, timed=plan)
+    planning = make_plan(request, on_machine, out=place, at_once=at_once, timed=plan)
+    with watch.bars(transient=True) as bars:
+        bars.add_task("planning", total=None, status="")
+        planned = watch.follow(planning, lambda said: watch.warn(said.text))
     watch.tell(planned)
     if plan or place is None:
         return planned
     running = follow(planned, place, machine=on_machine, on=on, keep_models=keep_models)
     _watch(running, planned, place, watch)
     return Study(place)
-
-
-def _planned(
-    request: Any,
-    machine: Any,
-    place: Path | None,
-    at_once: int | None,
-    watch: Watch,
-    *,
-    timed: bool,
-) -> StudyPlan:
-    from clozelab.studies.plan import make_plan
-
-    planning = make_plan(request, machine, out=place, at_once=at_once, timed=timed)
-    with watch.bars(transient=True) as bars:
-        bars.add_task("planning", total=None, status="")
-        plan: StudyPlan = watch.follow(planning, lambda said: watch.warn(said.text))
-    return plan
 
 
 def _watch(running: Any, plan: StudyPlan, place: Path, watch: Watch) -> None:
@@ -250,12 +238,11 @@ def report(
         title: of the page (Runs; a study's own)
         follow: write it anew every few seconds until they are done
     """
-    from clozelab.files import check_output, write_text
     from clozelab.reporting.document import check
 
     place, folders = Path(out), [Path(run) for run in runs]
     check(place)
-    check_output(place, overwrite=overwrite)
+    refuse_existing(out, overwrite=overwrite)
     page, what, going = _page(folders, title)
     if follow and going:
         watch.say(f"{place}: open it, it keeps up; Ctrl-C ends this, not the runs")

@@ -1,37 +1,23 @@
-"""Tasks: fit a model to one, and score it; measure a pretrained model on held-out text."""
+"""Tasks: those that go by name, and how a model is fitted to one."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from clozelab.api.models import opened
 from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, resumable, stop_after
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
-from clozelab.options import (
-    Few,
-    ModelLike,
-    ModelPlace,
-    Overwrite,
-    Place,
-    Settings,
-    command,
-    located,
-    option,
-)
+from clozelab.options import Few, ModelPlace, Place, Settings, command, option
 from clozelab.runs.directory import Run
-from clozelab.runs.options import Device, MachineOptions, SaveOptions
+from clozelab.runs.options import MachineOptions, SaveOptions
 
 if TYPE_CHECKING:
     from clozelab.finetuning.files.named import Named
     from clozelab.finetuning.finetune import Happened
     from clozelab.finetuning.request import FinetuneRequest
-
-Scores = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -100,10 +86,9 @@ def finetune(
     from clozelab.finetuning.request import Data, FinetuneRequest
 
     place = Path(out or f"{model.rstrip('/')}-{task}")
-    columns = tuple(files.columns)
     request = FinetuneRequest(
         model,
-        Data(task, root=files.task_data, train=train, dev=dev, columns=columns),
+        Data(task, root=files.task_data, train=train, dev=dev, columns=tuple(files.columns)),
         protocol=protocol,
         settings=tuple(set),
         seed=seed,
@@ -163,89 +148,3 @@ def _tune(
         watch.say(f"{place}: the best is {result['best']}")
     stop_after(place, view.ended.signal if view.ended else 0)
     return Run(place)
-
-
-@command
-def evaluate(
-    model: ModelLike,
-    task: Place | None = None,
-    *,
-    split: str = "dev",
-    data: Place | None = None,
-    pairs: Literal["next", "order"] | None = None,
-    masks: str | None = None,
-    blocks: int = 1024,
-    out: Place | None = None,
-    overwrite: Overwrite = False,
-    device: Device | None = None,
-    files: TaskFiles,
-    watch: Watch,
-) -> Scores:
-    """Measure a fine-tuned model's scores, or a pretrained one's losses on held-out text.
-
-    Args:
-        task: a known task or a labelled file
-        split: of the task, if it has labels (dev)
-        data (CORPUS): measure losses on its held-out text
-        pairs: ask a pair objective about next sentences, or about their order
-        masks (RECIPE): hide what that recipe would (its own)
-        blocks: how many blocks (1,024)
-        out (FILE.json): record what came out, digests of the data, the commit
-    """
-    from clozelab.files import check_output, write_text
-    from clozelab.runs.directory import machine_facts
-
-    if (task is None) == (data is None):
-        raise UserError(
-            "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
-            " a pretrained one"
-        )
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite)
-    facts: dict[str, Any] = {"model": located(model, "model")}
-    if task is not None:
-        _check_task(task, files)
-        examples: dict[str, Any] = {
-            "root": files.task_data,
-            "columns": files.columns,
-            "part": split,
-        }
-        loaded, facts["task"] = opened(model, watch), task
-
-        from clozelab.finetuning.predict import data_of, score
-
-        if out is not None:
-            facts["digests"] = data_of(loaded, task, **examples).digests(part=split)
-        facts["scores"] = results = score(loaded, task, **examples, device=device)
-    else:
-        from clozelab.text.store.corpus import open_stores
-
-        ((corpus, _),) = open_stores([str(data)])  # before torch, which takes seconds to load
-
-        from clozelab.pretraining.held_out import evaluate
-        from clozelab.runs.events import means
-
-        how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
-        store = {"path": data, "fingerprint": corpus.manifest["fingerprint"]}
-        results = means(evaluate(facts["model"], str(data), **how, device=device))
-        facts |= {**how, "data": store, "held_out": results}
-    if out is not None:
-        record = {"machine": machine_facts(), **facts}
-        write_text(Path(out), json.dumps(record, indent=1, ensure_ascii=False) + "\n")
-    return results
-
-
-def _check_task(task: str, files: TaskFiles) -> None:
-    """Refuse a task or a file that is not there, before torch is loaded."""
-    from clozelab.finetuning.files.hub import is_hub
-    from clozelab.finetuning.files.named import NAMED
-    from clozelab.finetuning.files.tables import existing
-    from clozelab.finetuning.request import Data
-
-    if task in NAMED:
-        Data(task, root=files.task_data).check()
-    elif not is_hub(task) and existing(Path(task)) is None:
-        raise UserError(
-            f"{task}: is neither a file here nor a known task; check the path, or see clozelab"
-            " tasks"
-        )

@@ -1,11 +1,16 @@
-"""Texts that a function is given: as they are, from a file, or from standard input for -."""
+"""Texts that a function is given, from a file or from standard input, and files that it writes."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from clozelab.errors import UserError
+from clozelab.files import check_output, write_text
+from clozelab.runs.directory import machine_facts
 
 STDIN = "standard input"
 
@@ -22,8 +27,7 @@ def read_file(file: str) -> str:
             return sound(sys.stdin.read(), STDIN)
         return Path(file).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        place = STDIN if file == "-" else file
-        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
+        raise _not_utf8(STDIN if file == "-" else file) from None
 
 
 def lines_of(file: str) -> list[str]:
@@ -38,4 +42,25 @@ def sound(text: str, place: str) -> str:
     try:
         return text.encode("utf-8", "surrogateescape").decode("utf-8")
     except UnicodeError:
-        raise UserError(f"{place}: is not UTF-8 text; convert it to UTF-8") from None
+        raise _not_utf8(place) from None
+
+
+def _not_utf8(place: str) -> UserError:
+    return UserError(f"{place}: is not UTF-8 text; convert it to UTF-8")
+
+
+def refuse_existing(*places: str | None, overwrite: bool) -> None:
+    """Refuse to write over files, unless they are to be replaced; None is no file."""
+    for place in filter(None, places):
+        check_output(Path(place), overwrite=overwrite)
+
+
+def write_lines(place: str, lines: Iterable[str]) -> None:
+    """Write a file, line by line."""
+    write_text(Path(place), "".join(f"{line}\n" for line in lines))
+
+
+def write_record(place: str, record: Mapping[str, Any]) -> None:
+    """Write what came out as JSON, with the machine that it was computed on."""
+    whole = {"machine": machine_facts(), **record}
+    write_lines(place, [json.dumps(whole, indent=1, ensure_ascii=False)])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
-from clozelab.options import Data, ModelPlace, Place, RecipeLike, command
+from clozelab.options import Data, ModelPlace, Place, RecipeLike, command, whole
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Budget = Annotated[
     str, "20m, 300Mtok or 12steps; the schedule is fitted to it, and to the pace as it goes"
 ]
+Seed = Annotated[int, whole, "of weights, order, masks and dropout (0)"]
 Shard = Annotated[bool, "share the weights out over processes, under torchrun"]
 
 
@@ -33,7 +34,7 @@ def pretrain(
     data: Data = (),
     out: Place | None = None,
     budget: Budget | None = None,
-    seed: int | None = None,
+    seed: Seed | None = None,
     from_: Place | None = None,
     resume: Place | None = None,
     shard: Shard | None = None,
@@ -46,7 +47,6 @@ def pretrain(
 
     Args:
         out (DIR): the run's folder
-        seed: of weights, order, masks and dropout (0)
         from_ (MODEL): begin with the weights of a run, a Hugging Face directory or a hub name
         resume (RUN): go on with this run, as it was started
     """
@@ -61,12 +61,11 @@ def pretrain(
                 f" --budget out, or start a run of its own with --from {resume}"
             )
         own = None if recipe is None else changes.read(recipe, watch)
-        return _resumed(resume, own, data=data, saving=saving, machine=on, watch=watch)
+        return _resumed(resume, own, data, saving=saving, machine=on, watch=watch)
     if recipe is None or not data or out is None:
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
-    from clozelab.pretraining import pretrain as training
     from clozelab.pretraining import starting
 
     read = changes.read(recipe, watch)
@@ -78,7 +77,7 @@ def pretrain(
     else:
         shaped = any(change.startswith(("blocks.", "schedule.")) for change in changes.set)
         job = starting.continued(read, from_, shaped=shaped, **source)
-    return _trained(training.pretrain, job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, saving=saving, machine=on, watch=watch)
 
 
 @command
@@ -101,7 +100,7 @@ def resume(
     """
     own = None if recipe is None else RecipeOptions().read(recipe, watch)
     on = machine_of(machine, shard=shard)
-    return _resumed(run, own, data=data, saving=saving, machine=on, watch=watch)
+    return _resumed(run, own, data, saving=saving, machine=on, watch=watch)
 
 
 @command
@@ -112,7 +111,7 @@ def distil(
     data: Data = (),
     recipe: RecipeLike = "distilbert",
     budget: Budget | None = None,
-    seed: int = 0,
+    seed: Seed = 0,
     shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
@@ -124,9 +123,7 @@ def distil(
     Args:
         out (DIR): the run's folder
         recipe: of the student (distilbert)
-        seed: of weights, order, masks and dropout (0)
     """
-    from clozelab.pretraining import pretrain as training
     from clozelab.pretraining import starting
 
     keys = [change.partition("=")[0] for change in changes.set]
@@ -140,22 +137,23 @@ def distil(
         own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
     )
     on = machine_of(machine, shard=shard)
-    return _trained(training.pretrain, job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, saving=saving, machine=on, watch=watch)
 
 
-def _resumed(run: str, recipe: Recipe | None, *, data: Data, **options: Any) -> Run:
-    from clozelab.pretraining import pretrain as training
+def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run:
     from clozelab.pretraining import starting
 
     job = starting.resumed(Path(run), recipe=recipe, data=data)
-    return _trained(training.resume, job, run, **options)
+    return _trained(job, run, resume=True, **options)
 
 
 def _trained(
-    train: Any, job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch
+    job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch, resume: bool = False
 ) -> Run:
     """Train until the run ends; who says how often to save has it so, however long that takes."""
-    place = Path(out)
+    from clozelab.pretraining import pretrain as training
+
+    place, train = Path(out), training.resume if resume else training.pretrain
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
     job, saving = _probing(job, saving, place, machine)
@@ -183,10 +181,9 @@ def _probing(
 
     root = saving.task_data or os.environ.get(VARIABLE)
     root = str(Path(root).resolve()) if root else None
-    words = [word for given in saving.probe for word in given.split(",") if word]
     most = 4096 if saving.probe_examples is None else saving.probe_examples
-    saving = replace(saving, probe=words, task_data=root, probe_examples=most)
-    probes = training_probes(words, root=root, most=most)
+    saving = replace(saving, task_data=root, probe_examples=most)
+    probes = training_probes(saving.probe or (), root=root, most=most)
     if probes.pairs and job.recipe.encoder.reads == "words":
         raise UserError(
             f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"

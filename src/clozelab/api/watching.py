@@ -9,20 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rich import progress as meters
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.text import Text
 
 from clozelab.interrupts import Stopped, signal_of
@@ -30,7 +19,7 @@ from clozelab.options import option
 
 if TYPE_CHECKING:
     from clozelab.runs.diagnostics import StepTimes
-    from clozelab.runs.events import Began, Ended, Evaluated, Event, Probed, Scored
+    from clozelab.runs.events import Began, Ended, Evaluated, Event, Probed, Refitted, Said, Scored
     from clozelab.training.loop import Step
 
 T = TypeVar("T")
@@ -50,10 +39,10 @@ def speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class _Rate(ProgressColumn):
+class _Rate(meters.ProgressColumn):
     """How much is done in a second."""
 
-    def render(self, task: Task) -> Text:
+    def render(self, task: meters.Task) -> Text:
         """Nothing until it is known."""
         return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
@@ -79,18 +68,14 @@ class Watch:
         if self.on_event is not None:
             self.on_event(event)
 
-    def bars(self, *columns: ProgressColumn, transient: bool = False) -> Progress:
-        """Bars with rate and time left, where somebody watches."""
-        shown = self.progress and speaks() and (err.is_terminal or err.is_jupyter)
-        usual = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        return Progress(*columns or usual, console=err, disable=not shown, transient=transient)
+    def bars(self, *columns: Any, transient: bool = False) -> meters.Progress:
+        """Bars that are named, with such columns and the time left, where somebody watches."""
+        hidden = not (self.progress and speaks() and (err.is_terminal or err.is_jupyter))
+        done, elapsed = meters.MofNCompleteColumn(), meters.TimeElapsedColumn()
+        name, bar, left = "{task.description}", meters.BarColumn(), meters.TimeRemainingColumn()
+        columns = columns or (done, "{task.fields[status]}", elapsed)
+        how: dict[str, Any] = {"console": err, "disable": hidden, "transient": transient}
+        return meters.Progress(name, bar, *columns, left, **how)
 
     def follow(self, work: Iterator[Any], show: Callable[[Any], None]) -> Any:
         """Show each event of some work, and hand it on, until it is done; what it returns."""
@@ -104,8 +89,7 @@ class Watch:
 
     def drain(self, work: Generator[int | tuple[int, int], None, T], name: str, total: int) -> T:
         """Draw how far the work is until it is done; what it returns."""
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _Rate())
-        with self.bars(*columns, TimeRemainingColumn(), transient=True) as bars:
+        with self.bars(meters.TaskProgressColumn(), _Rate(), transient=True) as bars:
             task = bars.add_task(name, total=total)
 
             def show(event: int | tuple[int, int]) -> None:
@@ -168,46 +152,19 @@ class View:
     not said again of the next, since what is so of the data is so in every run.
     """
 
-    def __init__(self, bars: Progress, watch: Watch) -> None:
+    def __init__(self, bars: meters.Progress, watch: Watch) -> None:
         self.bars, self.watch = bars, watch
-        self.task: TaskID | None = None
+        self.task: meters.TaskID | None = None
         self.spent: StepTimes | None = None
         self.began: Began | None = None
         self.ended: Ended | None = None
         self.warned = set[str]()
 
     def show(self, event: Event) -> None:
-        """Draw an event."""
-        from clozelab.runs.events import (
-            Began,
-            Ended,
-            Evaluated,
-            Probed,
-            Refitted,
-            Said,
-            Scored,
-        )
-        from clozelab.training.loop import Step
-
-        if isinstance(event, Began):
-            self.begin(event)
-        elif isinstance(event, Said):
-            if event.text not in self.warned:
-                self.warned.add(event.text)
-                self.watch.warn(event.text)
-        elif isinstance(event, Step):
-            self.step(event)
-        elif isinstance(event, Refitted):
-            if self.task is not None:
-                self.bars.update(self.task, total=event.steps)
-        elif isinstance(event, Evaluated):
-            self.evaluated(event)
-        elif isinstance(event, Scored):
-            self.scored(event)
-        elif isinstance(event, Probed):
-            self.probed(event)
-        elif isinstance(event, Ended):
-            self.ended = event
+        """Draw an event: by the method that has the name of its kind, if there is one."""
+        draw = getattr(self, f"_{type(event).__name__.lower()}", None)
+        if draw is not None:
+            draw(event)
 
     def show_stage(self, event: Event, stage: str, *, name: bool = True) -> None:
         """Draw an event of one of several runs, whose stage is named as it begins."""
@@ -231,7 +188,19 @@ class View:
             self.bars.remove_task(self.task)
         self.task = None
 
-    def begin(self, event: Began) -> None:
+    def _said(self, event: Said) -> None:
+        if event.text not in self.warned:
+            self.warned.add(event.text)
+            self.watch.warn(event.text)
+
+    def _refitted(self, event: Refitted) -> None:
+        if self.task is not None:
+            self.bars.update(self.task, total=event.steps)
+
+    def _ended(self, event: Ended) -> None:
+        self.ended = event
+
+    def _began(self, event: Began) -> None:
         """A run's first line, and its bar."""
         self.clear()
         self.began, self.spent = event, None
@@ -240,12 +209,10 @@ class View:
             f"{event.name}: {event.parameters:,} parameters, {event.steps:,} steps{done},"
             f" {event.precision} on {event.device}, micro-batches of {event.micro_tokens:,} tokens"
         )
-        self.task = self.bars.add_task(
-            event.name, total=event.steps, completed=event.first, status=""
-        )
+        steps: dict[str, Any] = {"total": event.steps, "completed": event.first}
+        self.task = self.bars.add_task(event.name, **steps, status="")
 
-    def step(self, event: Step) -> None:
-        """The bar a step further."""
+    def _step(self, event: Step) -> None:
         from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes, bottleneck
         from clozelab.runs.events import means
 
@@ -259,35 +226,32 @@ class View:
             flops, peak = self.began.flops_a_token, self.began.peak
             status += f" · {self.spent.speed * flops / peak:.0%} of peak" if peak else ""
             limit = bottleneck(self.spent, flops_a_token=flops, peak=peak)
-            status += f" · {limit.word}-bound" if limit else ""
+            status += f" · {limit}-bound" if limit else ""
         if self.task is not None:
             self.bars.update(self.task, completed=event.number, status=status)
 
-    def scored(self, event: Scored) -> None:
-        """A line with the scores on the dev set."""
-        scores = ", ".join(
-            f"{name.replace('_', ' ')} {score:.2f}" for name, score in event.scores.items()
-        )
-        self.watch.say(f"step {event.step:,}: dev {scores}")
+    def _scored(self, event: Scored) -> None:
+        scores = [f"{_words(name)} {score:.2f}" for name, score in event.scores.items()]
+        self.watch.say(f"step {event.step:,}: dev {', '.join(scores)}")
 
-    def probed(self, event: Probed) -> None:
-        """A line with what its layers hold of tasks."""
-        scores = ", ".join(
-            f"{task} {name.replace('_', ' ')} {score:.2f}"
-            for task, one in event.scores.items()
-            for name, score in one.items()
+    def _probed(self, event: Probed) -> None:
+        scores = [
+            f"{task} {_words(name)} {score:.2f}"
+            for task, by_metric in event.scores.items()
+            for name, score in by_metric.items()
             if name != "layer"
-        )
-        self.watch.say(f"step {event.step:,}: probes {scores}")
+        ]
+        self.watch.say(f"step {event.step:,}: probes {', '.join(scores)}")
 
-    def evaluated(self, event: Evaluated) -> None:
-        """A line with the losses on held-out text."""
+    def _evaluated(self, event: Evaluated) -> None:
         from clozelab.runs.events import means
 
-        losses = ", ".join(
-            f"{name} {mean['loss']:.3f} ({mean['accuracy']:.1%} right)"
-            if "accuracy" in mean
-            else f"{name} {mean['loss']:.3f}"
-            for name, mean in means(event.sums).items()
-        )
-        self.watch.say(f"step {event.step:,}: held out {losses}")
+        losses = []
+        for name, mean in means(event.sums).items():
+            right = f" ({mean['accuracy']:.1%} right)" if "accuracy" in mean else ""
+            losses.append(f"{name} {mean['loss']:.3f}{right}")
+        self.watch.say(f"step {event.step:,}: held out {', '.join(losses)}")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

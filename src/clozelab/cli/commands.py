@@ -1,31 +1,24 @@
-"""The commands: for each the function that does it, and the view of what comes back."""
+"""The commands: for each the function that does it, whose options are the words of the command
+line, and the view of what comes back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 import clozelab
-from clozelab.api import (
-    benching,
-    corpora,
-    matrix,
-    models,
-    predicting,
-    probing,
-    recipes,
-    scoring,
-    studies,
-    tasks,
-    training,
-)
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch
 from clozelab.cli import demo, shell
 from clozelab.cli.console import out
-from clozelab.options import Place, command
+from clozelab.errors import UserError
+from clozelab.nearest import nearest, remedy
+from clozelab.options import REQUIRED, Option, Place, command, options, summary
 
 
 @dataclass(frozen=True)
@@ -78,32 +71,116 @@ def version() -> None:
 
 
 COMMANDS: dict[str, Command] = {
-    "corpus build": Command(corpora.build_corpus, "corpora.built"),
-    "corpus show": Command(corpora.show_corpus, "corpora.summary"),
-    "corpus check": Command(corpora.check_corpus, "corpora.checked"),
+    "corpus build": Command(clozelab.build_corpus, "blocks.built"),
+    "corpus show": Command(clozelab.show_corpus, "blocks.summary"),
+    "corpus check": Command(clozelab.check_corpus, "blocks.checked"),
     "show": Command(show, "recipes.shown"),
-    "diff": Command(recipes.diff, "recipes.difference"),
-    "mask": Command(recipes.mask, "blocks.masks"),
-    "blocks": Command(recipes.show_blocks, "blocks.blocks"),
-    "pretrain": Command(training.pretrain),
-    "distil": Command(training.distil),
-    "evaluate": Command(tasks.evaluate, "tasks.measured"),
-    "matrix": Command(matrix.matrix, "matrix.matrix"),
-    "score": Command(scoring.score, "scores.scores"),
-    "probe": Command(probing.probe, "probes.probes"),
-    "tasks": Command(tasks.tasks, "tasks.known"),
-    "finetune": Command(tasks.finetune, "tasks.tuned"),
-    "predict": Command(predicting.predict, "models.predictions"),
-    "answer": Command(predicting.answer, "models.answer"),
-    "study": Command(studies.study, "studies.study", "studies.event"),
-    "merge": Command(studies.merge_studies, event_view="studies.event"),
-    "export": Command(models.export),
-    "import": Command(models.import_model),
-    "fill": Command(models.fill, "models.filled"),
-    "embed": Command(models.embed, required=("out",)),
-    "report": Command(studies.report),
-    "bench": Command(benching.bench, "bench.measured"),
+    "diff": Command(clozelab.diff, "recipes.difference"),
+    "mask": Command(clozelab.mask, "blocks.masks"),
+    "blocks": Command(clozelab.show_blocks, "blocks.blocks"),
+    "pretrain": Command(clozelab.pretrain),
+    "distil": Command(clozelab.distil),
+    "evaluate": Command(clozelab.evaluate, "tasks.measured"),
+    "matrix": Command(clozelab.matrix, "scores.matrix"),
+    "score": Command(clozelab.score, "scores.scores"),
+    "probe": Command(clozelab.probe, "scores.probes"),
+    "tasks": Command(clozelab.tasks, "tasks.known"),
+    "finetune": Command(clozelab.finetune, "tasks.tuned"),
+    "predict": Command(clozelab.predict, "models.predictions"),
+    "answer": Command(clozelab.answer, "models.answer"),
+    "study": Command(clozelab.study, "studies.study", "studies.event"),
+    "merge": Command(clozelab.merge_studies, event_view="studies.event"),
+    "export": Command(clozelab.export),
+    "import": Command(clozelab.import_model),
+    "fill": Command(clozelab.fill, "models.filled"),
+    "embed": Command(clozelab.embed, required=("out",)),
+    "report": Command(clozelab.report),
+    "bench": Command(clozelab.bench, "bench.measured"),
     "demo": Command(demo.demo),
     "completion": Command(shell.completion),
     "version": Command(version),
 }
+
+
+class _Parser(argparse.ArgumentParser):
+    """Answers a mistake as all of clozelab does, in one sentence, with the word that was meant."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """The arguments; what a command does not know is refused here, where its options are."""
+        known, others = super().parse_known_args(args, namespace)
+        if others:
+            option = others[0].partition("=")[0]
+            meant = nearest(option, self._option_string_actions) if option[0:1] == "-" else None
+            hint = f"did you mean {meant}?" if meant else f"leave it out, or see {self.prog} --help"
+            what = "is no option" if option[0:1] == "-" else "is one word too many"
+            raise UserError(f"{option}: {what} of {self.prog}; {hint}")
+        return known, others
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        name = action.option_strings[-1] if action.option_strings else self.prog
+        raise UserError(f"{name} {value}: is unknown; {remedy(value, action.choices)}")
+
+
+def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+    """The parser; it leaves the command's name in `command`, and of the options what was given."""
+    words: argparse.ArgumentParser = _Parser(
+        prog="clozelab",
+        description="Pretrain, fine-tune, distil and compare the BERT family of encoders.",
+        epilog="Any command takes --import MODULE: a module that registers parts of your own.",
+    )
+    version: dict[str, Any] = {"action": "store_const", "const": "version", "dest": "command"}
+    words.add_argument("--version", **version, help="of clozelab, Python and torch")
+    verbs = words.add_subparsers(metavar="COMMAND")
+    groups: dict[str, Any] = {"": verbs}
+    for name, entry in commands.items():
+        group, _, verb = name.rpartition(" ")
+        if group not in groups:
+            parent = verbs.add_parser(group, help=f"build, show or check a {group}")
+            groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
+        text = summary(entry.call)
+        short = text.partition("\n")[0]
+        own = groups[group].add_parser(verb, help=short, description=text.replace("%", "%%"))
+        own.set_defaults(command=name)
+        _add(own, entry)
+    return words
+
+
+def _add(verb: argparse.ArgumentParser, entry: Command) -> None:
+    """Every option of a command; those of a dataclass under its name."""
+    groups: dict[type, Any] = {}
+    for option in options(entry.call):
+        if not option.typed:
+            continue
+        group = option.group
+        if group is not None and group not in groups:
+            title = re.sub("(?<=[a-z])(?=[A-Z])", " ", group.__name__).lower()
+            groups[group] = verb.add_argument_group(title, " ".join((group.__doc__ or "").split()))
+        names, settings = _argument(option, must=option.name in entry.required)
+        (verb if group is None else groups[group]).add_argument(*names, **settings)
+
+
+def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]:
+    """How argparse is told of an option: its value stays the words, which the function takes."""
+    needed = must or option.default is REQUIRED
+    meaning = option.help.replace("%", "%%")
+    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": meaning}
+    if option.kind is bool:
+        switch = "store_true" if option.default is False else argparse.BooleanOptionalAction
+        return [option.flag], {**settings, "action": switch, "dest": option.name}
+    if option.metavar or option.kind is int:
+        settings["metavar"] = option.metavar or "N"
+    if option.choices is not None:
+        settings["choices"] = option.choices
+    if option.positional:
+        settings["nargs"] = ("+" if needed else "*") if option.several else None if needed else "?"
+        return [option.name], settings
+    if option.several:  # None and an empty list are not the same: then the list may be empty
+        settings |= {"nargs": "*"} if option.default is None else {"action": "append"}
+    return [option.flag], {**settings, "dest": option.name, "required": needed}

@@ -9,7 +9,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from clozelab import data
 from clozelab.cli.console import err, out
 from clozelab.files import write_text
 from clozelab.options import Place, command
+from clozelab.runs.directory import Run
 
 _TEXT = (
     "Pierre bought a second-hand umbrella in New York because it had been raining"
@@ -49,22 +50,24 @@ def demo(*, out: Place = "demo", budget: str = "40s") -> None:
         budget: for each of them (40s)
     """
     place = Path(out)
-    corpus, models = place / "corpus", (place / "swift", place / "bert")
+    corpus, models, exported = place / "corpus", (place / "swift", place / "bert"), place / "hf"
     text, books = _set_aside(place)
-    _corpus(corpus, text)
+    if (corpus / "manifest.json").exists():
+        _say("corpus", "show", corpus)
+    else:
+        _say("corpus", "build", text, "--out", corpus, "--vocabulary", "8000", "--phrases")
     _say("diff", "bert", "roberta")
-    _say("mask", "bert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
-    _say("mask", "spanbert", _TEXT, "--corpus", str(corpus), "--epoch", "0")
+    for recipe in ("bert", "spanbert"):
+        _say("mask", recipe, _TEXT, "--corpus", corpus, "--epoch", "0")
     for model in models:
         _pretrain(model, corpus, budget)
     _compare(corpus, models)
-    _say("fill", str(models[0]), _BLANK.format("[MASK]"), "--top", "3")
-    if not (place / "hf").exists():
-        _say("export", str(models[1]), str(place / "hf"))
-    _fill_mask(place / "hf")
+    _say("fill", models[0], _BLANK.format("[MASK]"), "--top", "3")
+    _once(exported, "export", models[1], exported)
+    _pipeline("fill-mask", exported, _fill_mask)
     _task(place, models[0], books)
     shown = (*models, place / "books", place / "books-fresh")
-    _say("report", *map(str, shown), "--out", str(place / "page.html"), "--title", "The demo")
+    _say("report", *shown, "--out", place / "page.html", "--title", "The demo")
 
 
 def _set_aside(place: Path) -> tuple[Path, dict[str, Path]]:
@@ -75,9 +78,10 @@ def _set_aside(place: Path) -> tuple[Path, dict[str, Path]]:
         place.mkdir(parents=True, exist_ok=True)
         with gzip.open(data.corpus(), "rt", encoding="utf-8") as file:
             lines = list(file)
-        sentences = _sentences(lines[::_ASIDE])
+        books = _sentences(lines[::_ASIDE])
         for name, part in _SPLITS.items():
-            write_text(splits[name], _table(sentences, part))
+            rows = [f"{one}\t{book}\n" for book in sorted(books) for one in books[book][part]]
+            write_text(splits[name], "".join(["sentence\tlabel\n", *rows]))
         del lines[::_ASIDE]
         write_text(text, "".join(lines))
     return text, splits
@@ -98,37 +102,21 @@ def _sentences(lines: list[str]) -> dict[str, list[str]]:
     return books
 
 
-def _table(sentences: dict[str, list[str]], part: slice) -> str:
-    rows = [f"{each}\t{book}\n" for book in sorted(sentences) for each in sentences[book][part]]
-    return "".join(["sentence\tlabel\n", *rows])
-
-
-def _corpus(place: Path, text: Path) -> None:
-    if (place / "manifest.json").exists():
-        _say("corpus", "show", str(place))
-    else:
-        built = ("--out", str(place), "--vocabulary", "8000", "--phrases")
-        _say("corpus", "build", str(text), *built)
-
-
 def _pretrain(place: Path, corpus: Path, budget: str) -> None:
     """Train a model of the folder's name; one that is there already goes on, if it has to."""
-    if (place / "result.json").exists():
-        return
     if (place / "checkpoints").exists():
-        _say("pretrain", "--resume", str(place))
+        _once(place / "result.json", "pretrain", "--resume", place)
         return
-    words = ("--size", "tiny", "--data", str(corpus), "--budget", budget, "--out", str(place))
+    words = ("--size", "tiny", "--data", corpus, "--budget", budget, "--out", place)
     _say("pretrain", place.name, *words, *_SETTINGS.get(place.name, ()))
 
 
 def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
     """Held-out losses beside what guessing by frequency costs."""
-    from clozelab.api.corpora import entropy
-    from clozelab.runs.directory import Run
+    from clozelab.runs.diagnostics import unigram_entropy
     from clozelab.text.store import Corpus
 
-    floor = entropy(Corpus.open(corpus))
+    floor = unigram_entropy(Corpus.open(corpus).vocabulary.counts)
     for model in models:
         result = Run.open(model).result() or {}
         measured = result.get("held_out", result["train"])  # a tiny corpus holds nothing out
@@ -142,28 +130,18 @@ def _compare(corpus: Path, models: tuple[Path, ...]) -> None:
 
 def _task(place: Path, model: Path, books: dict[str, Path]) -> None:
     """Which book a sentence is from: the model, and its like without pretraining."""
-    tuned, fresh = place / "books", place / "books-fresh"
-    files = ("--train", str(books["train"]), "--dev", str(books["dev"]))
-    _finetune(model, tuned, *files)
-    _finetune(model, fresh, *files, "--fresh")
+    tuned, fresh, exported = place / "books", place / "books-fresh", place / "hf-books"
+    words = ("--train", books["train"], "--dev", books["dev"], *_TUNING)
+    _once(tuned / "result.json", "finetune", model, "classify", "--out", tuned, *words)
+    _once(fresh / "result.json", "finetune", model, "classify", "--out", fresh, *words, "--fresh")
     _gain(tuned, fresh)
-    texts = [word for text in _SENTENCES for word in ("--text", text)]
-    _say("predict", str(tuned), *texts)
-    if not (place / "hf-books").exists():
-        _say("export", str(tuned), str(place / "hf-books"))
-    _classification(place / "hf-books")
-
-
-def _finetune(model: Path, place: Path, *more: str) -> None:
-    """Fit the model to a few labelled sentences, unless that is done."""
-    if not (place / "result.json").exists():
-        _say("finetune", str(model), "classify", "--out", str(place), *more, *_TUNING)
+    _say("predict", tuned, *(word for text in _SENTENCES for word in ("--text", text)))
+    _once(exported, "export", tuned, exported)
+    _pipeline("text-classification", exported, _classification)
 
 
 def _gain(tuned: Path, fresh: Path) -> None:
     """The two accuracies side by side, and what may be said of them."""
-    from clozelab.runs.directory import Run
-
     scores = [(Run(run).result() or {})["cells"][0]["selected"] for run in (tuned, fresh)]
     out.print(f"{_shown(scores[0])}  of 100 right, pretrained")
     out.print(f"{_shown(scores[1])}  the same architecture from random weights")
@@ -180,42 +158,44 @@ def _shown(score: Mapping[str, float]) -> str:
     return f"[bold]{score['mean']:.1f}{sure}[/]"
 
 
-def _fill_mask(place: Path) -> None:
-    """The exported encoder as anyone opens it."""
-    if pipeline := _pipeline("fill-mask", place):
-        for guess in pipeline(_BLANK.format(pipeline.tokenizer.mask_token), top_k=3):
-            out.print(escape(f"{guess['score']:.1%}  {guess['sequence']}"))
-        out.print()
+def _fill_mask(pipeline: Any) -> Iterator[str]:
+    for guess in pipeline(_BLANK.format(pipeline.tokenizer.mask_token), top_k=3):
+        yield f"{guess['score']:.1%}  {guess['sequence']}"
 
 
-def _classification(place: Path) -> None:
-    """The exported classifier as anyone opens it."""
-    if pipeline := _pipeline("text-classification", place):
-        for guess, text in zip(pipeline(list(_SENTENCES)), _SENTENCES, strict=True):
-            out.print(escape(f"{guess['score']:.1%}  {guess['label']}  {text}"))
-        out.print()
+def _classification(pipeline: Any) -> Iterator[str]:
+    for guess, text in zip(pipeline(list(_SENTENCES)), _SENTENCES, strict=True):
+        yield f"{guess['score']:.1%}  {guess['label']}  {text}"
 
 
-def _pipeline(task: str, place: Path) -> Any:
-    """The pipeline of transformers that opens a model, if it is there."""
+def _pipeline(task: str, place: Path, ask: Callable[[Any], Iterable[str]]) -> None:
+    """Ask an exported model as anyone opens it, by the pipeline of transformers, if it is there."""
     out.rule(f'[bold]transformers.pipeline("{task}")', align="left")
     if find_spec("transformers") is None:
         err.print("transformers is not installed, so the exported model is not opened here")
-        return None
+        return
     from transformers import pipeline
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     make: Any = pipeline
-    return make(task, str(place))
+    for line in ask(make(task, str(place))):
+        out.print(escape(line))
+    out.print()
 
 
-def _say(*words: str) -> None:
+def _once(made: Path, *words: str | Path) -> None:
+    """Run a command, unless what it makes is there."""
+    if not made.exists():
+        _say(*words)
+
+
+def _say(*words: str | Path) -> None:
     """Run a command, its words above what it shows."""
     from clozelab.cli import run
 
-    spoken = " ".join(f'"{word}"' if " " in word else word for word in words)
+    spoken = " ".join(f'"{word}"' if " " in str(word) else str(word) for word in words)
     out.rule(f"[bold]clozelab {escape(spoken)}", align="left")
-    run(words)
+    run([str(word) for word in words])
     out.print()

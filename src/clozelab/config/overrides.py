@@ -43,10 +43,9 @@ def values(text: str) -> list[Any]:
 def override(tables: Table, change: str, *, place: str) -> None:
     """Set one dotted key of a recipe's `tables`."""
     key, text = split(change, example="masking.mask_rate=0.3", place=place)
-    *path, last = key.split(".")
-    first = (*path, last)[0]
-    if first not in (*TABLES, *_WORDS):
-        raise UserError(f"{place}: {key} is no key of a recipe; {remedy(first, TABLES)}")
+    *path, last = names = key.split(".")
+    if names[0] not in (*TABLES, *_WORDS):
+        raise UserError(f"{place}: {key} is no key of a recipe; {remedy(names[0], TABLES)}")
     at: Any = tables
     for word in path:
         at = _step(at, word, place=place, key=key)
@@ -58,8 +57,8 @@ def override(tables: Table, change: str, *, place: str) -> None:
     at[last] = use = value(text)
     if last == "use" and path and isinstance(use, str):
         part = registry.find(path[0], use)
-        known = {"use", *at} if part is None else {"use", *(field.name for field in fields(part))}
-        for name in [name for name in at if name not in known]:
+        known = set(at) if part is None else {"use", *(field.name for field in fields(part))}
+        for name in at.keys() - known:
             del at[name]
 
 

@@ -6,7 +6,7 @@ that the file is the paper's difference. All of it is checked when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from clozelab import registry
 from clozelab.config import slots, toml
 from clozelab.config.overrides import override
 from clozelab.config.renamed import recorded
-from clozelab.config.sizes import DIAL, derived, unknown
+from clozelab.config.sizes import DIAL, derived
 from clozelab.config.tables import build, flat, plain
 from clozelab.config.toml import RECIPES, Source, Table, written
 from clozelab.contracts import Format, Masking
@@ -64,16 +64,7 @@ class Recipe:
 
     def tables(self) -> dict[str, Any]:
         """The recipe as TOML would hold it, nothing left to a default."""
-        found: dict[str, Any] = {}
-        for slot in slots.TABLES:
-            part = getattr(self, slot)
-            if slot == "objectives":
-                found[slot] = [{"use": slots.use(slot, one), **plain(one)} for one in part]
-            elif slots.use(slot, part) == slots.USUAL.get(slot):
-                found[slot] = plain(part)
-            else:
-                found[slot] = {"use": slots.use(slot, part), **plain(part)}
-        return found
+        return {slot: _table(slot, getattr(self, slot)) for slot in slots.TABLES}
 
     def reading(self, tokenizer: Tokenizer, *, vocabulary: int | None = None) -> Recipe:
         """The recipe as a run has it that reads text by a trained tokenizer.
@@ -99,18 +90,25 @@ class Recipe:
         tables = self.tables()
         for change in ordered:
             override(tables, change, place=self.name)
-        return _build({"name": self.name, "title": self.title, **tables}, self.name)
+        return self._rebuilt(tables, self.name)
+
+    def _rebuilt(self, tables: Table, place: str) -> Recipe:
+        return _build({"name": self.name, "title": self.title, **tables}, place)
 
     def diff(self, other: Recipe | str) -> list[tuple[str, Any, Any]]:
-        """What another recipe does differently: key, value here, value there."""
-        return difference(self, read(other) if isinstance(other, str) else other)
+        """What another recipe does differently: key, value here, value there; None is no value."""
+        others = (read(other) if isinstance(other, str) else other).tables()
+        left, right = dict(flat(self.tables())), dict(flat(others))
+        keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
+        return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
 
     def __str__(self) -> str:
         return self.to_toml()
 
     def to_toml(self) -> str:
-        """The recipe written out whole, as a file."""
-        return to_toml(self)
+        """The recipe written out whole, as a file: it extends nothing and reads back equal."""
+        head = {"name": self.name, "title": self.title, "imports": slots.modules(self) or None}
+        return toml.to_toml({**head, **self.tables()})
 
     def warnings(self) -> list[str]:
         """What is allowed and yet hardly meant, a sentence each."""
@@ -154,23 +152,30 @@ def sizes(name_or_path: str | Path) -> list[str]:
     return [*DIAL, *_resolve(RECIPES.find(name_or_path)).tables.get("sizes", {})]
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The recipe written out whole: it extends nothing and reads back equal."""
-    head = {"name": recipe.name, "title": recipe.title, "imports": slots.modules(recipe) or None}
-    return toml.to_toml({**head, **recipe.tables()})
+to_toml, difference = Recipe.to_toml, Recipe.diff
 
 
-def difference(a: Recipe, b: Recipe) -> list[tuple[str, Any, Any]]:
-    """What differs, by dotted key and in a recipe's order; None where a side has no such key."""
-    left, right = dict(flat(a.tables())), dict(flat(b.tables()))
-    keys = sorted({**left, **right}, key=lambda key: slots.TABLES.index(key.split(".")[0]))
-    return [(k, left.get(k), right.get(k)) for k in keys if left.get(k) != right.get(k)]
+def _table(slot: str, part: Any) -> Any:
+    """A part as a table, with its name unless that goes without saying; of several a list."""
+    if isinstance(part, tuple):
+        return [_table(slot, each) for each in part]
+    name = slots.use(slot, part)
+    return plain(part) if name == slots.USUAL.get(slot) else {"use": name, **plain(part)}
 
 
 def _checked(source: Source) -> tuple[_Chain, Recipe]:
-    """A file with all that it extends, and its recipe."""
+    """A file with all that it extends, and its recipe, having tried every size that it offers."""
     chain = _resolve(source)
-    return chain, _complete(chain)
+    place, released = chain.places[0], chain.tables.get("sizes", {})
+    recipe = _build(chain.tables, place, homes=chain.homes)
+    tabular = isinstance(released, dict) and all(isinstance(one, dict) for one in released.values())
+    if not tabular:
+        raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
+    for size in released:
+        if size in DIAL:
+            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
+        _sized(recipe, size, released)
+    return chain, recipe
 
 
 _packaged = cache(_checked)  # of recipes that come with the package, which never change
@@ -181,7 +186,9 @@ def _resolve(source: Source) -> _Chain:
     chain = _Chain({}, {}, [])
     seen: list[Path | str] = []
     while True:
-        tables, place = _decoded(source), source.place
+        tables, place = source.tables(), source.place
+        _check_keys(tables, place)
+        registry.require(tables.pop("imports", []), place)
         if not seen:
             tables.setdefault("name", Path(place).stem)
             tables.setdefault("title", tables["name"])
@@ -204,14 +211,6 @@ def _resolve(source: Source) -> _Chain:
             )
 
 
-def _decoded(source: Source) -> Table:
-    """What one file says, its keys checked and the modules that it lists loaded."""
-    tables = source.tables()
-    _check_keys(tables, source.place)
-    registry.require(tables.pop("imports", []), source.place)
-    return tables
-
-
 def _check_keys(tables: Table, place: str) -> None:
     for word in tables:
         if word not in _KEYS:
@@ -222,22 +221,6 @@ def _check_keys(tables: Table, place: str) -> None:
             raise UserError(f"{place}: {word} must be a word in quotes")
 
 
-def _complete(chain: _Chain) -> Recipe:
-    """The recipe of a chain, having tried every size it offers."""
-    place = chain.places[0]
-    recipe = _build(chain.tables, place, homes=chain.homes)
-    released = chain.tables.get("sizes", {})
-    if not isinstance(released, dict) or not all(
-        isinstance(one, dict) for one in released.values()
-    ):
-        raise UserError(f"{place}: sizes must be tables; write each as [sizes.large]")
-    for size in released:
-        if size in DIAL:
-            raise UserError(f"{place}: sizes.{size} is a word of the dial; give it another name")
-        _sized(recipe, size, released)
-    return recipe
-
-
 def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None) -> Recipe:
     """A checked recipe from complete tables; `homes` says which file each is from."""
     _check_keys(tables, place)
@@ -245,19 +228,16 @@ def _build(tables: Table, place: str, *, homes: Mapping[str, str] | None = None)
     for slot in slots.TABLES:
         if slot not in tables:
             raise UserError(f'{place}: table {slot} is missing; give it, or set extends = "bert"')
-        home = (homes or {}).get(slot, place)
-        if slot == "objectives":
-            parts[slot] = tuple(_objectives(tables[slot], home))
+        home, table = (homes or {}).get(slot, place), tables[slot]
+        if slot != "objectives":
+            parts[slot] = _part(slot, table, place=home, key=slot)
+        elif isinstance(table, list):
+            parts[slot] = tuple(
+                _part(slot, one, place=home, key=f"{slot}.{n}") for n, one in enumerate(table)
+            )
         else:
-            parts[slot] = _part(slot, tables[slot], place=home, key=slot)
+            raise UserError(f"{home}: objectives must be a list; write each under [[objectives]]")
     return Recipe(name=tables["name"], title=tables["title"], **parts)
-
-
-def _objectives(found: Any, place: str) -> Iterator[Objective]:
-    if not isinstance(found, list):
-        raise UserError(f"{place}: objectives must be a list; write each under [[objectives]]")
-    for number, table in enumerate(found):
-        yield _part("objectives", table, place=place, key=f"objectives.{number}")
 
 
 def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
@@ -281,16 +261,11 @@ def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
     A released size lists encoder keys; a table inside it changes keys of another slot.
     """
     if size not in released:
-        found = derived(recipe, size)
-        if found is None:
-            raise unknown(recipe.name, size, released=list(released))
-        return found
+        return derived(recipe, size, released=list(released))
     tables = recipe.tables()
     for key, value in released[size].items():
         if isinstance(value, dict):
             tables[key] = {**tables.get(key, {}), **value}
         else:
             tables["encoder"][key] = value
-    return _build(
-        {"name": recipe.name, "title": recipe.title, **tables}, f"{recipe.name} at {size}"
-    )
+    return recipe._rebuilt(tables, f"{recipe.name} at {size}")

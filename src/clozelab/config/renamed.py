@@ -30,13 +30,11 @@ class OldNameWarning(FutureWarning):
 
 def current(key: str, known: Collection[str]) -> str:
     """A dotted key by today's name, where `known` are the names that there are."""
-    *path, name = key.split(".")
-    if name in known:
-        return key
+    path, dot, name = key.rpartition(".")
     new = next((new for new in RENAMED.get(name, ()) if new in known), None)
-    if new is None:
+    if name in known or new is None:
         return key
-    today = ".".join([*path, new])
+    today = f"{path}{dot}{new}"
     warnings.warn(f"{key} is called {today} today; write that", OldNameWarning, stacklevel=2)
     return today
 

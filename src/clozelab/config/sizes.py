@@ -35,13 +35,16 @@ DIAL = {
 }
 
 
-def derived(recipe: Recipe, size: str) -> Recipe | None:
-    """The recipe at a size of the dial or at layers x width; None if `size` is neither."""
+def derived(recipe: Recipe, size: str, *, released: list[str]) -> Recipe:
+    """The recipe at a size of the dial or at layers x width; `released` are its others."""
     if size in DIAL:
         return _turned(recipe, DIAL[size])
     match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
     if match is None:
-        return None
+        words, also = [*DIAL, *released], "layers x width, as in 4x256"
+        fix = remedy(size, words)
+        more = f" ({', '.join(words)} or {also})" if fix.startswith("did") else f", or {also}"
+        raise UserError(f"{recipe.name}: size {size} is unknown; {fix}{more}")
     layers, width = int(match[1]), int(match[2])
     if width % 64:
         near = max(64, round(width / 64) * 64)
@@ -50,17 +53,6 @@ def derived(recipe: Recipe, size: str) -> Recipe | None:
             f" did you mean {layers}x{near}?"
         )
     return replace(recipe, encoder=recipe.encoder.resized(layers, width))
-
-
-def unknown(recipe: str, size: str, *, released: list[str]) -> UserError:
-    """The refusal of a size that is none."""
-    words = [*DIAL, *released]
-    near = remedy(size, words)
-    also = "layers x width, as in 4x256"
-    fix = (
-        f"{near} ({', '.join(words)} or {also})" if near.startswith("did") else f"{near}, or {also}"
-    )
-    return UserError(f"{recipe}: size {size} is unknown; {fix}")
 
 
 def _turned(recipe: Recipe, dial: Dial) -> Recipe:

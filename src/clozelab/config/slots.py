@@ -49,10 +49,7 @@ def use(slot: str, part: object) -> str:
 
 def modules(recipe: Recipe) -> list[str]:
     """The modules that a recipe's parts from outside are registered by."""
-    fixed = [slot for slot in TABLES if slot != "objectives"]
-    parts = [("objectives", part) for part in recipe.objectives]
-    parts += [(slot, getattr(recipe, slot)) for slot in fixed]
-    return registry.modules((slot, use(slot, part)) for slot, part in parts)
+    return registry.modules((slot, use(slot, part)) for slot, part in _parts(recipe))
 
 
 def check(recipe: Recipe) -> None:
@@ -66,12 +63,10 @@ def check(recipe: Recipe) -> None:
             raise UserError(f"{recipe.name}: objective {kind} is listed twice; list it once")
     provided = frozenset[str]().union(*(getattr(recipe, slot).provides for slot in _PROVIDERS))
     for slot, part in _parts(recipe):
-        for need in sorted(part.needs - provided):
+        for need in sorted(getattr(part, "needs", frozenset()) - provided):
             raise UserError(_unmet(recipe, slot, use(slot, part), need=need))
-    for rule in _RULES:
-        problem = rule(recipe)
-        if problem is not None:
-            raise UserError(f"{recipe.name}: {problem}")
+    for problem in (problem for rule in _RULES for problem in rule(recipe)):
+        raise UserError(f"{recipe.name}: {problem}")
 
 
 def warnings(recipe: Recipe) -> list[str]:
@@ -88,7 +83,7 @@ def warnings(recipe: Recipe) -> list[str]:
 
 def _parts(recipe: Recipe) -> Iterator[tuple[str, Any]]:
     yield from (("objectives", part) for part in recipe.objectives)
-    yield from ((slot, getattr(recipe, slot)) for slot in (*_PROVIDERS, "optimiser"))
+    yield from ((slot, getattr(recipe, slot)) for slot in TABLES if slot != "objectives")
 
 
 def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
@@ -103,149 +98,117 @@ def _unmet(recipe: Recipe, slot: str, name: str, *, need: str) -> str:
     return f"{start}, which no part provides; choose another {who}"
 
 
-def _vocabulary(recipe: Recipe) -> str | None:
-    """A vocabulary holds its specials and something to say."""
+def _sizes(recipe: Recipe) -> Iterator[str]:
+    """A vocabulary holds its specials; blocks fit the positions, phases and segments the blocks."""
     size, specials = recipe.tokenizer.vocabulary, len(recipe.tokenizer.specials)
     if size <= specials:
-        return f"tokenizer.vocabulary = {size} must be more than its {specials} specials"
-    return None
-
-
-def _lengths(recipe: Recipe) -> str | None:
-    """Every block must fit the positions, and every phase the blocks."""
-    length, phases = recipe.blocks.length, recipe.schedule.phases
-    most = recipe.encoder.max_positions
+        yield f"tokenizer.vocabulary = {size} must be more than its {specials} specials"
+    length, most = recipe.blocks.length, recipe.encoder.max_positions
     if most is not None and length > most:
-        return (
+        yield (
             f"blocks.length = {length} is more than encoder.positions = {most}; shorten the"
             " blocks or give the encoder more positions"
         )
-    longest = max((phase[0] for phase in phases), default=length)
+    longest = max((phase[0] for phase in recipe.schedule.phases), default=length)
     if longest != length:
-        return (
+        yield (
             f"schedule.phases end at length {longest} and blocks.length is {length};"
             " make them equal, or set schedule.phases = []"
         )
-    return None
-
-
-def _causal(recipe: Recipe) -> str | None:
-    """A causal encoder and the causal objective come together."""
-    causal = recipe.encoder.causal
-    for part in recipe.objectives:
-        name = use("objectives", part)
-        if part.language_model == "causal":
-            if not causal:
-                return f"objective {name} would see its targets; set encoder.causal = true"
-            plain = getattr(part, "head", None) == "plain"
-            if plain and recipe.encoder.embedding != recipe.encoder.width:
-                return (
-                    f"objective {name} has a plain head, which needs encoder.embedding ="
-                    f' {recipe.encoder.width}, the width; or set its head = "transform"'
-                )
-        elif causal:
-            return f"objective {name} reads both sides; set encoder.causal = false or use causal_lm"
-    return None
-
-
-def _targets(recipe: Recipe) -> str | None:
-    """Nothing is hidden that nobody predicts."""
-    predicted = any("targets" in part.needs for part in recipe.objectives)
-    if "targets" in recipe.masking.provides and not predicted:
-        name = use("masking", recipe.masking)
-        return f"masking {name} hides tokens that no objective predicts; use masking nothing"
-    return None
-
-
-def _segments(recipe: Recipe) -> str | None:
-    """A type table has a row for each segment of a block, or there is none."""
-    provided = recipe.blocks.provides
+    provided, types = recipe.blocks.provides, recipe.encoder.segment_types
     segments = 3 if "stream" in provided else 2 if provided & {"next", "order"} else 1
-    types = recipe.encoder.segment_types
     if types and types < segments:
-        return (
+        yield (
             f"encoder.types = {types} is too few for the segments of blocks"
             f" {use('blocks', recipe.blocks)}; use {segments}, or 0 for none"
         )
-    return None
 
 
-def _memory(recipe: Recipe) -> str | None:
+def _predictions(recipe: Recipe) -> Iterator[str]:
+    """Objectives predict what is hidden, and from what their encoder lets them see."""
+    for part in recipe.objectives:
+        name = use("objectives", part)
+        if part.language_model != "causal":
+            if recipe.encoder.causal:
+                fix = "set encoder.causal = false or use causal_lm"
+                yield f"objective {name} reads both sides; {fix}"
+            continue
+        if not recipe.encoder.causal:
+            yield f"objective {name} would see its targets; set encoder.causal = true"
+        plain = getattr(part, "head", None) == "plain"
+        if plain and recipe.encoder.embedding != recipe.encoder.width:
+            yield (
+                f"objective {name} has a plain head, which needs encoder.embedding ="
+                f' {recipe.encoder.width}, the width; or set its head = "transform"'
+            )
+    predicted = any("targets" in part.needs for part in recipe.objectives)
+    if "targets" in recipe.masking.provides and not predicted:
+        name = use("masking", recipe.masking)
+        yield f"masking {name} hides tokens that no objective predicts; use masking nothing"
+
+
+def _memory(recipe: Recipe) -> Iterator[str]:
     """A memory holds the block before, where a step's blocks follow the last step's row by row."""
     if not recipe.encoder.memory:
-        return None
+        return
     if "stream" not in recipe.blocks.provides:
-        return (
+        yield (
             f"encoder.memory = {recipe.encoder.memory} needs text in order, which blocks"
             f" {use('blocks', recipe.blocks)} does not provide; use blocks stream_pair,"
             " or set encoder.memory = 0"
         )
     rows = getattr(recipe.blocks, "rows", recipe.schedule.batch_size)
     if rows != recipe.schedule.batch_size:
-        return (
+        yield (
             f"schedule.batch_size = {recipe.schedule.batch_size} and blocks.rows = {rows} must be"
             " equal for the memory to follow its row; set both, or set encoder.memory = 0"
         )
     if recipe.schedule.ramp:
-        return (
+        yield (
             "schedule.ramp changes how many rows a step takes, and the memory follows each row;"
             " set schedule.ramp = [], or set encoder.memory = 0"
         )
     length, reuse = recipe.blocks.length, getattr(recipe.blocks, "reuse", None)
     if reuse != (length + 1) // 2:
         # More would be a gap in the text; of less, the next block would be seen before it is read.
-        return (
+        yield (
             f"blocks.reuse = {reuse} and the half of blocks.length = {length} must be equal, since"
             f" the memory is of that half; use {(length + 1) // 2}, or set encoder.memory = 0"
         )
-    return None
 
 
-def _layers(recipe: Recipe) -> str | None:
-    """A student that lists the teacher layers it starts from lists one for each of its own."""
-    for part in recipe.objectives:
-        listed_layers = len(getattr(part, "layers", ()))
-        if listed_layers and listed_layers != recipe.encoder.layers:
-            name = use("objectives", part)
-            return (
-                f"objective {name} lists {listed_layers} layers for encoder.layers ="
-                f' {recipe.encoder.layers}; list as many, or use start = "spread"'
-            )
-    return None
-
-
-def _teacher(recipe: Recipe) -> str | None:
-    """A teacher's distributions are those of its masked_lm, and so are its student's."""
+def _teaching(recipe: Recipe) -> Iterator[str]:
+    """A student's layers start from as many of its teacher's, and both predict by masked_lm."""
     masked = any(part.language_model == "masked" for part in recipe.objectives)
     for part in recipe.objectives:
+        name, layers = use("objectives", part), len(getattr(part, "layers", ()))
+        if layers and layers != recipe.encoder.layers:
+            yield (
+                f"objective {name} lists {layers} layers for encoder.layers ="
+                f' {recipe.encoder.layers}; list as many, or use start = "spread"'
+            )
         if part.needs_teacher and not masked:
-            name = use("objectives", part)
-            return f"objective {name} compares what masked_lm predicts; list masked_lm beside it"
-    return None
+            yield f"objective {name} compares what masked_lm predicts; list masked_lm beside it"
 
 
-def _characters(recipe: Recipe) -> str | None:
+def _characters(recipe: Recipe) -> Iterator[str]:
     """Every filter fits a word, and every character has a row."""
     length = getattr(recipe.blocks, "characters", None)
     filters = getattr(recipe.encoder, "filters", None)
     if filters is None or length is None:
-        return None
+        return
     widest = max(wide for wide, _ in filters)
     if widest > length:
-        return (
+        yield (
             f"encoder.filters reach over {widest} characters and blocks.characters = {length};"
             " give narrower filters or longer words"
         )
     alphabet = getattr(recipe.encoder, "alphabet", _ALPHABET)
     if alphabet < _ALPHABET:
-        return (
+        yield (
             f"encoder.alphabet = {alphabet} is too few for the characters of"
             f" blocks words; use {_ALPHABET}"
         )
-    return None
 
 
-_RULES = (
-    *(_vocabulary, _lengths, _causal, _targets, _segments, _memory, _layers),
-    *(_teacher, _characters),
-)
+_RULES = (_sizes, _predictions, _memory, _teaching, _characters)

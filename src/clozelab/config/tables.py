@@ -6,41 +6,44 @@ sentence: the place as a dotted key, what is wrong, and the nearest right word.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from clozelab.config.renamed import renamed
 from clozelab.config.toml import Table, written
 from clozelab.errors import UserError
 from clozelab.nearest import listed, remedy
+from clozelab.ranges import without_none
+
+_hints = cache(get_type_hints)
+_TYPES: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", bool: "true or false", str: "a word in quotes"},
+    **{tuple: "a list", dict: "a table of numbers"},
+}
 
 
 def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
     """The part that `table` describes; `key` is the table's dotted name."""
-    fields = {field.name: field for field in dataclasses.fields(part)}
-    table = renamed(dict(table), fields, place=place, key=key)
+    known = {field.name: field for field in fields(part)}
+    table = renamed(dict(table), known, place=place, key=key)
     for name in table:
-        if name not in fields:
-            fix = remedy(name, fields)
-            raise UserError(f"{place}: {key}.{name} is no key of {key}; {fix}")
+        if name not in known:
+            raise UserError(f"{place}: {key}.{name} is no key of {key}; {remedy(name, known)}")
     values: Table = {}
-    for name, field in fields.items():
+    for name, field in known.items():
+        hint = _hints(part)[name]
         if name in table:
-            values[name] = _convert(
-                table[name], hints(part)[name], place=place, key=f"{key}.{name}"
-            )
-        elif _required(field, hints(part)[name]):
-            raise UserError(
-                f"{place}: {key}.{name} is missing; give it {_described(hints(part)[name])}"
-            )
+            values[name] = _convert(table[name], hint, place=place, key=f"{key}.{name}")
+        elif field.default is field.default_factory is MISSING and NoneType not in get_args(hint):
+            raise UserError(f"{place}: {key}.{name} is missing; give it {_described(hint)}")
     try:
         return part(**values)
     except UserError as error:
-        joint = "." if str(error).split()[0].rstrip(":,").split(".")[0] in fields else ": "
+        joint = "." if str(error).split()[0].rstrip(":,").split(".")[0] in known else ": "
         raise UserError(f"{place}: {key}{joint}{error}") from None
 
 
@@ -48,16 +51,10 @@ def plain(part: Any) -> Table:
     """A part's fields as TOML values; without what is None, or came later and is the default."""
     found = {
         field.name: getattr(part, field.name)
-        for field in dataclasses.fields(part)
+        for field in fields(part)
         if not ("later" in field.metadata and getattr(part, field.name) == field.default)
     }
     return {name: _bare(value) for name, value in found.items() if value is not None}
-
-
-@cache
-def hints(part: type) -> dict[str, Any]:
-    """The resolved types of a part's fields."""
-    return get_type_hints(part)
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -79,20 +76,11 @@ def _bare(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _required(field: dataclasses.Field[Any], hint: Any) -> bool:
-    missing = dataclasses.MISSING
-    return field.default is missing and field.default_factory is missing and not _optional(hint)
-
-
-def _optional(hint: Any) -> bool:
-    return get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint)
-
-
 def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
     """`value` as the type `hint` asks, or a refusal."""
-    if _optional(hint):
-        (inner,) = (choice for choice in get_args(hint) if choice is not NoneType)
+    if NoneType in get_args(hint):
         # TOML has no null: on the command line, none leaves the key out.
+        inner = without_none(hint)
         return None if value == "none" else _convert(value, inner, place=place, key=key)
     origin, choices = get_origin(hint), get_args(hint)
     if origin is Literal and isinstance(value, str):
@@ -100,7 +88,12 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
             raise UserError(f'{place}: {key} = "{value}" is unknown; {remedy(value, choices)}')
         return value
     if origin is tuple and isinstance(value, list | tuple):
-        return _tuple(value, choices, place=place, key=key)
+        endless = len(choices) == 2 and choices[1] is Ellipsis
+        types = choices[:1] * len(value) if endless else choices
+        if len(types) != len(value):
+            raise UserError(f"{place}: {key} = {written(value)} must have {len(types)} items")
+        items = enumerate(zip(value, types, strict=True))
+        return tuple(_convert(v, kind, place=place, key=f"{key}.{n}") for n, (v, kind) in items)
     if origin is dict and isinstance(value, Mapping):
         return {
             name: _convert(item, choices[1], place=place, key=f"{key}.{name}")
@@ -113,33 +106,9 @@ def _convert(value: Any, hint: Any, *, place: str, key: str) -> Any:
     raise UserError(f"{place}: {key} = {written(value)} must be {_described(hint)}")
 
 
-def _tuple(
-    value: list[Any] | tuple[Any, ...], choices: tuple[Any, ...], *, place: str, key: str
-) -> Any:
-    endless = len(choices) == 2 and choices[1] is Ellipsis
-    types = choices[:1] * len(value) if endless else choices
-    if len(types) != len(value):
-        raise UserError(f"{place}: {key} = {written(value)} must have {len(types)} items")
-    return tuple(
-        _convert(item, hint, place=place, key=f"{key}.{number}")
-        for number, (item, hint) in enumerate(zip(value, types, strict=True))
-    )
-
-
 def _described(hint: Any) -> str:
     """A type in words."""
-    origin, choices = get_origin(hint), get_args(hint)
-    if _optional(hint):
-        return " or ".join(_described(choice) for choice in choices if choice is not NoneType)
-    if origin is Literal:
-        return listed(f'"{choice}"' for choice in choices)
-    if origin is tuple:
-        return "a list"
-    if origin is dict:
-        return "a table of numbers"
-    return {
-        int: "a whole number",
-        float: "a number",
-        bool: "true or false",
-        str: "a word in quotes",
-    }[hint]
+    hint = without_none(hint)
+    if get_origin(hint) is Literal:
+        return listed(f'"{choice}"' for choice in get_args(hint))
+    return _TYPES[get_origin(hint) or hint]

@@ -12,9 +12,10 @@ the run ends, and only their loss shows it, beside the entropy of the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from math import log
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,31 +37,16 @@ HIGH = 0.45  # of the measured rate: wide models reach it; what lies below is sp
 FIRST_TIMED = 3  # the step to begin with: those before it compile, and wait for the first text
 
 
-class Bottleneck(NamedTuple):
-    """A word, and what a user can do about it."""
-
-    word: str
-    sentence: str
-
-
-FEED = Bottleneck("feed", "the device waits for text; give it more --workers")
-HOST = Bottleneck(
-    "host",
-    "the device waits for its next launch; a larger --micro-batch, more sequences a step or"
+FEED, HOST, MEMORY, ARITHMETIC, SHARED = "feed", "host", "memory", "arithmetic", "shared"
+SENTENCES = {  # what a user can do about each
+    FEED: "the device waits for text; give it more --workers",
+    HOST: "the device waits for its next launch; a larger --micro-batch, more sequences a step or"
     " --compile would fill it",
-)
-MEMORY = Bottleneck(
-    "memory",
-    "the device moves more data than it computes with; a wider model, or one without dropout, would"
-    " use more of it",
-)
-ARITHMETIC = Bottleneck(
-    "arithmetic", "the device computes nearly all the time; only a faster one helps"
-)
-SHARED = Bottleneck(
-    "shared", "other processes have the CPU's cores for part of the time; run it alone, or wait"
-)
-SENTENCES = {limit.word: limit.sentence for limit in (FEED, HOST, MEMORY, ARITHMETIC, SHARED)}
+    MEMORY: "the device moves more data than it computes with; a wider model, or one without"
+    " dropout, would use more of it",
+    ARITHMETIC: "the device computes nearly all the time; only a faster one helps",
+    SHARED: "other processes have the CPU's cores for part of the time; run it alone, or wait",
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +72,7 @@ class StepTimes:
         return self.tokens / max(self.seconds, 1e-9)
 
 
-def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) -> Bottleneck | None:
+def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) -> str | None:
     """What the time went into; `peak` is the measured rate in operations a second, where known."""
     if not spent.seconds:
         return None
@@ -105,8 +91,6 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
     return ARITHMETIC if spent.speed * flops_a_token >= HIGH * peak else MEMORY
 
 
-Counted = NDArray[np.float64]  # how often each id occurs, times the weight of its store
-
 # ELMo's loss is not among them: it tells a word from samples, which no entropy compares with.
 
 # Two stretches are compared: a twentieth of the run each, but enough steps for their noise to go
@@ -123,24 +107,21 @@ _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (result
 _SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
+@dataclass(eq=False)
 class Plateau:
-    """Watches a run's loss; `cause` says why it stays, given whether it had been lower before."""
+    """Watches a run's loss."""
 
-    def __init__(
-        self,
-        objective: str,
-        schedule: Schedule,
-        *,
-        entropy: float,
-        level: float,
-        cause: Callable[[bool], str],
-    ) -> None:
-        self.objective, self.schedule, self.cause = objective, schedule, cause
-        self.entropy, self.level = entropy, level
-        self.stretch = min(max(schedule.total // _PARTS, _FEWEST), _MOST)
-        self.warned = self.left = False
-        self._place, self._losses, self._before = 0, [0.0, 0.0], 0.0
-        self._lower = False
+    objective: str
+    schedule: Schedule
+    _: KW_ONLY
+    entropy: float
+    level: float  # the loss of the plateau
+    cause: Callable[[bool], str]  # why it stays, given whether it had been lower before
+
+    def __post_init__(self) -> None:
+        self.stretch = min(max(self.schedule.total // _PARTS, _FEWEST), _MOST)
+        self.warned = self.left = self._lower = False
+        self._place, self._losses, self._before = 0, list[float](), 0.0
 
     def see(self, number: int, loss: float) -> str | None:
         """Take in the loss of a step, or of several up to it; answers what is to be said."""
@@ -148,11 +129,11 @@ class Plateau:
             return None
         place = (number - self.schedule.warmup - 1) // self.stretch
         said = None
-        if place != self._place and self._losses[1]:
-            said = self._judge(self._losses[0] / self._losses[1])
-            self._losses = [0.0, 0.0]
+        if place != self._place and self._losses:
+            said = self._judge(fmean(self._losses))
+            self._losses = []
         self._place = place
-        self._losses = [self._losses[0] + loss, self._losses[1] + 1]
+        self._losses.append(loss)
         return said
 
     def _judge(self, mean: float) -> str | None:
@@ -185,19 +166,17 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
         return None
     masked = part.language_model == "masked"
     level = copying_loss(entropy, recipe.corruption) if masked else entropy
-    return Plateau(
-        slots.use("objectives", part),
-        recipe.schedule,
-        entropy=entropy,
-        level=level,
-        cause=lambda lower: plateau_cause(
-            recipe, lower=lower, repeats=repeated_share(stores[0][0])
-        ),
-    )
+    name = slots.use("objectives", part)
+
+    def cause(lower: bool) -> str:
+        return plateau_cause(recipe, lower=lower, repeats=repeated_share(stores[0][0]))
+
+    return Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
 
 
-def unigram_entropy(counts: Counted) -> float:
+def unigram_entropy(counts: NDArray[Any] | None) -> float:
     """Nats a token for whoever knows how often each occurs."""
+    assert counts is not None
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 
@@ -233,10 +212,8 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             " another: build the corpus with a larger --vocabulary"
         )
     if not low <= rate <= high:
-        way = "raise" if rate < low else "lower"
-        return (
-            f"a learning rate of {rate:g} is unusual: {way} it by --set optimiser.learning_rate=…"
-        )
+        fix = f"{'raise' if rate < low else 'lower'} it by --set optimiser.learning_rate=…"
+        return f"a learning rate of {rate:g} is unusual: {fix}"
     length = f"{schedule.total:,} steps of {schedule.batch_size:,} sequences"
     post = getattr(encoder, "norm", None) == "post"
     if post and encoder.layers >= _DEEP and schedule.total < _FEW:
@@ -264,7 +241,7 @@ def repeated_share(corpus: Corpus) -> float:
     return 1 - float(lengths[first].sum()) / max(int(bounds[-1]), 1)
 
 
-def _counts(stores: Sequence[Store]) -> Counted:
+def _counts(stores: Sequence[Store]) -> NDArray[np.float64]:
     """How often each token is met, without specials, which are never predicted."""
     total = np.zeros(stores[0][0].vocabulary.size)
     for corpus, weight in stores:

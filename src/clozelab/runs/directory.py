@@ -15,8 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from clozelab.config.recipe import Recipe
 
 Entry = dict[str, Any]
-_KIND = "run"  # by its marker
+_KIND, _METRICS = "run", "metrics.jsonl"  # its marker, and its log
 
 PLAN = "plan.json"  # in a folder of fine-tunings: what they have in common
 TASK = "task.toml"  # beside a fine-tuned checkpoint: the task, and how it was tuned
@@ -81,7 +79,9 @@ class Run:
         """Refuse to start a run where one has taken a step, or where there is something else."""
         if not self.recipe_file.exists():
             files.check_claim(self.path, _KIND)
-        elif self._started():
+            return
+        saved = any(self.checkpoints.glob("step-*"))
+        if saved or self.result() is not None or self.events("step"):
             raise UserError(
                 f"{self.path}: has a run in it already; continue it with --resume {self.path},"
                 " or name another folder"
@@ -113,12 +113,11 @@ class Run:
 
     def recipe_text(self) -> str:
         """The resolved recipe's text."""
+        file = self.recipe_file
         try:
-            return self.read(self.recipe_file.name).decode()
+            return self.read(file.name).decode()
         except UnicodeDecodeError:
-            raise UserError(
-                f"{self.recipe_file}: is not UTF-8 text; put back a copy of it"
-            ) from None
+            raise UserError(f"{file}: is not UTF-8 text; put back a copy of it") from None
 
     def machine(self) -> dict[str, Any]:
         """What the run was made on and with."""
@@ -153,7 +152,7 @@ class Run:
     def append(self, entry: Mapping[str, Any]) -> None:
         """Add one entry with its `kind` and, where it belongs to one, its `step`."""
         line = json.dumps(_finite(entry), allow_nan=False, ensure_ascii=False)
-        with self._metrics.open("ab+") as file:
+        with (self.path / _METRICS).open("ab+") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
                 if file.read(1) != b"\n":  # a crash tore the last line: it stays alone
@@ -247,18 +246,10 @@ class Run:
         cells = (f"<tr><th>{escape(a)}</th><td>{escape(b)}</td></tr>" for a, b in rows)
         return f"<table>{''.join(cells)}</table>"
 
-    @property
-    def _metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    def _started(self) -> bool:
-        saved = self.checkpoints.is_dir() and any(self.checkpoints.glob("step-*"))
-        return saved or self.result() is not None or bool(self.events("step"))
-
     def _lines(self) -> Iterator[Entry]:
         """Every line that was written to its end; a crash can leave one that was not."""
         try:
-            content = self.read(self._metrics.name)
+            content = self.read(_METRICS)
         except FileNotFoundError:
             return
         for line in content.split(b"\n"):
@@ -278,29 +269,6 @@ def losses(entries: Iterable[Entry]) -> dict[str, list[tuple[int, float]]]:
             if isinstance(means, dict) and means.get("loss") is not None:
                 curves.setdefault(name, []).append((entry["step"], means["loss"]))
     return curves
-
-
-class Board:
-    """Curves for TensorBoard, if it is installed; if not, `note` says so and nothing is written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.note = ""
-        self._writer: Any = None
-        if find_spec("tensorboard") is None:
-            self.note = "no curves for TensorBoard: pip install tensorboard to have them"
-        else:
-            self._writer = import_module("tensorboard.summary").Writer(str(folder))
-
-    def add(self, step: int, values: Mapping[str, float]) -> None:
-        """One point of each curve."""
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Write everything to disk."""
-        if self._writer is not None:
-            self._writer.close()
 
 
 def machine_facts() -> dict[str, Any]:

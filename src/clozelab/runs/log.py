@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
-from clozelab.runs.directory import Board, Run
+from clozelab.config.tables import flat
+from clozelab.runs.directory import Run
 from clozelab.runs.events import means
 from clozelab.training.loop import Measured, Step
 
@@ -12,13 +16,18 @@ _LINES = 2000  # at most, for a whole run
 
 
 class Log:
-    """Writes where `write` says so: in one process of the run."""
+    """Writes where `write` says so: in one process of the run; `board` asks for curves as well."""
 
     def __init__(self, run: Run, total: int, *, write: bool, board: bool) -> None:
         self.run, self.write = run, write
         self.every = max(1, total // _LINES)
-        self.board = Board(run.path / "tensorboard") if board and write else None
-        self.notes = [self.board.note] if self.board and self.board.note else []
+        self.notes = list[str]()
+        self._board: Any = None
+        if board and write and find_spec("tensorboard") is None:
+            self.notes = ["no curves for TensorBoard: pip install tensorboard to have them"]
+        elif board and write:
+            writer = import_module("tensorboard.summary").Writer
+            self._board = writer(str(run.path / "tensorboard"))
         self._steps: list[Step] = []
 
     def step(self, step: Step) -> None:
@@ -27,31 +36,21 @@ class Log:
         if step.number % self.every == 0:
             self._flush()
 
-    def evaluated(self, number: int, sums: Measured) -> None:
-        """Write held-out losses."""
+    def measured(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
+        """Write what was measured after a step: held-out losses, dev scores or probes."""
         self._flush()
-        self._add("held_out", number, means(sums), {})
+        self._add(kind, number, values)
 
-    def restored(self, kind: str, number: int, losses: dict[str, dict[str, float]]) -> None:
+    def restored(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
         """Write a line again that was lost, if it was."""
         if not any(entry["step"] == number for entry in self.run.events(kind)):
-            self._add(kind, number, losses, {})
-
-    def scored(self, number: int, scores: Mapping[str, float]) -> None:
-        """Write a task's scores on its dev set."""
-        self._flush()
-        self._add("dev", number, {}, dict(scores))
-
-    def probed(self, number: int, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Write the scores of probes, by task."""
-        self._flush()
-        self._add("probe", number, {task: dict(values) for task, values in scores.items()}, {})
+            self._add(kind, number, values)
 
     def close(self) -> None:
         """Write what is left."""
         self._flush()
-        if self.board is not None:
-            self.board.close()
+        if self._board is not None:
+            self._board.close()
 
     def _flush(self) -> None:
         if not self._steps:
@@ -71,20 +70,15 @@ class Log:
             "tokens": tokens,
             "seconds": seconds,
             "tokens_a_second": tokens / max(seconds, 1e-9),
-            "waited": sum(s.waited for s in steps),
-            "slack": sum(s.slack for s in steps),
-            "starved": sum(s.starved for s in steps),
         }
-        if last.busy is not None:
-            numbers["busy"] = sum(s.busy or 0.0 for s in steps)
-        self._add("step", last.number, means(sums), numbers)
+        names = ("waited", "slack", "starved", *(["busy"] if last.busy is not None else []))
+        numbers |= {name: sum(getattr(s, name) or 0.0 for s in steps) for name in names}
+        self._add("step", last.number, {**means(sums), **numbers})
 
-    def _add(
-        self, kind: str, number: int, losses: dict[str, dict[str, float]], more: dict[str, float]
-    ) -> None:
+    def _add(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
         if not self.write:
             return
-        self.run.append({"kind": kind, "step": number, **losses, **more})
-        if self.board is not None:
-            flat = {f"{kind}/{n}/{w}": v for n, mean in losses.items() for w, v in mean.items()}
-            self.board.add(number, flat | {f"{kind}/{name}": v for name, v in more.items()})
+        self.run.append({"kind": kind, "step": number, **values})
+        if self._board is not None:
+            for name, value in flat({kind: dict(values)}):
+                self._board.add_scalar(name.replace(".", "/"), value, number)

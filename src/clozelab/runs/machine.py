@@ -39,27 +39,18 @@ class Machine(MachineOptions):
         On another kind of device memory and compilers are others: what they decide is chosen anew.
         """
         known = facts if str(facts.get("device", "")).startswith(device.type) else {}
-        machine = replace(
-            self,
-            precision=_first(self.precision, facts.get("precision")),
-            micro_tokens=known.get("micro_tokens"),
-            workers=_first(self.workers, facts.get("workers")),
-            compile=_first(self.compile, known.get("compiled")),
-            graphs=_first(self.graphs, known.get("graphs")),
-            kernels=_first(self.kernels, known.get("kernels")),
-            recompute=_first(self.recompute, facts.get("recompute")),
-            shard=_first(self.shard, facts.get("sharded") if processes > 1 else False),
-        )
-        if self.precision is None and machine.precision == "fp16" and device.type != "cuda":
-            machine = replace(machine, precision=None)
-        if self.kernels is None and machine.kernels and not machine.can_fuse(device):
+        recorded: dict[str, Any] = {name: known.get(name) for name in ("graphs", "kernels")}
+        recorded |= {name: facts.get(name) for name in ("precision", "workers", "recompute")}
+        recorded["compile"] = known.get("compiled")
+        recorded["shard"] = facts.get("sharded") if processes > 1 else False
+        if recorded["precision"] == "fp16" and device.type != "cuda":
+            recorded["precision"] = None
+        unsaid = {name: value for name, value in recorded.items() if getattr(self, name) is None}
+        machine = replace(self, micro_tokens=known.get("micro_tokens"), **unsaid)
+        if unsaid.get("kernels") and not machine.can_fuse(device):
             machine = replace(machine, kernels=None)
         compiled = machine.compiles(device, recipe)
-        if (
-            self.graphs is None
-            and machine.graphs
-            and not machine.can_replay(device, compiled=compiled)
-        ):
+        if unsaid.get("graphs") and not machine.can_replay(device, compiled=compiled):
             machine = replace(machine, graphs=None)
         return machine
 
@@ -87,12 +78,11 @@ class Machine(MachineOptions):
         if self.kernels is None:
             able = compiled and self.can_fuse(device) and torch.version.hip is None
             return able and torch.cuda.get_device_capability(device) >= (8, 0)
-        if self.kernels and not self._suits_kernels(device):
-            raise UserError(
-                "--kernels: are for whole weights in half precision on a GPU; leave it out"
-            )
         if self.kernels and not self.can_fuse(device):
-            raise UserError("--kernels: need Triton; pip install triton, or leave it out")
+            suits = self._suits_kernels(device)
+            kind = "are for whole weights in half precision on a GPU; leave it out"
+            needs = "need Triton; pip install triton, or leave it out"
+            raise UserError(f"--kernels: {needs if suits else kind}")
         return self.kernels
 
     def can_fuse(self, device: torch.device) -> bool:
@@ -214,8 +204,3 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
-
-
-def _first(*values: Any) -> Any:
-    """The first that says something."""
-    return next((value for value in values if value is not None), None)

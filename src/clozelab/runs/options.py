@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clozelab.errors import UserError
-from clozelab.options import Few, OneOf, Place, Places, option, whole
+from clozelab.options import Few, OneOf, Place, Words, option, whole
 from clozelab.ranges import CheckedOptions, at_least
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SaveOptions(CheckedOptions):
     keep: int | None = option("checkpoints to keep, 0 for all (2; of a resumed run as it had)")
     evaluate_every: int | None = option("steps between evaluations on held-out text (total/10)")
     evaluate_blocks: Count = option("held-out blocks of one evaluation (1,024)", 1024)
-    probe: Places | None = option(
+    probe: Words | None = option(
         "tasks that it is probed by as it goes, and blimp; nothing is changed", metavar="TASK,…"
     )
     probe_every: int | None = option("steps between probes; 0: at the end (total/10)")

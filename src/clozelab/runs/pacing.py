@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass
 
 from clozelab.training.loop import Step
 from clozelab.training.schedule import Schedule
@@ -44,29 +44,25 @@ class Times:
         return self.training + self.evaluation + self.saving
 
 
+@dataclass(eq=False)
 class Pacer:
     """How many steps a run should take in all, by what its steps have cost so far."""
 
-    def __init__(
-        self,
-        seconds: float,
-        times: Times,
-        *,
-        tokens_a_step: Callable[[float], float],
-        evaluation: float,
-        refit: Callable[[int, int], str],
-        done: float = 0.0,
-    ) -> None:
-        self.seconds, self.times = seconds, times
-        self.tokens_a_step = tokens_a_step  # on the mean, from a share of the run on
-        self.refit = refit  # (step, steps of the whole run) → the text of the recipe that says so
-        self.evaluation = evaluation  # what one should take, until one is measured
+    seconds: float
+    times: Times
+    _: KW_ONLY
+    tokens_a_step: Callable[[float], float]  # on the mean, from a share of the run on
+    evaluation: float  # the seconds that one should take, until one is measured
+    refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
+    done: InitVar[float] = 0.0
+
+    def __post_init__(self, done: float) -> None:
         # One to ten, that at the end included: from a number that all processes share, so that
         # they evaluate after the same steps.
-        self.evaluations = 1 + min(9, int(LOOKING * seconds / max(evaluation, 1e-9)))
+        self.evaluations = 1 + min(9, int(LOOKING * self.seconds / max(self.evaluation, 1e-9)))
         self._recent: deque[tuple[float, int]] = deque()  # seconds and tokens of the last steps
         self._sums = 0.0, 0  # of these
-        self._looked = times.counted(), done  # of the budget, and of the run
+        self._looked = self.times.counted(), done  # of the budget, and of the run
 
     def see(self, step: Step) -> None:
         """Remember what a step took; only the last ones count."""

@@ -5,6 +5,7 @@ They never hear Ctrl-C, which a terminal sends to all: what it means is passed o
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
@@ -20,13 +21,15 @@ from clozelab.errors import UserError
 
 T = TypeVar("T")
 _LEAVING = 10  # seconds that a process without work may take to end
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Workers:
     """Processes that work; one that dies takes the work of no other with it."""
 
-    def __init__(self, *, reuse: bool) -> None:
+    def __init__(self, *, reuse: bool, threads: int | None = None) -> None:
         self.reuse = reuse  # whether a process takes more than one job, or each has a fresh one
+        self.threads = threads  # of linear algebra in each process
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
 
@@ -39,7 +42,7 @@ class Workers:
         if worker is not None:
             self._idle.remove(worker)
         else:
-            worker = self._idle.pop() if self._idle else _Worker()
+            worker = self._idle.pop() if self._idle else _Worker(self.threads)
         worker.topics.add(topic)
         future: Future[T] = Future()
         future.set_running_or_notify_cancel()
@@ -91,13 +94,13 @@ class Workers:
 class _Worker:
     """A process, and the pipe to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None) -> None:
         self.topics: set[str] = set()  # of the jobs that it had
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,))
         try:
-            with interrupts.held():
+            with interrupts.held(), _environment(threads):
                 self.process.start()
         except KeyboardInterrupt:  # held back until it had started
             self.process.kill()
@@ -113,9 +116,21 @@ class _Worker:
 
 
 @contextmanager
-def workers(*, reuse: bool) -> Iterator[Workers]:
-    """Processes to work in, of which none is left at the end."""
-    pool = Workers(reuse=reuse)
+def _environment(threads: int | None) -> Iterator[None]:
+    """What a process is started with: libraries count the cores, and do not know of the others."""
+    names = [name for name in _THREADS if threads is not None and name not in os.environ]
+    os.environ.update({name: str(threads) for name in names})
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+
+
+@contextmanager
+def workers(*, reuse: bool, threads: int | None = None) -> Iterator[Workers]:
+    """Processes to work in, each with so many threads, of which none is left at the end."""
+    pool = Workers(reuse=reuse, threads=threads)
     try:
         yield pool
     finally:

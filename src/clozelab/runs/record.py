@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,10 @@ class RunRecord:
 def read_run(run: Run, name: str) -> RunRecord:
     """One run, as far as it got, under a name."""
     recipe, tokenizer_known = _recipe(run)
-    entries = run.events()
-    steps = [entry for entry in entries if entry["kind"] == "step"]
-    held_out = [entry for entry in entries if entry["kind"] == "held_out"]
+    kinds = defaultdict[str, list[Entry]](list)
+    for entry in run.events():
+        kinds[entry["kind"]].append(entry)
+    steps, held_out = kinds["step"], kinds["held_out"]
     tokens_at: dict[int, int] = {}  # tokens seen after each logged step
     seconds, total = 0.0, 0
     for entry in steps:
@@ -79,12 +81,10 @@ def read_run(run: Run, name: str) -> RunRecord:
         seconds=result.get("seconds", seconds),
         train=_curves(steps, tokens_at),
         held_out=_curves(held_out, tokens_at),
-        probes=_probes([entry for entry in entries if entry["kind"] == "probe"], tokens_at),
+        probes=_probes(kinds["probe"], tokens_at),
         last={k: v for k, v in held_out[-1].items() if isinstance(v, dict)} if held_out else {},
         limited_by=result.get("limited_by"),
-        changes=[
-            entry for entry in entries if entry["kind"] == "changed" and entry.get("settings")
-        ],
+        changes=[entry for entry in kinds["changed"] if entry.get("settings")],
         tokenizer_known=tokenizer_known,
     )
 
@@ -128,5 +128,5 @@ def _probes(entries: Sequence[Entry], tokens_at: Mapping[int, int]) -> dict[str,
 
 def _tokens_after(step: int, tokens_at: Mapping[int, int]) -> float:
     """The tokens seen after a step, or after the nearest step before it that was logged."""
-    nearest = step if step in tokens_at else max((n for n in tokens_at if n <= step), default=None)
-    return 0.0 if nearest is None else float(tokens_at[nearest])
+    nearest = step if step in tokens_at else max((n for n in tokens_at if n <= step), default=0)
+    return float(tokens_at.get(nearest, 0))

@@ -58,10 +58,8 @@ def save(
     weights = _gathered(((name, full_tensor(value.detach())) for name, value in parameters), world)
     tensors = _gathered(moments, world)
     if train_state.memory is not None:
-        layers = enumerate(torch.split(train_state.memory, 1))
-        memory = _gathered(
-            ((str(number), world.all_gather(layer)) for number, layer in layers), world
-        )
+        layers = map(world.all_gather, torch.split(train_state.memory, 1))
+        memory = _gathered(((str(number), layer) for number, layer in enumerate(layers)), world)
         if memory:
             tensors["memory"] = torch.cat([*memory.values()])
     assert isinstance(step.after, Cursor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,25 +80,21 @@ class Trainer(Protocol):
         """The machine and its settings, for the record."""
 
 
+@dataclass(eq=False)
 class Session:
     """A run in its directory."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        run: Run,
-        saving: SaveOptions,
-        *,
-        again: str,
-        plateau: Plateau | None = None,
-        times: Times | None = None,
-    ) -> None:
-        self.trainer, self.run, self.saving = trainer, run, saving
-        self.again = again  # the command that goes on with it
-        self.plateau = plateau
-        self.pacer: Pacer | None = None  # of a budget of time
-        self.probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
-        self.times = times or Times()
+    trainer: Trainer
+    run: Run
+    saving: SaveOptions
+    _: KW_ONLY
+    again: str  # the command that goes on with it
+    plateau: Plateau | None = None
+    times: Times = field(default_factory=Times)
+    pacer: Pacer | None = None  # of a budget of time
+    probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
+
+    def __post_init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
         self.spent = StepTimes()  # since the run was started or resumed
         self.last: dict[str, Any] = {}  # what was measured last, for the result
@@ -127,14 +123,12 @@ class Session:
 
     def go(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """Take the steps that are left."""
-        is_main = self.trainer.world.is_main
+        is_main, saving = self.trainer.world.is_main, self.saving
         yield (began := self.trainer.began(first))
         recorded = self.run.machine()
         self._settings = self._settings or {name: recorded.get(name) for name in SETTINGS}
         self._before = self._before or self._settings
-        log = Log(
-            self.run, self.trainer.schedule.total, write=is_main, board=self.saving.tensorboard
-        )
+        log = Log(self.run, self.trainer.schedule.total, write=is_main, board=saving.tensorboard)
         for line in [*(self.trainer.notes() if not first else []), *log.notes]:
             yield Said(line)
         self._recall(first)
@@ -152,16 +146,15 @@ class Session:
                 log.step(event)
                 yield from self._warn(event)
                 # What one process has to do, all of them do.
-                due = self.trainer.world.all_reduce_max(2 * stopped() + self._unsaved_long())
+                limit = saving.max_seconds_between_saves
+                late = limit is not None and time.monotonic() - self._saved > limit
+                due = self.trainer.world.all_reduce_max(2 * stopped() + late)
                 schedule = self.trainer.schedule
                 ends = number == schedule.total or due >= 2
                 looks = self.pacer.evaluations if self.pacer else 10
-                evaluates = self.saving.due(
-                    self.saving.evaluate_every, number, schedule, times=looks
-                )
-                probes = self.probe is not None and self.saving.due(
-                    self.saving.probe_every, number, schedule, times=looks
-                )
+                evaluates = saving.due(saving.evaluate_every, number, schedule, times=looks)
+                probes = saving.due(saving.probe_every, number, schedule, times=looks)
+                probes = probes and self.probe is not None
                 if evaluates:
                     yield from self._evaluate(number, log)
                 if probes:
@@ -170,7 +163,7 @@ class Session:
                     self.times.add("evaluation", self._watch.read())
                 if number == schedule.total:
                     self._result = self._summary(number, began)
-                if ends or due or self.saving.due(self.saving.save_every, number, schedule):
+                if ends or due or saving.due(saving.save_every, number, schedule):
                     yield from self._save(event, ends=number == schedule.total)
                     self.times.add("saving", self._watch.read())
                 if ends:
@@ -190,7 +183,7 @@ class Session:
         return {
             **{"steps": number, "tokens": self.tokens, "seconds": self.seconds},
             "times": asdict(self.times),
-            **({"limited_by": limit.word} if limit else {}),
+            **({"limited_by": limit} if limit else {}),
             **self.last,
         }
 
@@ -255,10 +248,6 @@ class Session:
                 self.run.refit(first, total, recipe_toml=text)
             yield Refitted(first, total)
 
-    def _unsaved_long(self) -> bool:
-        limit = self.saving.max_seconds_between_saves
-        return limit is not None and time.monotonic() - self._saved > limit
-
     def _recall(self, first: int) -> None:
         """What the log tells of the loss before, so that nothing is said twice."""
         if self.plateau is None or not first:
@@ -294,17 +283,17 @@ class Session:
         for event in self.trainer.evaluate(number, blocks=self.saving.evaluate_blocks):
             if isinstance(event, Evaluated):
                 self.last["held_out"] = means(event.sums)
-                log.evaluated(number, event.sums)
+                log.measured("held_out", number, self.last["held_out"])
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
                 self.last["selected"] = event.selected
-                log.scored(number, event.scores)
+                log.measured("dev", number, event.scores)
             yield event
 
     def _probed(self, number: int, log: Log) -> Iterator[Event]:
         if self.probe is not None:
             self.last["probes"] = scores = self.probe()
-            log.probed(number, scores)
+            log.measured("probe", number, scores)
             yield Probed(number, scores)
 
     def _save(self, step: Step, *, ends: bool) -> Iterator[Event]:

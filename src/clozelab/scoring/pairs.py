@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from clozelab.contracts import Counts, Ints
+from clozelab.contracts import Counts, Ints, Pieces
 from clozelab.errors import UserError
 from clozelab.files import sha256
 from clozelab.finetuning.files.columns import Columns, ReadOptions, text_of
@@ -88,16 +88,9 @@ class PairFiles(NamedTuple):
             pairs = [pairs[number] for number in np.sort(order[:most])]
         return pairs
 
-    def follow(
-        self,
-        asked: TextScorer,
-        *,
-        most: int = 0,
-        device: str | None = None,
-        precision: Precision | None = None,
-    ) -> Generator[tuple[int, int], None, PairScores]:
-        """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
-        from clozelab.scoring.likelihood import follow, read
+    def tokens(self, asked: TextScorer, most: int = 0) -> PairTokens:
+        """The pairs as a model reads them."""
+        from clozelab.scoring.likelihood import read
 
         pairs = self.read(most)
         numbers: dict[str, int] = {}
@@ -107,14 +100,35 @@ class PairFiles(NamedTuple):
                 if numbers.setdefault(text, len(numbers)) == len(places):
                     places.append(pair.place)
         pieces = read(asked, list(numbers), places=places.__getitem__)
+        texts = np.array([[numbers[pair.good], numbers[pair.bad]] for pair in pairs]).T
+        return PairTokens(tuple(pairs), texts, pieces)
+
+    def follow(
+        self,
+        asked: TextScorer,
+        *,
+        most: int = 0,
+        tokens: PairTokens | None = None,
+        device: str | None = None,
+        precision: Precision | None = None,
+    ) -> Generator[tuple[int, int], None, PairScores]:
+        """Score the pairs, each distinct text once, yielding tokens computed and tokens in all."""
+        from clozelab.scoring.likelihood import follow
+
+        pairs, texts, pieces = tokens or self.tokens(asked, most)
         found = yield from follow(asked, pieces, device=device, precision=precision)
-        good = np.array([numbers[pair.good] for pair in pairs])
-        bad = np.array([numbers[pair.bad] for pair in pairs])
-        sums = np.stack([found.sums[good], found.sums[bad]])
+        sums = found.sums[texts]
         if self.shared:
-            both = zip(good.tolist(), bad.tolist(), strict=True)
-            sums = np.array([_shared(found, *texts) for texts in both]).T
-        return PairScores(self.name, found.method, tuple(pairs), sums[0], sums[1])
+            sums = np.array([_shared(found, *both) for both in texts.T.tolist()]).T
+        return PairScores(self.name, found.method, pairs, sums[0], sums[1])
+
+
+class PairTokens(NamedTuple):
+    """Minimal pairs as a model reads them."""
+
+    pairs: tuple[MinimalPair, ...]
+    texts: Ints  # [2, P] the number of each good and of each bad text
+    pieces: Pieces  # of every distinct text
 
 
 class Accuracy(NamedTuple):

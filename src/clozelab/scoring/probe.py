@@ -7,7 +7,7 @@ Features of a row of two excerpts u and v are u, v, |u - v| and u·v (InferSent,
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class ProbeResult:
     layers: tuple[LayerScores, ...]
     layer: int  # the one that counts: of least loss in cross-validation; by cosine the last
     errors: dict[str, float]  # the standard error of its scores over the scored examples
+    right: NDArray[np.bool_] | None = None  # which examples, where the score is how many of them
 
     @property
     def scores(self) -> dict[str, float]:
@@ -53,7 +54,7 @@ class ProbeResult:
 
     def as_json(self) -> dict[str, Any]:
         """For a record."""
-        return {**asdict(self), "scores": self.scores}
+        return {**asdict(replace(self, right=None)), "scores": self.scores}
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,12 @@ def follow(
     by: Fit = "ridge",
     most: int = 16_384,
     needed: Collection[Excerpt] = (),
+    errors: bool = True,
 ) -> Generator[tuple[int, int], None, ProbeResult]:
-    """Probe a task, yielding how many texts are encoded; excerpts `needed` later are kept."""
+    """Probe a task, yielding how many texts are encoded; excerpts `needed` later are kept.
+
+    The `errors` of scores take longer than the scores.
+    """
     if by == "logistic" and task.kind.name == "regress" and not task.by_cosine:
         raise UserError(f"--fit logistic: is for classes, and {task.name} has numbers; use ridge")
     scored = task.scored_rows()
@@ -123,7 +128,8 @@ def follow(
         scored=len(scored.examples),
         layers=tuple(found),
         layer=found[best].layer,
-        errors=_errors(task, scored, outputs[best]),
+        errors=_errors(task, scored, outputs[best]) if errors else {},
+        right=_right(scored, outputs[best]) if "accuracy" in found[0].scores else None,
     )
 
 
@@ -150,6 +156,11 @@ def _cosines(encoder: FrozenEncoder, rows: ProbeRows, layer: int) -> Doubles:
 
 def _scored(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, float]:
     return task.kind.score(task.predictions(rows, outputs), rows.examples)
+
+
+def _right(rows: ProbeRows, outputs: Doubles) -> NDArray[np.bool_]:
+    """Of which examples the likeliest class is the right one."""
+    return np.asarray(outputs.argmax(axis=1) == rows.targets.argmax(axis=1))
 
 
 def _errors(task: ProbeTask, rows: ProbeRows, outputs: Doubles) -> dict[str, float]:

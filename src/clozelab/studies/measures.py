@@ -22,8 +22,11 @@ from clozelab import registry
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
 from clozelab.models.load import load, pretrained
+from clozelab.models.model import Model
+from clozelab.models.reader import Text
 from clozelab.objectives import PAIRS
 from clozelab.pretraining.held_out import evaluate
+from clozelab.runs import warm
 from clozelab.runs.diagnostics import plateau_of
 from clozelab.runs.directory import Run
 from clozelab.runs.events import drained, means
@@ -32,7 +35,7 @@ from clozelab.scoring.facts import find_facts
 from clozelab.scoring.frozen import FrozenEncoder, Pool
 from clozelab.scoring.joint import KINDS, JointScores, joint
 from clozelab.scoring.likelihood import Nats, TextScorer, scorer
-from clozelab.scoring.pairs import find_pairs
+from clozelab.scoring.pairs import PairFiles, find_pairs
 from clozelab.scoring.probed import ProbeTask
 from clozelab.studies.records import packed_items
 from clozelab.studies.request import Cell, StudyRequest
@@ -177,18 +180,37 @@ def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
     loaded, asked = load(str(cell.model)), ProbeTask.named(task, root=cell.request.task_data)
     if pool == "cls" and loaded.recipe.encoder.layout.summary is None:
         return None
+    asked = warm.shared((task, _digests(asked)), lambda: asked)
+    texts = warm.shared(("texts", _reading(loaded)), dict[str, Text])
     with join(cell.device) as world:
         loaded.module.to(world.device).eval()
-        encoder = FrozenEncoder(loaded, world.device, pool=pool)
-        found = drained(probes.follow(asked, encoder, layers=range(encoder.layers)))
-    return Value(found.scores[found.metrics[0]], found.scored)
+        encoder = FrozenEncoder(loaded, world.device, pool=pool, texts=texts)
+        layers = range(encoder.layers)
+        found = drained(probes.follow(asked, encoder, layers=layers, errors=False))
+    score = found.scores[found.metrics[0]]
+    if found.metrics[0] != "accuracy" or found.right is None:
+        return Value(score, found.scored)
+    return Value(score, found.scored, (100.0 * found.right).tolist())
 
 
 def _pairs(cell: Measuring, name: str) -> Value:
     """How often the good text of a minimal pair is likelier."""
-    found = find_pairs(name, root=cell.request.task_data, columns={})
-    scores = drained(found.follow(_scorer(cell), device=cell.device))
+    found, asked = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
+    key = (name, _digests(found), _reading(asked.model))
+    tokens = warm.shared(key, lambda: found.tokens(asked))
+    scores = drained(found.follow(asked, tokens=tokens, device=cell.device))
     return Value(scores.all.accuracy, len(scores.pairs), (100 * scores.outcomes).tolist())
+
+
+def _digests(files: ProbeTask | PairFiles) -> tuple[tuple[str, str], ...]:
+    """By which files of the same name are told apart."""
+    return tuple(sorted(files.digests().items()))
+
+
+def _reading(model: Model) -> str:
+    """By what a model's texts become tokens."""
+    recipe = model.recipe
+    return repr((model.tokenizer.to_str(), recipe.encoder.layout, recipe.blocks.length))
 
 
 def _facts(cell: Measuring, name: str) -> Value | None:

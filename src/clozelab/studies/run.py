@@ -33,6 +33,7 @@ from clozelab.studies.folder import locked_folder
 from clozelab.studies.plan import StudyPlan
 from clozelab.studies.records import unpack
 from clozelab.studies.request import Cell
+from clozelab.text.building import cores
 from clozelab.training.world import is_distributed
 
 # What fails one cell and not the others: a user's error, a loss that is not finite, memory or a
@@ -111,10 +112,14 @@ def _events(
         with cluster.jobs(on, run_apart, share=plan.at_once, device=device) as submit:
             yield from _side_by_side(jobs, submit, len(jobs))
     elif plan.at_once > 1 and jobs:
-        shared = [replace(job, machine=replace(job.machine, sharers=at_once)) for job in jobs]
+        each = max(1, cores() // at_once)
+        machine = replace(jobs[0].machine, sharers=at_once)
+        if machine.workers is None:  # one core of each process is for launching kernels
+            machine = replace(machine, workers=max(1, each - 1))
+        shared = [replace(job, machine=machine) for job in jobs]
         # A process is kept for cells of the same shape, whose model it has compiled.
         topics = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
-        with workers(reuse=True) as processes:
+        with workers(reuse=True, threads=each) as processes:
             yield from _side_by_side(
                 shared,
                 lambda job: processes.submit(run_alone, job, topic=topics[job.cell.variant]),

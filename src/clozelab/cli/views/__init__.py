@@ -11,13 +11,17 @@ from rich.text import Text
 Values = Mapping[str, Any]
 
 
-def table(*names: str, right: Iterable[str] = ()) -> Table:
+def table(
+    *names: str, right: Iterable[str] = (), rows: Iterable[Iterable[str | Text]] = ()
+) -> Table:
     """A plain table: columns of words, then columns of numbers, which stand to the right."""
     lines = Table(box=None, pad_edge=False)
     for name in names:
         lines.add_column(name, overflow="fold")
     for name in right:
         lines.add_column(name, justify="right")
+    for row in rows:
+        lines.add_row(*row)
     return lines
 
 

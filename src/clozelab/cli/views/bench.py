@@ -23,19 +23,17 @@ def measured(record: Values, values: Values) -> Iterator[RenderableType]:
     for number, row in enumerate(record["rows"]):
         if number:
             yield Text()
-        yield Text(_workload(row["what"]), style="bold")
+        what = row["what"]
+        yield Text(
+            f"{what['recipe']} {what['size']}, {what['sequences']:,} × {what['length']} tokens,"
+            f" dropout {what['dropout']:g}, {what['precision']}, {what['parameters'] / 1e6:.1f} M"
+            " parameters",
+            style="bold",
+        )
         yield _contenders(row, header=not number)
         yield from (Text(note, style="yellow") for note in row["notes"])
     yield Text()
     yield Text(_machine(record["machine"]), style="dim")
-
-
-def _workload(what: Values) -> str:
-    return (
-        f"{what['recipe']} {what['size']}, {what['sequences']:,} × {what['length']} tokens,"
-        f" dropout {what['dropout']:g}, {what['precision']}, {what['parameters'] / 1e6:.1f} M"
-        " parameters"
-    )
 
 
 def _contenders(row: Values, *, header: bool) -> Table:

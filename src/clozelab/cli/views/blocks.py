@@ -1,4 +1,4 @@
-"""Blocks as something to look at: their text, segments, pair labels, and what is hidden in them."""
+"""Corpora and their blocks as something to look at: text, segments, labels, what is hidden."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from tokenizers import Tokenizer
 
-from clozelab.cli.views import Values
+from clozelab.api.corpora import show_corpus
+from clozelab.cli.views import Values, facts, table
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Blocks, Bools, Corrupted, Hidden, Mark, Plan
 
 if TYPE_CHECKING:
+    from clozelab.api.corpora import CorpusSummary
     from clozelab.api.recipes import BlockSample, MaskedText
     from clozelab.pretraining.masks import Masked
+    from clozelab.text.store import Corpus
 
 _STYLES = {
     Corrupted.MASK: "white on blue",
@@ -30,6 +33,25 @@ _UNITS = {  # what a kind of unit is called, and how a corpus comes to know it
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _SEGMENTS = ("cyan", "yellow", "magenta")
 _SAMPLE = 1000  # blocks, of which the mean length is computed
+
+
+def summary(result: CorpusSummary, values: Values) -> Iterator[RenderableType]:
+    """Sizes and facts."""
+    sizes = table("", right=("documents", "sentences", "tokens"))
+    for split, numbers in result.splits.items():
+        sizes.add_row(split.replace("_", "-"), *(f"{number:,}" for number in numbers.values()))
+    head = Text.assemble((str(result.path), "bold"), f"  {result.bytes / 1e6:,.1f} MB")
+    yield Group(head, Text(), sizes, Text(), facts(result.facts.items()))
+
+
+def built(result: Corpus, values: Values) -> Iterator[RenderableType]:
+    """What was built."""
+    return summary(show_corpus(result), values)
+
+
+def checked(result: Corpus, values: Values) -> Iterator[str]:
+    """How much was compared."""
+    yield f"{result.path}: all {len(result.manifest['files'])} files are whole"
 
 
 def masks(result: MaskedText, values: Values) -> Iterator[RenderableType]:

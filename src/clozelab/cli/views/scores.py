@@ -1,9 +1,12 @@
-"""Likelihoods in a terminal: a strip of surprisal for each text, tables of pairs and of facts."""
+"""Scores in a terminal: a strip of surprisal for each text; tables of pairs, facts and probes,
+and of losses under masks.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,9 +14,13 @@ from rich.text import Text
 
 from clozelab.cli.console import out
 from clozelab.cli.views import Values, or_dash, table
-from clozelab.scoring.facts import FactScores
+from clozelab.scoring.facts import FactScores, Precisions
 from clozelab.scoring.pairs import Accuracy, PairScores
 from clozelab.scoring.texts import ScoredText, TextScores
+
+if TYPE_CHECKING:
+    from clozelab.pretraining.matrix import MaskMatrix, MatrixCell
+    from clozelab.scoring.probe import Probes
 
 # From expected to unexpected: nats from which a colour is taken, and the colour.
 _COLOURS = (
@@ -79,34 +86,79 @@ def strip(text: ScoredText, *, by: str, coloured: bool) -> Text:
 
 def _pairs(result: PairScores) -> Table:
     """A row for each phenomenon, or where there are none for each paradigm; then all."""
-    groups: Mapping[str, Accuracy] = result.phenomena or result.paradigms
     first = "phenomenon" if result.phenomena else "paradigm"
-    lines = table(first, right=("accuracy", "± s.e.", "pairs", "ties"))
-    for name, one in groups.items():
-        lines.add_row(Text(name), *_cells(one))
+    groups = result.phenomena or result.paradigms
+    rows = (_cells(Text(name), one) for name, one in groups.items())
+    lines = table(first, right=("accuracy", "± s.e.", "pairs", "ties"), rows=rows)
     lines.add_section()
     mean, error = result.over_paradigms
     if len(result.paradigms) > 1:
         count = f"{len(result.paradigms)} paradigms"
         lines.add_row(Text("mean of paradigms"), f"{mean:.2f}", or_dash(error, "{:.2f}"), count, "")
-    lines.add_row(Text("all pairs", style="bold"), *_cells(result.all))
+    lines.add_row(*_cells(Text("all pairs", style="bold"), result.all))
     return lines
 
 
-def _cells(one: Accuracy) -> tuple[str, ...]:
+def _cells(name: Text, one: Accuracy) -> tuple[Text | str, ...]:
     error = or_dash(one.standard_error, "{:.2f}")
-    return f"{one.accuracy:.2f}", error, f"{one.items:,}", f"{one.ties:,}"
+    return name, f"{one.accuracy:.2f}", error, f"{one.items:,}", f"{one.ties:,}"
 
 
 def _facts(result: FactScores) -> Table:
     """A row for each relation; then all."""
-    lines = table("relation", right=("P@1", "P@10", "facts"))
-    for name, one in result.relations.items():
-        lines.add_row(Text(name), f"{one.at_1:.2f}", f"{one.at_10:.2f}", f"{one.items:,}")
+
+    def row(name: Text, one: Precisions, kind: str = "") -> tuple[Text | str, ...]:
+        return name, f"{one.at_1:.2f}", f"{one.at_10:.2f}", f"{one.items:,}{kind}"
+
+    rows = (row(Text(name), one) for name, one in result.relations.items())
+    lines = table("relation", right=("P@1", "P@10", "facts"), rows=rows)
     lines.add_section()
-    mean, whole = result.over_relations, result.all
-    count = f"{mean.items} relations"
-    lines.add_row(Text("mean of relations"), f"{mean.at_1:.2f}", f"{mean.at_10:.2f}", count)
-    row = f"{whole.at_1:.2f}", f"{whole.at_10:.2f}", f"{whole.items:,}"
-    lines.add_row(Text("all facts", style="bold"), *row)
+    lines.add_row(*row(Text("mean of relations"), result.over_relations, " relations"))
+    lines.add_row(*row(Text("all facts", style="bold"), result.all))
     return lines
+
+
+def matrix(result: MaskMatrix, values: Values) -> Iterator[Table]:
+    """Models down, strategies across: losses, the least of each column in bold; of pairs shares."""
+    names = [*result.masks, *(f"{name} pairs" for name in result.pairs)]
+    lines = table("loss under masks of", right=names)
+    columns = zip(*result.cells, strict=True)
+    least = [min((cell.loss for cell in column if cell), default=0.0) for column in columns]
+    for number, model in enumerate(result.models):
+        cells = zip(result.cells[number], least, strict=True)
+        losses = [_loss(cell, best=best) for cell, best in cells]
+        shares = [_share(cells[number]) for cells in result.pairs.values()]
+        lines.add_row(Text(model), *losses, *shares)
+    yield lines
+
+
+def _loss(cell: MatrixCell | None, *, best: float) -> Text:
+    if cell is None:
+        return Text("–")
+    return Text(f"{cell.loss:.3f} ± {cell.error:.3f}", style="bold" if cell.loss == best else "")
+
+
+def _share(cell: MatrixCell | None) -> Text:
+    return Text("–" if cell is None else f"{cell.accuracy:.1%} ± {cell.accuracy_error:.1%}")
+
+
+def probes(result: Probes, values: Values) -> Iterator[Table]:
+    """A row for each metric of each task, the layer that counts in bold; ± is the standard error
+    over the scored examples.
+    """
+    layers = [str(each.layer) for each in result.results[0].layers]
+    by_layer = layers if len(layers) > 1 else []
+    lines = table("task", "metric", right=("score", "± s.e.", "examples", "layer", *by_layer))
+    for task in result.results:
+        for number, metric in enumerate(task.metrics):
+            row = [
+                *(Text("" if number else task.task), Text(metric.replace("_", " "))),
+                Text(f"{task.scores[metric]:.2f}", style="bold"),
+                Text(or_dash(task.errors.get(metric), "{:.2f}")),
+                *(Text(f"{task.scored:,}"), Text(str(task.layer))),
+            ]
+            for each in task.layers if by_layer else ():
+                style = "bold" if each.layer == task.layer else ""
+                row.append(Text(f"{each.scores[metric]:.1f}", style=style))
+            lines.add_row(*row)
+    yield lines

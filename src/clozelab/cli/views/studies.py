@@ -46,8 +46,7 @@ def _described(spec: StudySpec) -> Iterator[RenderableType]:
         words = [f"recipe {variant.recipe}"] if variant.recipe else []
         words += [f"taught by {variant.teacher}"] if variant.teacher else []
         lines.add_row(variant.name, variant.says, ", ".join([*words, *variant.set]) or "nothing")
-    yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
-    yield Text(_cells(spec, len(spec.variants) * spec.seeds))
+    yield from _compared(spec, lines, len(spec.variants) * spec.seeds)
     yield from _powers(spec, {})
     yield Text("give --data CORPUS, and --budget, to see how long each would train")
 
@@ -64,8 +63,7 @@ def _planned(spec: StudySpec, plan: Values) -> Iterator[RenderableType]:
         steps = plan["steps"][name]
         tokens = f"{steps * plan['paces'][name]['tokens_a_step'] / 1e6:,.2f} M"
         lines.add_row(name, variant.says, f"{steps:,}", tokens, _minutes(seconds[name]))
-    yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), lines, Text())
-    yield Text(_cells(spec, len(plan["cells"])))
+    yield from _compared(spec, lines, len(plan["cells"]))
     yield Text(f"equal {plan['equal']} for each cell")
     if plan.get("parts"):
         yield Text(parts_line(plan["parts"]))
@@ -137,11 +135,10 @@ def _form(name: str) -> str:
     return "{:.3f}" if name.startswith("held_out.") else "{:.1f}"
 
 
-def _cells(spec: StudySpec, count: int) -> str:
-    tasks = ", ".join(spec.tasks) or "no task"
-    return (
-        f"{count} cells: {len(spec.variants)} variants × {spec.seeds} seeds, each tuned on {tasks}"
-    )
+def _compared(spec: StudySpec, variants: Table, cells: int) -> Iterator[RenderableType]:
+    yield from (Text(spec.title, style="bold"), Text(spec.question), Text(), variants, Text())
+    sizes = f"{len(spec.variants)} variants × {spec.seeds} seeds"
+    yield Text(f"{cells} cells: {sizes}, each tuned on {', '.join(spec.tasks) or 'no task'}")
 
 
 def _minutes(seconds: float | None) -> str:

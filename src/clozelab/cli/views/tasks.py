@@ -23,10 +23,8 @@ def known(named: Mapping[str, Named], values: Values) -> Iterator[RenderableType
     if "name" in values:
         yield from _described(named[values["name"]])
         return
-    lines = table("task", "kind", "metrics", "what it asks")
-    for name, task in named.items():
-        lines.add_row(name, task.kind, _metrics(task), task.title)
-    yield lines
+    rows = ((name, task.kind, _metrics(task), task.title) for name, task in named.items())
+    yield table("task", "kind", "metrics", "what it asks", rows=rows)
 
 
 def _described(task: Named) -> Iterator[RenderableType]:
@@ -77,10 +75,8 @@ def measured(results: Mapping[str, Mapping[str, float]], values: Values) -> Iter
         yield _losses(results)
         return
     metrics = [metric.replace("_", " ") for metric in next(iter(results.values()))]
-    lines = table("", right=metrics)
-    for name, scores in results.items():
-        lines.add_row(name, *(f"{score:.2f}" for score in scores.values()))
-    yield lines
+    scores = {name: [f"{score:.2f}" for score in of.values()] for name, of in results.items()}
+    yield table("", right=metrics, rows=([name, *cells] for name, cells in scores.items()))
 
 
 def _losses(losses: Mapping[str, Mapping[str, float]]) -> Table:

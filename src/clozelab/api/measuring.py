@@ -1,0 +1,275 @@
+"""Measures of models as they are: scores, losses on held-out text, what frozen layers hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clozelab.api.models import identity, layer_of, opened
+from clozelab.api.tasks import TaskFiles
+from clozelab.api.texts import refuse_existing, write_record
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.files import write_text
+from clozelab.options import ModelLike, Overwrite, Place, Places, Words, command, located
+from clozelab.runs.options import Device
+
+if TYPE_CHECKING:
+    from clozelab.pretraining.matrix import MaskMatrix
+    from clozelab.scoring.probe import Probes
+    from clozelab.scoring.probed import ProbeTask
+    from clozelab.text.store import Corpus
+
+
+@command
+def evaluate(
+    model: ModelLike,
+    task: Place | None = None,
+    *,
+    split: str = "dev",
+    data: Place | None = None,
+    pairs: Literal["next", "order"] | None = None,
+    masks: str | None = None,
+    blocks: int = 1024,
+    out: Place | None = None,
+    overwrite: Overwrite = False,
+    device: Device | None = None,
+    files: TaskFiles,
+    watch: Watch,
+) -> dict[str, dict[str, float]]:
+    """Measure a fine-tuned model's scores, or a pretrained one's losses on held-out text.
+
+    Args:
+        task: a known task or a labelled file
+        split: of the task, if it has labels (dev)
+        data (CORPUS): measure losses on its held-out text
+        pairs: ask a pair objective about next sentences, or about their order
+        masks (RECIPE): hide what that recipe would (its own)
+        blocks: how many blocks (1,024)
+        out (FILE.json): record what came out, digests of the data, the commit
+    """
+    if (task is None) == (data is None):
+        raise UserError(
+            "evaluate needs a task or a labelled file for a fine-tuned model, or --data CORPUS for"
+            " a pretrained one"
+        )
+    refuse_existing(out, overwrite=overwrite)
+    facts: dict[str, Any] = {"model": located(model, "model")}
+    if task is not None:
+        _check_task(task, files)
+        loaded, facts["task"] = opened(model, watch), task
+
+        from clozelab.finetuning.predict import data_of, score
+
+        examples: dict[str, Any] = {"root": files.task_data, "columns": files.columns}
+        examples["part"] = split
+        if out is not None:
+            facts["digests"] = data_of(loaded, task, **examples).digests(part=split)
+        facts["scores"] = results = score(loaded, task, **examples, device=device)
+    else:
+        _, store = _corpus(str(data))
+
+        from clozelab.pretraining.held_out import evaluate
+        from clozelab.runs.events import means
+
+        how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
+        results = means(evaluate(facts["model"], str(data), **how, device=device))
+        facts |= {**how, "data": store, "held_out": results}
+    if out is not None:
+        write_record(out, facts)
+    return results
+
+
+@command
+def matrix(
+    model: Places,
+    *,
+    data: Place,
+    masks: Words = (),
+    blocks: int = 8192,
+    pairs: int = 16_384,
+    out: Place | None = None,
+    picture: Place | None = None,
+    overwrite: bool = False,
+    device: Device | None = None,
+    watch: Watch,
+) -> MaskMatrix:
+    """Measure held-out losses of models under every masking strategy, in the same blocks.
+
+    Models that learned to predict hidden tokens are asked under all strategies; those with a pair
+    objective are also asked about next sentences and about the order of sentences.
+
+    Args:
+        model: pretrained runs, or Hugging Face directories
+        data (CORPUS): its held-out text is read
+        masks (NAME,…): strategies (token, whole_word, span, …) or recipes (those of the models)
+        blocks: how many at most (8,192)
+        pairs: how many at most, for models with a pair objective; 0 for none (16,384)
+        out (FILE.json): record the losses, the corpus's fingerprint, the commit
+        picture (FILE.svg): draw the matrix
+        overwrite: replace the files if they are there
+    """
+    corpus, store = _corpus(data)
+    _check_outputs(out, picture, overwrite=overwrite)
+
+    from clozelab.pretraining.matrix import follow
+    from clozelab.reporting import figures
+
+    work = follow(model, corpus, masks=masks, blocks=blocks, pairs=pairs, device=device)
+    result = watch.drain(work, "cells", 1)
+    if result.blocks and result.blocks < blocks:
+        watch.say(f"{data}: its held-out text has {result.blocks:,} blocks, all of them read")
+    if out is not None:
+        write_record(out, {"paths": model, "data": store, **result.as_json()})
+    if picture is not None:  # models down, strategies across
+        losses = [[None if cell is None else cell.loss for cell in row] for row in result.cells]
+        across = f"held-out loss in nats under the masks of a column, blocks of {result.length}"
+        drawn = figures.heat_map(result.models, result.masks, losses, across=f"{across} tokens")
+        write_text(Path(picture), figures.as_file(drawn))
+    return result
+
+
+@command
+def probe(
+    model: ModelLike,
+    task: Places,
+    *,
+    layer: Any = "all",
+    pool: Literal["mean", "cls"] = "mean",
+    fit: Literal["ridge", "logistic"] = "ridge",
+    examples: int = 16_384,
+    split: str | None = None,
+    train: Place | None = None,
+    dev: Place | None = None,
+    out: Place | None = None,
+    picture: Place | None = None,
+    overwrite: bool = False,
+    device: Device | None = None,
+    files: TaskFiles,
+    watch: Watch,
+) -> Probes:
+    """Read tasks off the layers of a frozen model by linear probes; nothing of it is tuned.
+
+    A probe is fitted on the training set, its penalty chosen there by cross-validation, and scored
+    on the dev set. Nothing is drawn: the same model and data give the same numbers. Of several
+    layers the one with the least loss in cross-validation counts. The tasks sts12 … sts16,
+    stsb-cosine and sick-cosine (sts: all of them) correlate the cosine of two texts' vectors with
+    people's judgement, without any fit; there the last layer counts.
+
+    Args:
+        task: known tasks to classify, regress or tag (see clozelab tasks), wic, sts, …; or one of
+            those three words for one's own files
+        layer: all, last, or a number; 0 is the embedding (all)
+        pool: a text is the mean of its tokens, or its [CLS] (mean)
+        fit: ridge regression in closed form, or logistic regression (ridge)
+        examples: texts at most to fit a probe on, or four times as many words; 0 for all (16,384)
+        split: of the task, to score on (dev)
+        train (FILE): of one's own, .tsv .csv .jsonl .parquet … or hf:NAME
+        dev (FILE): of one's own, to score on
+        out (FILE.json): record the scores, digests of data and model, the commit
+        picture (FILE.svg): draw the scores by layer
+        overwrite: replace the files if they are there
+    """
+    chosen = layer_of(layer)
+    tasks = _probe_tasks(task, split=split, train=train, dev=dev, files=files)
+    for one in tasks:
+        one.check()  # before torch, which takes seconds to load
+    _check_outputs(out, picture, overwrite=overwrite)
+
+    from clozelab.scoring.frozen import FrozenEncoder
+    from clozelab.scoring.probe import Probes, follow, layers_of
+    from clozelab.scoring.probed import Excerpt
+    from clozelab.training.world import join
+
+    loaded = opened(model, watch)
+    results = []
+    with join(device) as world:
+        loaded.module.to(world.device).eval()
+        encoder = FrozenEncoder(loaded, world.device, pool=pool)
+        layers = layers_of(encoder, chosen)
+        # What later tasks ask for, too, is computed once and kept until then.
+        wanted = [one.excerpts(examples) for one in tasks]
+        for number, one in enumerate(tasks):
+            for note in one.files.notes:
+                watch.warn(f"{one.name}: {note}")
+            later = set[Excerpt]().union(*wanted[number + 1 :])
+            work = follow(one, encoder, layers=layers, by=fit, most=examples, needed=later)
+            results.append(watch.drain(work, one.name, 1))
+    if encoder.cut:
+        watch.warn(f"texts longer than the blocks the model was trained on, cut: {encoder.cut:,}")
+    probes = Probes(loaded.place, tuple(results))
+    if out is not None:
+        record = {
+            "model": identity(loaded),
+            **{"layer": chosen, "pool": pool, "fit": fit, "examples": examples},
+            "digests": {one.name: one.digests() for one in tasks},
+            "probes": [one.as_json() for one in probes.results],
+        }
+        write_record(out, record)
+    if picture is not None:
+        write_text(Path(picture), _by_layer(probes))
+    return probes
+
+
+def _check_task(task: str, files: TaskFiles) -> None:
+    """Refuse a task or a file that is not there, before torch is loaded."""
+    from clozelab.finetuning.files.hub import is_hub
+    from clozelab.finetuning.files.named import NAMED
+    from clozelab.finetuning.files.tables import existing
+    from clozelab.finetuning.request import Data
+
+    if task in NAMED:
+        Data(task, root=files.task_data).check()
+    elif not is_hub(task) and existing(Path(task)) is None:
+        raise UserError(
+            f"{task}: is neither a file here nor a known task; check the path, or see clozelab"
+            " tasks"
+        )
+
+
+def _corpus(data: str) -> tuple[Corpus, dict[str, str]]:
+    """A corpus, and what is recorded of it; opened before torch, which takes seconds to load."""
+    from clozelab.text.store.corpus import open_stores
+
+    ((corpus, _),) = open_stores([data])
+    return corpus, {"path": data, "fingerprint": corpus.manifest["fingerprint"]}
+
+
+def _check_outputs(out: str | None, picture: str | None, *, overwrite: bool) -> None:
+    if picture is not None and Path(picture).suffix != ".svg":
+        raise UserError(f"--picture {picture}: is drawn as .svg; name it so")
+    refuse_existing(out, picture, overwrite=overwrite)
+
+
+def _probe_tasks(
+    words: Places, *, split: str | None, train: str | None, dev: str | None, files: TaskFiles
+) -> list[ProbeTask]:
+    from clozelab.finetuning.request import Data
+    from clozelab.scoring.probed import ProbeTask, tasks_of
+
+    if train is None and dev is None:
+        if files.columns:
+            raise UserError("--columns is for one's own files: name them by --train and --dev")
+        return tasks_of(words, root=files.task_data, split=split)
+    if len(words) != 1 or train is None or dev is None:
+        raise UserError(
+            "probes on one's own files need one word (classify, pairs, regress or tag), --train"
+            " FILE and --dev FILE"
+        )
+    if split is not None:
+        raise UserError("--split is of a known task: leave it out, --dev names what is scored")
+    data = Data(words[0], train=train, dev=dev, columns=tuple(files.columns))
+    data.check()
+    return [ProbeTask(words[0], data)]
+
+
+def _by_layer(probes: Probes) -> str:
+    """Each task's first metric over the layers, drawn."""
+    from clozelab.reporting import figures
+
+    lines = []
+    for colour, one in enumerate(probes.results):
+        metric = one.metrics[0]
+        points = [(float(each.layer), each.scores[metric]) for each in one.layers]
+        lines.append(figures.Line(f"{one.task}: {metric.replace('_', ' ')}", points, colour))
+    return figures.as_file(figures.curves(lines, across="layer", up="score", whole=True))
