@@ -55,9 +55,8 @@ def bert_like(model: models.Model, cased: bool) -> Tokenizer:
 
 def unknown(specials: tuple[str, ...]) -> str:
     """The unknown token among some specials."""
-    for name in ROLES["unk"]:
-        if name in specials:
-            return name
+    if name := next((name for name in ROLES["unk"] if name in specials), None):
+        return name
     raise UserError(f"tokenizer.specials: name an unknown token, one of {', '.join(ROLES['unk'])}")
 
 
@@ -77,14 +76,12 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids that play a role, by its name."""
-    roles = {}
-    for role, spellings in ROLES.items():
-        for name in spellings:
-            number = tokenizer.token_to_id(name)
-            if number is not None:
-                roles[role] = number
-                break
-    return roles
+    return {
+        role: number
+        for role, spellings in ROLES.items()
+        for name in reversed(spellings)  # of several, the preferred one stays
+        if (number := tokenizer.token_to_id(name)) is not None
+    }
 
 
 def describe(tokenizer: Tokenizer) -> Vocabulary:
@@ -166,15 +163,12 @@ def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
 def lettered(tokenizer: Tokenizer) -> Bools:
     """[V] which tokens have a letter or digit in them."""
     flat, starts = letters(tokenizer)
-    raw = flat.tobytes()
-    pieces = (raw[starts[n] : starts[n + 1]] for n in range(len(starts) - 1))
-    known = (piece.decode("utf-8", errors="ignore") for piece in pieces)
-    return np.array([any(letter.isalnum() for letter in piece) for piece in known], dtype=bool)
+    pieces = (bytes(piece).decode("utf-8", "ignore") for piece in np.split(flat, starts[1:-1]))
+    return np.array([any(map(str.isalnum, piece)) for piece in pieces], dtype=bool)
 
 
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's stand-ins for bytes: a printable byte is itself, the others follow 255."""
     shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in set(shown)]
-    table = {chr(byte): byte for byte in shown}
-    return table | {chr(256 + number): byte for number, byte in enumerate(hidden)}
+    hidden = sorted({*range(256)} - {*shown})
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): b for n, b in enumerate(hidden)}

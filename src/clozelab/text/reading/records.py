@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
@@ -17,11 +18,10 @@ from typing import IO, Any, Literal
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
-from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut
+from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import PACKINGS, Lines, shown
 
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
-_OVERLONG = "lines over 16 M characters skipped"
 _NAMED = 20  # columns, in a message about them
 _ROWS = 256  # of a table, held at a time
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
@@ -79,20 +79,17 @@ def separated(
 ) -> Iterator[RawDocument]:
     """A document for each row of a table whose first line names its columns."""
     rows = (_csv if kind == "csv" else _tsv)(lines, counts=counts)
-    number, header = next(rows, (1, []))
-    names = [name.strip() for name in header]
-    first: list[str] | None = None
-    for number, cells in rows:
-        if first is None:
-            first = cells
-            _check_header(lines.name, names, first, field=reading.field)
+    header, first = next(rows, None), next(rows, None)
+    if header is None:
+        return
+    names = [name.strip() for name in header[1]]
+    _check_header(lines.name, names, first[1] if first else [], field=reading.field)
+    for number, cells in chain([first] if first else [], rows):
         place = f"{lines.name}:{number}"
         if len(cells) != len(names):
             counts.add("rows with more or fewer cells than the header skipped", place)
         else:
             yield from _document(cells[names.index(reading.field)], place, counts=counts)
-    if first is None and names:
-        _check_header(lines.name, names, [], field=reading.field)
 
 
 def columnar(
@@ -138,24 +135,19 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
     if not isinstance(value, str):
         counts.add("records whose text is not a string", place)
         return
-    text = value
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if "\0" in text:
-        counts.add("NUL bytes removed", place, text.count("\0"))
-        text = text.replace("\0", "")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
-            counts.add("records with half a surrogate pair", place)
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    counts.add("NUL bytes removed", place, value.count("\0"))
+    text = value.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
+        counts.add("records with half a surrogate pair", place)
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if not text or text.isspace():
         counts.add("empty records", place)
         return
     pieces = cut(text)
     if len(pieces) > 1:
-        count_cut(counts, place)
+        counts.add(CUT, place)
     for piece in pieces:
         if piece and not piece.isspace():
             yield RawDocument(piece, place)
@@ -190,22 +182,19 @@ def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
     """Lines that may each be a record, whole; one that is too long for that is skipped."""
     pieces: list[str] = []
     size = 0
-    for piece in lines:
+    for piece in chain(lines, [""]):  # the end of the text ends its last line
         size += len(piece)
         pieces.append(piece)
         if size > LONGEST:
             pieces.clear()  # and read on to the line's end
-        if piece[-1] == "\n":
-            if size > LONGEST:
-                counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
-            else:
-                yield "".join(pieces)
-            pieces.clear()
-            size = 0
-    if size > LONGEST:
-        counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
-    elif pieces:
-        yield "".join(pieces)
+        if piece and piece[-1] != "\n":
+            continue
+        if size > LONGEST:
+            counts.add("lines over 16 M characters skipped", f"{lines.name}:{lines.number}")
+        elif size:
+            yield "".join(pieces)
+        pieces.clear()
+        size = 0
 
 
 def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:

@@ -50,6 +50,13 @@ _TYPES: dict[str, Any] = {
 _ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
 
 
+def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
+    """How long the arrays of a split are, by its documents, sentences and tokens."""
+    tokens, sentences = sizes["tokens"], sizes["sentences"]
+    counts = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
+    return dict(zip(ARRAYS, counts, strict=True))
+
+
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
     """A digest of everything that training reads: the bytes of the store's files, by name.
 
