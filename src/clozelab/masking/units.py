@@ -128,7 +128,7 @@ def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) 
     broken &= free
     alone = broken
     if joins_over_specials:  # a unit must already exist in the block to be joined
-        before = np.cumsum(free) - free
+        before: Ints = np.cumsum(free, dtype=np.int64) - free
         alone = before == before[blocks.starts[:-1]][blocks.rows]
     opens = free & (begins | alone)
     of = np.cumsum(opens) - 1

@@ -10,7 +10,6 @@ from io import StringIO
 from itertools import pairwise
 from typing import Literal
 
-from clozelab.contracts import Counts
 from clozelab.text.reading.lines import HEAD, Lines
 from clozelab.text.reading.sentences import plain_ends, whole_character
 
@@ -42,18 +41,18 @@ class Reading:
     split: str = "train"  # of a dataset
 
 
-def read_text(lines: Lines, layout: Layout, *, counts: Counts) -> Iterator[RawDocument]:
-    """The documents of a plain text; what `auto` took it for is added to `counts`."""
-    head = lines.head()
+def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
+    """The documents of a plain text; what `auto` took it for is counted."""
+    head, layout = lines.head(), reading.layout
     guessed, wrapped = guess(head)
     if layout == "auto":
         layout = guessed
         if head.strip():
-            counts.add(f"read as {layout}", lines.name)
+            lines.counts.add(f"read as {layout}", lines.name)
     elif layout == "prose":
         wrapped = _width(_rows(head)) <= _WIDEST
     parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
-    for text, number in _assembled(parts, lines, counts=counts):
+    for text, number in _assembled(parts, lines):
         yield RawDocument(text, f"{lines.name}:{number}", is_split=layout == "sentences")
 
 
@@ -162,9 +161,7 @@ def _stripped(pieces: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
         begins = ends
 
 
-def _assembled(
-    parts: Iterable[str | None], lines: Lines, *, counts: Counts
-) -> Iterator[tuple[str, int]]:
+def _assembled(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int]]:
     """Each document and the line it begins at, from its parts; None parts documents."""
     held = StringIO()  # a list of short lines would weigh several times their text
     size = first = 0
@@ -181,7 +178,7 @@ def _assembled(
         size += held.write(part)
         if size > LIMIT:
             if not over:
-                counts.add(CUT, f"{lines.name}:{first}")
+                lines.counts.add(CUT, f"{lines.name}:{first}")
                 over = True
             *pieces, text = cut(held.getvalue())
             yield from ((piece, first) for piece in pieces if not piece.isspace())

@@ -68,7 +68,7 @@ class Lines:
             raise UserError(f"there is no encoding {encoding!r}: say utf-8 or latin-1") from None
         self.name = name
         self.number = 0  # the line of the piece last given
-        self._counts = counts
+        self.counts = counts
         # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
         self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         self._source = self._repaired()
@@ -77,6 +77,11 @@ class Lines:
         self._bad = 0  # lines that held what does not decode
         self._bad_line = 0
         self._first_bad = ""
+
+    @property
+    def place(self) -> str:
+        """Where the piece last given stands."""
+        return f"{self.name}:{self.number}"
 
     def head(self) -> str:
         """The beginning of the text, a little over HEAD characters where it has so many."""
@@ -112,7 +117,7 @@ class Lines:
                 piece = self._decoded(piece, first=not size)
             if count := piece.count("\0"):
                 nuls += count
-                self._counts.add("NUL bytes removed", self._place, count)
+                self.counts.add("NUL bytes removed", f"{self.name}:{self._read}", count)
             if size < HEAD <= size + len(piece):
                 self._judge_nuls(nuls, size + len(piece))
             size += len(piece)
@@ -124,10 +129,6 @@ class Lines:
             self._judge_nuls(nuls, size)
         if self._read <= _JUDGED:
             self._judge_decoding()
-
-    @property
-    def _place(self) -> str:
-        return f"{self.name}:{self._read}"
 
     def _piece(self) -> str:
         try:
@@ -149,9 +150,11 @@ class Lines:
             if self._bad_line != self._read:
                 self._bad_line = self._read
                 self._bad += 1
-                self._counts.add(f"lines with invalid {self._encoding}", self._place)
+                self.counts.add(f"lines with invalid {self._encoding}", f"{self.name}:{self._read}")
                 byte = ord(piece[error.start]) - 0xDC00
-                self._first_bad = self._first_bad or f"{self._place}: byte 0x{byte:02X}"
+                self._first_bad = (
+                    self._first_bad or f"{f'{self.name}:{self._read}'}: byte 0x{byte:02X}"
+                )
             return _ESCAPED.sub("\ufffd", piece)
         return piece
 

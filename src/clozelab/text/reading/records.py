@@ -7,13 +7,13 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
@@ -25,16 +25,17 @@ LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and othe
 _NAMED = 20  # columns, in a message about them
 _ROWS = 256  # of a table, held at a time
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
+Rows = Iterator[tuple[int, list[str]]]  # the line each begins on, and its cells
 HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 
 
-def json_lines(lines: Lines, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+def json_lines(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
     """A document for each line that is a JSON record."""
-    first = True
-    for line in _whole_lines(lines, counts=counts):
+    first, counts = True, lines.counts
+    for line in _whole_lines(lines):
         if not line or line.isspace():
             continue
-        place = f"{lines.name}:{lines.number}"
+        place = lines.place
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -75,10 +76,10 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
 
 
 def separated(
-    lines: Lines, kind: Literal["csv", "tsv"], *, reading: Reading, counts: Counts
+    lines: Lines, reading: Reading, *, split: Callable[[Lines], Rows]
 ) -> Iterator[RawDocument]:
     """A document for each row of a table whose first line names its columns."""
-    rows = (_csv if kind == "csv" else _tsv)(lines, counts=counts)
+    rows = split(lines)
     header, first = next(rows, None), next(rows, None)
     if header is None:
         return
@@ -87,18 +88,13 @@ def separated(
     for number, cells in chain([first] if first else [], rows):
         place = f"{lines.name}:{number}"
         if len(cells) != len(names):
-            counts.add("rows with more or fewer cells than the header skipped", place)
+            lines.counts.add("rows with more or fewer cells than the header skipped", place)
         else:
-            yield from _document(cells[names.index(reading.field)], place, counts=counts)
+            yield from _document(cells[names.index(reading.field)], place, counts=lines.counts)
 
 
 def columnar(
-    path: Path,
-    stream: IO[bytes],
-    kind: Literal["parquet", "arrow"],
-    *,
-    reading: Reading,
-    counts: Counts,
+    path: Path, stream: IO[bytes], kind: str, *, reading: Reading, counts: Counts
 ) -> Iterator[tuple[float, RawDocument]]:
     """Each document of a table, and the share of the table read by then."""
     arrow = import_module("pyarrow")
@@ -178,7 +174,7 @@ def _check_once(name: str, names: list[str], field: str) -> None:
         raise UserError(f"{name} has {names.count(field)} fields {field!r}: rename all but one")
 
 
-def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
+def _whole_lines(lines: Lines) -> Iterator[str]:
     """Lines that may each be a record, whole; one that is too long for that is skipped."""
     pieces: list[str] = []
     size = 0
@@ -190,7 +186,7 @@ def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
         if piece and piece[-1] != "\n":
             continue
         if size > LONGEST:
-            counts.add("lines over 16 M characters skipped", f"{lines.name}:{lines.number}")
+            lines.counts.add("lines over 16 M characters skipped", lines.place)
         elif size:
             yield "".join(pieces)
         pieces.clear()
@@ -210,17 +206,18 @@ def _check_header(name: str, names: list[str], first: list[str], *, field: str) 
     _check_once(name, names, field)
 
 
-def _tsv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+def tsv_rows(lines: Lines) -> Rows:
+    """The rows of a TSV and the lines they stand on."""
     # No quoting: in a TSV a quotation mark is a character, and often stands alone.
-    for line in _whole_lines(lines, counts=counts):
+    for line in _whole_lines(lines):
         if line and not line.isspace():
             yield lines.number, line.rstrip("\n").split("\t")
 
 
-def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(lines: Lines) -> Rows:
     """The rows of a CSV and the lines they begin on; text in quotes may hold line ends."""
     csv.field_size_limit(LONGEST)
-    reader = csv.reader(_whole_lines(lines, counts=counts), strict=True)
+    reader = csv.reader(_whole_lines(lines), strict=True)
     number = 1
     while True:
         try:
@@ -233,7 +230,7 @@ def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
                     f"{lines.name}:{number} opens a quotation mark that is not closed within"
                     f" {LONGEST // 1_000_000} M characters: close it, or name a TSV .tsv"
                 ) from None
-            counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
+            lines.counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
             cells = []
         if cells:
             yield number, cells
