@@ -44,10 +44,7 @@ _FAIRSEQ: dict[str, tuple[dict[str, float], int]] = {
 
 
 def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have.
-
-    These are tokenizer.json, vocab.txt, vocab.json with merges.txt, and sentencepiece's .model.
-    """
+    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have."""
     path = Path(place)
     if path.is_dir():
         of_run = sorted(path.glob("checkpoints/step-*/tokenizer.json"))  # every checkpoint has it

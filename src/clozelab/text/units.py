@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,18 +23,12 @@ LEAST_COUNT = 8  # how often a pair of words must stand together to be a phrase
 LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
 
 
-@dataclass(frozen=True)
-class NgramTable:
+class NgramTable(dict[int, Keys]):
     """The n-grams of words that are known: the sorted keys of those of n words, by n."""
-
-    keys: dict[int, Keys] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.keys)
 
     def rows(self) -> Keys:
         """The table as an array of [words, key]."""
-        rows = [(n, key) for n, keys in self.keys.items() for key in keys.tolist()]
+        rows = [(n, key) for n, keys in self.items() for key in keys.tolist()]
         return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
     @classmethod
@@ -43,11 +36,6 @@ class NgramTable:
         """The table that `rows` wrote."""
         lengths = np.unique(rows[:, 0]).tolist()
         return cls({n: rows[rows[:, 0] == n, 1] for n in lengths})
-
-    @property
-    def longest(self) -> int:
-        """Words of the longest n-gram."""
-        return max(self.keys, default=0)
 
 
 def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> NgramTable:
@@ -85,18 +73,15 @@ def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, b
     first = np.flatnonzero(marks & Mark.WORD)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
-    for number, keys in enumerate(_windows(fold(ids, first), ngrams.longest)):
-        if (n := number + 1) in ngrams.keys:
+    for number, keys in enumerate(_windows(fold(ids, first), max(ngrams))):
+        if (n := number + 1) in ngrams:
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
-            best[: len(keys)][contains(ngrams.keys[n], keys) & same] = n
+            best[: len(keys)][contains(ngrams[n], keys) & same] = n
     return _mark_units(marks, first, best, bit=bit)
 
 
 def _mark_units(marks: Bytes, first: Ints, words: Ints, *, bit: int) -> Ints:
-    """Clear `bit` inside units of so many words from each word on, those from the left first.
-
-    The units as [·, 2] spans of tokens.
-    """
+    """Clear `bit` inside units of so many words from each on, the left ones first; [·, 2] spans."""
     stop = np.append(first[1:], len(marks))
     spans, free = [], 0
     for word in np.flatnonzero(words).tolist():
@@ -165,10 +150,7 @@ class KeyCounts:
 
 
 def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[Keys, Keys]:
-    """The keys of all words, and of neighbouring words of one sentence that are not signs.
-
-    Words are segmented words where a segmenter was at work.
-    """
+    """The keys of all (segmented) words, and of neighbours in a sentence that are not signs."""
     first = np.flatnonzero(marks & Mark.SEGMENT)
     words = fold(ids, first)
     sentence = np.searchsorted(starts, first, side="right")

@@ -134,10 +134,7 @@ def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
 
 
 def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
-    """What each id spells, in bytes one after another, and where each id's begin.
-
-    So a model of characters reads a store of pieces.
-    """
+    """What each id spells, in bytes one after another, and where each id's begin."""
     settings = json.loads(tokenizer.to_str())
     in_bytes = (settings.get("decoder") or {}).get("type") == "ByteLevel"
     alphabet = _byte_alphabet() if in_bytes else {}

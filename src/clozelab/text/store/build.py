@@ -133,13 +133,9 @@ def _held(out: Path) -> Iterator[Path]:
 
 def _finished(out: Path) -> bool:
     """Whether a folder without a marker is a corpus all the same: early ones had none."""
-    if files.kind_of(out) is not None or not (out / NAME).is_file():
-        return False
-    try:
-        manifests.read(out)
-    except UserError:
-        return False
-    return True
+    with suppress(UserError):
+        return files.kind_of(out) is None and bool(manifests.read(out))
+    return False
 
 
 def _taken(out: Path) -> UserError:

@@ -83,10 +83,7 @@ class Corpus:
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
     def check(self, *, up_to: int | None = None) -> None:
-        """Compare every file with the manifest, and the lengths of the arrays with its sizes.
-
-        Checksums are of all files, or of those of up to so many bytes.
-        """
+        """Compare all with the manifest; checksums of all files, or of those up to some bytes."""
         inside = self.path.resolve()
         for name, entry in self.manifest["files"].items():
             file = self.path / name

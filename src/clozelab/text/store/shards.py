@@ -47,7 +47,7 @@ class TokenisingSettings:
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
-        names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.keys.items()]
+        names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
