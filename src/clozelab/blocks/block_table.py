@@ -7,6 +7,7 @@ shuffled sentences is wanted (BERT §3.1: document-level text is critical).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,18 +93,14 @@ def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> Vis
 def chain(following: Ints) -> Ints:
     """The entries met from entry 0 on when each leads to its `following` one, to the end."""
     assert (following > np.arange(len(following))).all(), "a chain that stands still never ends"
-    windows: list[Ints] = []
-    at, total = 0, len(following)
-    while at < total:
-        base = at
-        window = following[base : base + _WINDOW].tolist()
-        met: list[int] = []
+    met, at = array("q"), 0
+    while at < len(following):
+        base, window = at, following[at : at + _WINDOW].tolist()
         limit = base + len(window)
         while at < limit:
             met.append(at)
             at = window[at - base]
-        windows.append(np.array(met, dtype=np.int64))
-    return np.concatenate(windows) if windows else np.zeros(0, dtype=np.int64)
+    return np.array(met, dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -137,8 +137,7 @@ class KeyCounts:
     def table(self) -> tuple[Keys, Ints]:
         """All keys, ascending, and their counts."""
         keys, place = np.unique(np.concatenate(self._keys), return_inverse=True)
-        counts = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate(self._counts))
+        counts = np.bincount(place, weights=np.concatenate(self._counts)).astype(np.int64)
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
             frequent = counts > floor

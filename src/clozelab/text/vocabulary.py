@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from clozelab.contracts import Bools, Bytes, Ints, Vocabulary
 from clozelab.errors import UserError
@@ -66,7 +59,7 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
     roles = roles_of(tokenizer)
     if "cls" in roles and "sep" in roles:
         opening, closing = (tokenizer.id_to_token(roles[name]) for name in ("cls", "sep"))
-        tokenizer.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = TemplateProcessing(
             single=f"{opening} $A {closing}",
             pair=f"{opening} $A {closing} $B:1 {closing}:1",
             special_tokens=[(opening, roles["cls"]), (closing, roles["sep"])],

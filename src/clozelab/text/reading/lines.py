@@ -72,7 +72,7 @@ class Lines:
         # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
         self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         self._source = self._repaired()
-        self._ahead: deque[str] = deque()
+        self._ahead: deque[tuple[int, str]] = deque()
         self._read = 0  # lines read, of which `number` trails by what is ahead
         self._bad = 0  # lines that held what does not decode
         self._bad_line = 0
@@ -85,20 +85,15 @@ class Lines:
 
     def head(self) -> str:
         """The beginning of the text, a little over HEAD characters where it has so many."""
-        size = sum(map(len, self._ahead))
-        while size < HEAD and (piece := next(self._source, "")):
-            self._ahead.append(piece)
-            size += len(piece)
-        return "".join(self._ahead)
+        size = sum(len(piece) for _, piece in self._ahead)
+        while size < HEAD and (numbered := next(self._source, None)):
+            self._ahead.append(numbered)
+            size += len(numbered[1])
+        return "".join(piece for _, piece in self._ahead)
 
     def __iter__(self) -> Iterator[str]:
-        open_line = False
-        while self._ahead or (piece := next(self._source, "")):
-            if self._ahead:
-                piece = self._ahead.popleft()
-            if not open_line:
-                self.number += 1
-            open_line = piece[-1] != "\n"
+        while numbered := self._ahead.popleft() if self._ahead else next(self._source, None):
+            self.number, piece = numbered
             yield piece
 
     def release(self) -> None:
@@ -106,7 +101,7 @@ class Lines:
         if not self._text.closed:
             self._text.detach()
 
-    def _repaired(self) -> Iterator[str]:
+    def _repaired(self) -> Iterator[tuple[int, str]]:
         open_line = False
         size = nuls = 0
         while piece := self._piece():
@@ -124,7 +119,7 @@ class Lines:
             if self._read == _JUDGED and not open_line:
                 self._judge_decoding()
             if piece := piece.replace("\0", ""):
-                yield piece
+                yield self._read, piece
         if size < HEAD:
             self._judge_nuls(nuls, size)
         if self._read <= _JUDGED:
@@ -150,11 +145,10 @@ class Lines:
             if self._bad_line != self._read:
                 self._bad_line = self._read
                 self._bad += 1
-                self.counts.add(f"lines with invalid {self._encoding}", f"{self.name}:{self._read}")
+                place = f"{self.name}:{self._read}"
+                self.counts.add(f"lines with invalid {self._encoding}", place)
                 byte = ord(piece[error.start]) - 0xDC00
-                self._first_bad = (
-                    self._first_bad or f"{f'{self.name}:{self._read}'}: byte 0x{byte:02X}"
-                )
+                self._first_bad = self._first_bad or f"{place}: byte 0x{byte:02X}"
             return _ESCAPED.sub("\ufffd", piece)
         return piece
 

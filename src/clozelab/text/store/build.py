@@ -109,14 +109,15 @@ def _held(out: Path) -> Iterator[Path]:
     """
     folder = out / "building"
     new, unmarked = not out.exists(), files.kind_of(out) is None
+    taken = UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
     if _finished(out):
-        raise _taken(out)
+        raise taken
     files.claim(out, _KIND)
     with files.locked(out, work="build"):
         if (out / NAME).exists():
             if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
                 shutil.rmtree(folder)
-            raise _taken(out)
+            raise taken
         try:
             files.claim(folder, _BUILDING)
             yield folder
@@ -136,10 +137,6 @@ def _finished(out: Path) -> bool:
     with suppress(UserError):
         return files.kind_of(out) is None and bool(manifests.read(out))
     return False
-
-
-def _taken(out: Path) -> UserError:
-    return UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
 
 
 def _clear(folder: Path) -> None:

@@ -69,7 +69,8 @@ def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
 def render(manifest: Mapping[str, Any]) -> str:
     """A manifest as its file, sealed."""
     content = {key: value for key, value in manifest.items() if key != "seal"}
-    return _text({**content, "seal": _seal(content)})
+    seal = sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
+    return _text({**content, "seal": seal})
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -106,10 +107,6 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _text(manifest: Mapping[str, Any]) -> str:
     return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    return sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _wrong(value: Any, kind: Any, place: str) -> str:

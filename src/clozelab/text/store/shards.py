@@ -225,8 +225,7 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
     """
     first = np.flatnonzero(marks & Mark.WORD)
     keys, at, which = np.unique(fold(ids, first), return_index=True, return_inverse=True)
-    counts = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(counts, which, times[first])
+    counts = np.bincount(which, weights=times[first]).astype(np.int64)
     sizes = np.append(first[1:], len(ids)) - first
     rows = np.repeat(np.arange(len(keys)), sizes[at])
     return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
