@@ -200,17 +200,14 @@ def whole_character(text: str, end: int) -> int:
 
 def _mixed_ends(line: str, *, western: Ends) -> list[int]:
     """The ends of a line with eastern characters: their rule first, `western` between them."""
-    ends = _eastern_ends(line)
-    return _refined(line, ends, western) if _WESTERN_STOP.search(line) else ends
-
-
-def _refined(line: str, stops: list[int], ends: Ends) -> list[int]:
-    """Some stops of a line, and the ends between them."""
-    refined: list[int] = []
+    stops = _eastern_ends(line)
+    if not _WESTERN_STOP.search(line):
+        return stops
+    ends: list[int] = []
     for start, stop in pairwise([0, *stops, len(line)]):
-        refined += (start + end for end in ends(line[start:stop]))
-        refined.append(stop)
-    return refined[:-1]
+        ends += (start + end for end in western(line[start:stop]))
+        ends.append(stop)
+    return ends[:-1]
 
 
 def _eastern_ends(line: str) -> list[int]:
@@ -230,14 +227,18 @@ def _eastern_ends(line: str) -> list[int]:
 
 def _nupunkt_ends(line: str) -> list[int]:
     """Ends that need no second look by rule, and nupunkt for the stops that are left."""
+    ends: list[int] = []
+    start = 0
     likely = (match.end() for match in _LIKELY.finditer(line))
-    stops = [end for end in likely if not _abbreviated(line, end)]
-    return _refined(line, stops, _nupunkt_windows)
+    for end in [*(end for end in likely if not _abbreviated(line, end)), len(line)]:
+        if _WESTERN_STOP.search(line, start, end):  # before it is cut out, for speed
+            ends += (start + stop for stop in _nupunkt_windows(line[start:end]))
+        ends.append(end)
+        start = end
+    return ends[:-1]
 
 
 def _nupunkt_windows(line: str) -> list[int]:
-    if not _WESTERN_STOP.search(line):
-        return []
     if len(line) <= _UNBROKEN:
         return _nupunkt_stops(line)
     if max(map(len, line.split())) > _UNBROKEN:
