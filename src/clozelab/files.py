@@ -112,19 +112,12 @@ def replacing(file: Path) -> Iterator[BinaryIO]:
     A link is followed, so that what it points to is replaced; a device or a pipe is refused.
     """
     _check_plain(file)
-    target = Path(os.path.realpath(file))
-    part = _beside(target)
-    try:
+    with _beside(file) as (part, target):
         with part.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(part, target)
-    except OSError as error:
-        _rename(error, part, file)
-        raise
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def check_output(file: Path, *, overwrite: bool = False) -> None:
@@ -152,13 +145,6 @@ def _check_plain(file: Path) -> None:
     if file.exists() and not stat.S_ISREG(file.stat().st_mode):
         what = "a folder" if file.is_dir() else "no plain file"
         raise UserError(f"{file}: is {what}; name a file to write")
-
-
-def _rename(error: OSError, part: Path, place: Path) -> None:
-    """Give an error the name that the user knows, in place of the one that is being written."""
-    name = str(error.filename or part)
-    if error.errno is not None and name.startswith(str(part)):  # else it is a text of its own
-        error.filename, error.filename2 = str(place) + name.removeprefix(str(part)), None
 
 
 def write_text(file: Path, text: str) -> None:
@@ -192,45 +178,54 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
-    place, folder = folder, Path(os.path.realpath(folder))
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = _beside(folder)
-    try:
-        beside.mkdir()
-        yield beside
-        for file in sorted(beside.rglob("*")):
+    Path(os.path.realpath(folder)).parent.mkdir(parents=True, exist_ok=True)
+    with _beside(folder) as (part, target):
+        part.mkdir()
+        yield part
+        for file in sorted(part.rglob("*")):
             sync(file)
-        sync(beside)
-        if folder.exists():
-            folder.rmdir()
-        beside.rename(folder)
-        sync(folder.parent)
-    except OSError as error:
-        _rename(error, beside, place)
-        raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        sync(part)
+        if target.exists():
+            target.rmdir()
+        part.rename(target)
+        sync(target.parent)
 
 
-def _beside(path: Path) -> Path:
-    """Where this process writes what becomes `path`; what killed processes left is removed."""
+@contextmanager
+def _beside(place: Path) -> Iterator[tuple[Path, Path]]:
+    """Where this process writes what becomes a file or a folder, and where that will lie.
+
+    A link is followed. What killed processes left is removed, and what an error leaves; the error
+    gets the name that the user knows, in place of the one that is being written.
+    """
+    path = Path(os.path.realpath(place))
     for left in path.parent.glob(f".{escape(path.name)}.*.part"):
         pid = left.name.removesuffix(".part").rpartition(".")[2]
         if pid.isdigit() and not _runs(int(pid)):
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+            _remove(left)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part, path
+    except OSError as error:
+        name = str(error.filename or part)
+        if error.errno is not None and name.startswith(str(part)):  # else it is a text of its own
+            error.filename, error.filename2 = str(place) + name.removeprefix(str(part)), None
+        raise
+    finally:
+        _remove(part)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _runs(pid: int) -> bool:
     """Whether a process is there; where that cannot be asked, it may be."""
-    if os.name != "posix":
-        return True
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
+        if os.name == "posix":
+            os.kill(pid, 0)
+    except (OSError, OverflowError) as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

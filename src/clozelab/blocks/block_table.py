@@ -7,6 +7,7 @@ shuffled sentences is wanted (BERT §3.1: document-level text is critical).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,36 +93,14 @@ def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> Vis
 def chain(following: Ints) -> Ints:
     """The entries met from entry 0 on when each leads to its `following` one, to the end."""
     assert (following > np.arange(len(following))).all(), "a chain that stands still never ends"
-    windows: list[Ints] = []
-    at, total = 0, len(following)
-    while at < total:
-        base = at
-        window = following[base : base + _WINDOW].tolist()
-        met: list[int] = []
+    met, at = array("q"), 0
+    while at < len(following):
+        base, window = at, following[at : at + _WINDOW].tolist()
         limit = base + len(window)
         while at < limit:
             met.append(at)
             at = window[at - base]
-        windows.append(np.array(met, dtype=np.int64))
-    return np.concatenate(windows) if windows else np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Segments:
-    """The segments of all blocks, before they are cut into contiguous pieces."""
-
-    block: Ints  # ascending
-    segment: Ints  # its number in the block
-    first: Ints  # first entry of the visit
-    last: Ints  # the entry after the last
-    front: Ints  # tokens dropped at the front
-    back: Ints  # tokens dropped at the back
-
-    @classmethod
-    def undivided(cls, first: Ints, last: Ints) -> Segments:
-        """One segment a block."""
-        zero = np.zeros_like(first)
-        return cls(np.arange(len(first)), zero, first, last, zero, zero)
+    return np.array(met, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -174,30 +153,33 @@ class BlockTable:
 def tabulate(
     documents: Documents,
     visits: VisitOrder,
-    segments: Segments,
+    segments: Ints,
     *,
-    labels: Ints | None = None,
+    dropped: Ints | None = None,
+    labels: Bools | None = None,
     notes: Mapping[str, float] | None = None,
 ) -> BlockTable:
-    """Cut the segments of all blocks into contiguous pieces.
+    """Cut the segments of all blocks into contiguous pieces; a separator ends one or a document.
 
-    A separator ends a segment or a document. The number of blocks and of split sentences is added
-    to `notes`.
+    `segments` is [segments of a block, 2, B]: the first entry of each, and the one after its last;
+    `dropped`, of that shape, how many tokens go at its front and back. The number of blocks and of
+    split sentences is added to `notes`.
     """
-    if not len(segments.block):
+    count, _, blocks = segments.shape
+    if not blocks:
         raise UserError(
             "the corpus gives not one block of this format: add text, or use shorter blocks"
             " (blocks.length)"
         )
-    entry_count = segments.last - segments.first
-    entry = ranges(segments.first, entry_count)
-    row = np.repeat(np.arange(len(entry_count)), entry_count)  # the segment of each entry
-    total = visits.running[segments.last] - visits.running[segments.first]
-    before = visits.running[entry] - visits.running[segments.first][row]
-    after = total[row] - before - visits.sizes[entry]
-    starts = visits.starts[entry] + np.clip(segments.front[row] - before, 0, visits.sizes[entry])
-    stops = visits.starts[entry] + visits.sizes[entry]
-    stops = stops - np.clip(segments.back[row] - after, 0, visits.sizes[entry])
+    first, last = _in_order(segments)
+    front, back = _in_order(np.zeros_like(segments) if dropped is None else dropped)
+    entry = ranges(first, last - first)
+    row = np.repeat(np.arange(len(first)), last - first)  # the segment of each entry
+    sizes = visits.sizes[entry]
+    before = visits.running[entry] - visits.running[first][row]
+    after = visits.running[last][row] - visits.running[entry] - sizes
+    starts = visits.starts[entry] + np.clip(front[row] - before, 0, sizes)
+    stops = visits.starts[entry] + sizes - np.clip(back[row] - after, 0, sizes)
     filled = stops > starts
     starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
     parted = np.ones(len(row), dtype=bool)  # a segment or a document begins
@@ -206,16 +188,19 @@ def tabulate(
     breaks = parted.copy()
     breaks[1:] |= starts[1:] != stops[:-1]
     begin = np.flatnonzero(breaks)
-    end = np.append(begin[1:], len(row)) - 1
-    block = segments.block[row[begin]]
-    first = np.searchsorted(block, np.arange(int(segments.block[-1]) + 2))
+    block, segment = np.divmod(row[begin], count)
     return BlockTable(
         documents=documents,
         starts=starts[begin],
-        stops=stops[end],
-        segments=segments.segment[row[begin]].astype(np.uint8),
+        stops=stops[np.append(begin[1:], len(row)) - 1],
+        segments=segment.astype(np.uint8),
         closes=np.append(parted[begin[1:]], True),
-        first=first,
-        labels=labels,
-        notes={"blocks": len(first) - 1, **(notes or {}), "sentences split": visits.split},
+        first=np.searchsorted(block, np.arange(blocks + 1)),
+        labels=None if labels is None else labels.astype(np.int64),
+        notes={"blocks": blocks, **(notes or {}), "sentences split": visits.split},
     )
+
+
+def _in_order(segments: Ints) -> Ints:
+    """[2, segments of a block · B] block by block."""
+    return segments.transpose(1, 2, 0).reshape(2, -1)

@@ -13,7 +13,6 @@ import numpy as np
 
 from clozelab.blocks.block_table import (
     BlockTable,
-    Segments,
     ShuffleUnit,
     VisitOrder,
     chain,
@@ -28,8 +27,6 @@ from clozelab.ranges import Part, Share, at_least
 
 PairLength = Annotated[int, at_least(5, "two segments need at least 5 tokens")]
 Negatives = Literal["other_document", "same_document"]
-Side = tuple[Ints, Ints]  # of every block: a segment's first entry, and the entry after its last
-
 _SPECIALS = 3
 _REDRAWS = 10  # of a random document, in the published code of BERT and ALBERT
 
@@ -71,22 +68,21 @@ class SegmentPair(Part):
             skip |= single & ~possible
         visited = chain(np.where(random & ~skip, parts.cut, parts.stop))
         at = visited[~skip[visited]]
-        second = self._second(visits, parts, key, at=at, random=random[at])
+        labels = random[at]
+        halves = parts.halves(at)
+        halves[1][:, labels] = self._random(visits, parts, key, owner=at[labels])
         notes = {
-            "random": _share(random[at]),
-            "forced": _share(parts.stop[at] - at == 1),
+            "random": _share(labels),
+            "forced": _share(single[at]),
             "single sentences skipped": len(visited) - len(at),
         }
-        segments = trimmed(visits, key, at, sides=((at, parts.cut[at]), second), room=room)
-        labels = random[at].astype(np.int64)
-        return tabulate(documents, visits, segments, labels=labels, notes=notes)
+        dropped = trimmed(visits, key, at, segments=halves, room=room)
+        return tabulate(documents, visits, halves, dropped=dropped, labels=labels, notes=notes)
 
-    def _second(
-        self, visits: VisitOrder, parts: Chunks, key: int, *, at: Ints, random: Bools
-    ) -> Side:
-        """The second segment of each block: the chunk's rest, or a run from elsewhere."""
-        begin, end = parts.cut[at].copy(), parts.stop[at].copy()
-        owner = at[random]
+    def _random(
+        self, visits: VisitOrder, parts: Chunks, key: int, *, owner: Ints
+    ) -> tuple[Ints, Ints]:
+        """A run from elsewhere for each owner, as long as what its chunk has left."""
         wanted = parts.target[owner] - (visits.running[parts.cut[owner]] - visits.running[owner])
         if self.negatives == "same_document":
             lowest = visits.bounds[visits.documents[owner]]
@@ -97,8 +93,7 @@ class SegmentPair(Part):
         else:
             redraws = _REDRAWS if self.compat == "google" else None
             first, limit = _elsewhere(visits, key, owner, redraws=redraws)
-        begin[random], end[random] = first, _run_from(visits, first, wanted, limit=limit)
-        return begin, end
+        return first, _run_from(visits, first, wanted, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -130,10 +125,9 @@ class SentencePair(Part):
         second = at + 1
         second[random] = self._partner(visits, key, at[random])
         notes = {"random": _share(random), "last sentences skipped": len(visits) - len(at)}
-        sides = ((at, at + 1), (second, second + 1))
-        segments = trimmed(visits, key, at, sides=sides, room=self.length - _SPECIALS)
-        labels = random.astype(np.int64)
-        return tabulate(documents, visits, segments, labels=labels, notes=notes)
+        pairs = np.array([[at, at + 1], [second, second + 1]])
+        dropped = trimmed(visits, key, at, segments=pairs, room=self.length - _SPECIALS)
+        return tabulate(documents, visits, pairs, dropped=dropped, labels=random, notes=notes)
 
     def _partner(self, visits: VisitOrder, key: int, at: Ints) -> Ints:
         """A random sentence for each: of another document, or of this one but not A or its next."""
@@ -171,21 +165,17 @@ class SentenceOrderPair(Part):
         single = parts.stop[visited] - visited == 1
         at = visited if albert else visited[~single]
         swapped = labels = coin_flips(mix(draw(key, "coin"), at))
-        first, second = (at, parts.cut[at]), (parts.cut[at].copy(), parts.stop[at].copy())
+        halves = parts.halves(at)
         if albert:
             alone = at[single]
             begin, limit = _elsewhere(visits, key, alone, redraws=_REDRAWS)
             wanted = parts.target[alone] - visits.sizes[alone]
-            second[0][single] = begin
-            second[1][single] = _run_from(visits, begin, wanted, limit=limit)
+            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
             swapped, labels = swapped & ~single, swapped | single
-        sides = tuple(
-            (np.where(swapped, other[0], side[0]), np.where(swapped, other[1], side[1]))
-            for side, other in ((first, second), (second, first))
-        )
+        halves = np.where(swapped, halves[::-1], halves)
         notes = {"swapped": _share(labels), "single sentences skipped": len(visited) - len(at)}
-        segments = trimmed(visits, key, at, sides=(sides[0], sides[1]), room=room)
-        return tabulate(documents, visits, segments, labels=labels.astype(np.int64), notes=notes)
+        dropped = trimmed(visits, key, at, segments=halves, room=room)
+        return tabulate(documents, visits, halves, dropped=dropped, labels=labels, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -195,6 +185,10 @@ class Chunks:
     target: Ints  # [M] tokens wanted
     stop: Ints  # [M] the entry after the chunk's last
     cut: Ints  # [M] the first entry of the second half
+
+    def halves(self, at: Ints) -> Ints:
+        """[2, 2, B] first entry, and the entry after the last, of both halves of some chunks."""
+        return np.array([[at, self.cut[at]], [self.cut[at], self.stop[at]]])
 
 
 def chunks(visits: VisitOrder, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
@@ -213,7 +207,9 @@ def chunks(visits: VisitOrder, key: int, *, room: int, short: float, by_document
     return Chunks(target, stop, np.minimum(cut, stop))
 
 
-def _elsewhere(visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None) -> Side:
+def _elsewhere(
+    visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None
+) -> tuple[Ints, Ints]:
     """A random entry of another document for each entry, and where that document ends.
 
     The document is uniform among the others; or, as published, after some redraws of any.
@@ -274,22 +270,9 @@ def fronts(key: int, at: Ints, dropped: Ints) -> Ints:
     return front
 
 
-def trimmed(
-    visits: VisitOrder, key: int, at: Ints, *, sides: tuple[Side, Side], room: int
-) -> Segments:
-    """The two segments of every block, trimmed to `room` tokens together."""
-    sizes = [visits.running[stop] - visits.running[start] for start, stop in sides]
+def trimmed(visits: VisitOrder, key: int, at: Ints, *, segments: Ints, room: int) -> Ints:
+    """[2, 2, B] tokens to drop at both ends of both segments, to leave `room` together."""
+    sizes = visits.running[segments[:, 1]] - visits.running[segments[:, 0]]
     losses = trim(sizes[0], sizes[1], room=room)
     front = [fronts(draw(key, f"front {side}"), at, loss) for side, loss in enumerate(losses)]
-    return Segments(
-        block=np.repeat(np.arange(len(at)), 2),
-        segment=np.tile([0, 1], len(at)),
-        first=_woven(sides[0][0], sides[1][0]),
-        last=_woven(sides[0][1], sides[1][1]),
-        front=_woven(front[0], front[1]),
-        back=_woven(losses[0] - front[0], losses[1] - front[1]),
-    )
-
-
-def _woven(first: Ints, second: Ints) -> Ints:
-    return np.stack([first, second], axis=1).reshape(-1)
+    return np.stack([front, np.subtract(losses, front)], axis=1)

@@ -10,7 +10,6 @@ import numpy as np
 from clozelab.blocks.block_table import (
     BlockTable,
     Length,
-    Segments,
     ShuffleUnit,
     chain,
     entries,
@@ -43,8 +42,7 @@ class FullSentences(Part):
         running = offsets(visits.sizes + opens)
         fits = np.searchsorted(running, running[:-1] + opens + room, side="right") - 1
         first = chain(fits)
-        last = np.append(first[1:], len(visits))
-        return tabulate(documents, visits, Segments.undivided(first, last))
+        return tabulate(documents, visits, np.array([[first, fits[first]]]))
 
 
 @dataclass(frozen=True)
@@ -71,18 +69,15 @@ class DocSentences(Part):
             long = visits.sizes > room
             loses = long[visits.ends - 1]
             fits &= ~long
-        starts, sizes, document = (
-            column[fits] for column in (visits.starts, visits.sizes, visits.documents)
-        )
-        visits, loses = entries(starts, sizes, document, split=visits.split), loses[fits]
+        sizes, loses = np.where(fits, visits.sizes, 0), loses[fits]
+        visits = entries(visits.starts, sizes, visits.documents, split=visits.split)
         stops = np.searchsorted(visits.running, visits.running[:-1] + room, side="right") - 1
-        first = chain(np.minimum(stops, visits.ends))
-        last = np.append(first[1:], len(visits))
-        lost: Bools = loses[first] & (last == visits.ends[first])
+        stops = np.minimum(stops, visits.ends)
+        first = chain(stops)
+        lost: Bools = loses[first] & (stops[first] == visits.ends[first])
         notes = {
             "documents of one token dropped": int((tokens <= 1).sum()),
             "blocks lost": int(lost.sum()),
         }
-        return tabulate(
-            documents, visits, Segments.undivided(first[~lost], last[~lost]), notes=notes
-        )
+        first = first[~lost]
+        return tabulate(documents, visits, np.array([[first, stops[first]]]), notes=notes)

@@ -10,7 +10,6 @@ import numpy as np
 
 from clozelab.blocks.block_table import (
     BlockTable,
-    Segments,
     VisitOrder,
     chain,
     entries,
@@ -68,9 +67,9 @@ class WordSentences(Part):
         visits, words = _by_words(documents, visits, room)
         running = offsets(words)
         fits = np.searchsorted(running, running[:-1] + room, side="right") - 1
-        first = chain(np.minimum(fits, visits.ends))
-        last = np.append(first[1:], len(visits))
-        table = tabulate(documents, visits, Segments.undivided(first, last))
+        stops = np.minimum(fits, visits.ends)
+        first = chain(stops)
+        table = tabulate(documents, visits, np.array([[first, stops[first]]]))
         return WordBlocks(table, documents.spelling, self.characters)
 
 

@@ -82,14 +82,13 @@ class Corruption(Part):
         if self.replacement == "any":
             return randint(keys, vocabulary.size).astype(np.int32)
         ordinary = vocabulary.ordinary
-        if self.replacement == "uniform":
-            return ordinary[randint(keys, len(ordinary))]
-        if vocabulary.counts is None:
-            raise UserError(
-                'corruption.replacement = "unigram" needs how often each token occurs: give it'
-                " a corpus (--corpus DIR)"
-            )
-        counts = vocabulary.counts[ordinary]
-        if not counts.sum():
-            return ordinary[randint(keys, len(ordinary))]
-        return ordinary[weighted(keys, np.cumsum(counts))]
+        if self.replacement == "unigram":
+            if vocabulary.counts is None:
+                raise UserError(
+                    'corruption.replacement = "unigram" needs how often each token occurs: give it'
+                    " a corpus (--corpus DIR)"
+                )
+            counts = vocabulary.counts[ordinary]
+            if counts.any():
+                return ordinary[weighted(keys, np.cumsum(counts))]
+        return ordinary[randint(keys, len(ordinary))]

@@ -10,6 +10,7 @@ import numpy as np
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.keys import mix, randint, weighted
 from clozelab.masking.units import MaskRate, inverse_lengths, smallest, spans
+from clozelab.packed import ranges
 from clozelab.ranges import Part, PositiveInt
 
 
@@ -35,8 +36,7 @@ class PermutationTargets(Part):
         halves = _Halves(blocks, key)
         chosen = self._natural(halves, self._goals(blocks))
         self._fill(halves, chosen, self._goals(blocks))
-        flat = halves.flat(chosen) & ~blocks.fixed
-        groups = np.where(flat, 0, -1)
+        groups = np.where(halves.flat(chosen) & ~blocks.fixed, 0, -1)
         return Hidden(spans(blocks, groups), order=halves.order())
 
     def _goals(self, blocks: Blocks) -> Ints:
@@ -64,10 +64,9 @@ class PermutationTargets(Part):
             fits = end < halves.sizes[active]
             active, begin, end = active[fits], begin[fits], end[fits]
             end = np.minimum(end, begin + goals[active] - count[active])
-            for offset in range(int((end - begin).max(initial=0))):
-                inside = begin + offset < end
-                chosen[active[inside], (begin + offset)[inside]] = True
-            count[active] += end - begin
+            size = end - begin
+            chosen[np.repeat(active, size), ranges(begin, size)] = True
+            count[active] += size
             cursor[active] = end + (room - left)[fits]
             more = (count[active] < goals[active]) & (cursor[active] < halves.sizes[active])
             active = active[more]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from clozelab.contracts import Array, Blocks, Bools, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.keys import mix
-from clozelab.packed import sums
+from clozelab.packed import ranges, sums
 from clozelab.ranges import at_least, inside
 
 MaskRate = Annotated[
@@ -32,9 +32,8 @@ _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
 
 def draws(blocks: Blocks, key: int, draw: int) -> Keys:
     """[N] one key per token, for the strategy's draw number `draw`."""
-    return mix(
-        np.repeat(mix(key, blocks.numbers), blocks.lengths), blocks.positions * _DRAWS + draw
-    )
+    keys = np.repeat(mix(key, blocks.numbers), blocks.lengths)
+    return mix(keys, blocks.positions * _DRAWS + draw)
 
 
 def block_draws(blocks: Blocks, key: int, counter: ArrayLike) -> Keys:
@@ -123,20 +122,20 @@ def divide(blocks: Blocks, begins: Bools, *, joins_over_specials: bool = False) 
     (`joins_over_specials`).
     """
     free = ~blocks.fixed
-    head = np.zeros(len(free), dtype=bool)
-    head[blocks.starts[:-1]] = True  # a block is never empty
-    after_special = np.zeros(len(free), dtype=bool)
-    after_special[1:] = blocks.fixed[:-1]
-    broken = (after_special | head) & free
-    opens = free & (begins | broken)
-    if joins_over_specials:
-        before = _sums_before(free, blocks)  # a unit must already exist in the block to be joined
-        opens = free & (begins | (before == 0))
+    broken = np.zeros(len(free), dtype=bool)
+    broken[1:] = blocks.fixed[:-1]
+    broken[blocks.starts[:-1]] = True  # a block is never empty
+    broken &= free
+    alone = broken
+    if joins_over_specials:  # a unit must already exist in the block to be joined
+        before: Ints = np.cumsum(free, dtype=np.int64) - free
+        alone = before == before[blocks.starts[:-1]][blocks.rows]
+    opens = free & (begins | alone)
     of = np.cumsum(opens) - 1
     first = np.flatnonzero(opens)
     rows = blocks.rows[first]
     counts = np.bincount(rows, minlength=len(blocks))
-    columns = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = ranges(np.zeros_like(counts), counts)
     sizes = np.bincount(of[free], minlength=len(first))
     stretch: Ints = np.cumsum(broken, dtype=np.int64)
     return Units(of, rows, columns, sizes, first, stretch[first], counts)
@@ -169,10 +168,8 @@ def take(
     active = np.flatnonzero((left > 0) & (units.counts > 0))
     for visit in range(width):
         at = visits[active, visit]
-        tokens = np.zeros(len(active), dtype=np.int64)
-        length = np.zeros(len(active), dtype=np.int64)
-        alive = np.ones(len(active), dtype=bool)
-        clear = np.ones(len(active), dtype=bool)
+        tokens, length = np.zeros((2, len(active)), dtype=np.int64)
+        alive, clear = np.ones((2, len(active)), dtype=bool)
         for step in range(longest):
             here = np.minimum(at + step, edge)
             alive &= (step < tries[active, at]) & (here < units.counts[active])
@@ -197,13 +194,11 @@ def take(
 def spans(blocks: Blocks, groups: Ints) -> Ints:
     """[·, 2] the maximal runs of tokens of one group, inside one block; group −1 is not hidden."""
     chosen = groups >= 0
-    same = np.zeros(len(groups), dtype=bool)
-    same[1:] = chosen[1:] & (groups[1:] == groups[:-1])
-    same[blocks.starts[:-1]] = False
-    begin = np.flatnonzero(chosen & ~same)
-    ends = np.ones(len(groups), dtype=bool)
-    ends[:-1] = ~same[1:]
-    return np.stack([begin, np.flatnonzero(chosen & ends) + 1], axis=1)
+    same = np.zeros(len(groups) + 1, dtype=bool)  # as the token before
+    same[1:-1] = chosen[1:] & (groups[1:] == groups[:-1])
+    same[blocks.starts] = False
+    begin, last = np.flatnonzero(chosen & ~same[:-1]), np.flatnonzero(chosen & ~same[1:])
+    return np.stack([begin, last + 1], axis=1)
 
 
 def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
@@ -222,9 +217,3 @@ def whole(blocks: Blocks, units: Units, run: Ints, *, wanted: Ints) -> Ints:
         pick = members[np.argmin(units.sizes[members])]
         groups[np.flatnonzero(free & (units.of == pick))[: wanted[row]]] = 0
     return spans(blocks, groups)
-
-
-def _sums_before(flags: Bools, blocks: Blocks) -> Ints:
-    """[N] how many flags stand before each token in its block."""
-    running: Ints = np.cumsum(flags, dtype=np.int64) - flags
-    return np.asarray(running - np.repeat(running[blocks.starts[:-1]], blocks.lengths))

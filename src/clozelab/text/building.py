@@ -56,11 +56,7 @@ def choose_tokenizer(
     recipe: TokenizerSpec | None = None,
     extend: int | None = None,
 ) -> TokenizerSpec | Tokenizer:
-    """The tokenizer a corpus is to be built with: a given one, a recipe's, or one to be trained.
-
-    `recipe` is the one that a recipe asks for, `extend` how many words of the text a given one is
-    to learn.
-    """
+    """The tokenizer to build a corpus with: given (with `extend` words more), or to be trained."""
     if source is not None:
         if kind or vocabulary or recipe or cased is not None:
             raise UserError("--tokenizer-from brings its own settings: leave the others out")
@@ -77,8 +73,7 @@ def choose_tokenizer(
         raise UserError(f"--vocabulary {vocabulary}: too small to spell with; at least 300")
     spec: Any = recipe or TOKENIZERS[name](vocabulary=VOCABULARY)
     choices = {"vocabulary": vocabulary, "cased": cased}
-    changes = {key: value for key, value in choices.items() if value is not None}
-    chosen: TokenizerSpec = replace(spec, **changes)
+    chosen: TokenizerSpec = replace(spec, **{k: v for k, v in choices.items() if v is not None})
     return chosen
 
 

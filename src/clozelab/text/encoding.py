@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -54,18 +55,6 @@ class Tokenised:
     stops: Ints | None = None  # the character after its last
 
 
-class _Numbers(dict[str, int]):
-    """Stretches by number; one not met before gets the next, and waits in `new`."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-
-    def __missing__(self, stretch: str) -> int:
-        number = self[stretch] = len(self)
-        self.new.append(stretch)
-        return number
-
-
 class CachedTokenizer:
     """A tokenizer with its memory of stretches."""
 
@@ -95,11 +84,12 @@ class CachedTokenizer:
         pieces = offsets([len(stretches) for stretches in cuts])
         starts = offsets(sums(sizes, pieces))
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
-        for at in self._ideographic(sentences) if self._segment else []:
-            span = slice(starts[at], starts[at + 1])
-            lengths = sizes[pieces[at] : pieces[at + 1]]
-            firsts, _ = self._characters([cut[at]], lengths, source[span])
-            self._mark_segments(sentences[at], marks[span], firsts)
+        for at, sentence in enumerate(sentences) if self._segment else ():
+            if not sentence.isascii() and _IDEOGRAPH.search(sentence):
+                span = slice(starts[at], starts[at + 1])
+                lengths = sizes[pieces[at] : pieces[at + 1]]
+                firsts, _ = self._characters([cut[at]], lengths, source[span])
+                self._mark_segments(sentence, marks[span], firsts)
         if not characters:
             return Tokenised(ids, marks, starts, number)
         return Tokenised(ids, marks, starts, number, *self._characters(cut, sizes, source))
@@ -132,7 +122,8 @@ class CachedTokenizer:
 
     def _learn(self) -> None:
         """Tokenise the stretches just met; remember their ids, marks and characters."""
-        new = self._known.new
+        learned = len(self._starts) - 1
+        new = [*islice(reversed(self._known), len(self._known) - learned)][::-1]
         encodings = self._tokenizer.encode_batch(new, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
         spans = [encoding.offsets for encoding in encodings]
@@ -143,11 +134,11 @@ class CachedTokenizer:
         firsts = np.maximum(flat[::2], np.repeat(lead, np.diff(starts))).astype(np.int32)
         marks = np.full(len(firsts), _INSIDE, dtype=np.uint8)
         marks[starts[:-1][np.diff(starts) > 0]] = Mark.ALL
-        for number, body in enumerate(bodies):
+        for number, (text, body) in enumerate(zip(new, bodies, strict=True)):
             if not (body.isascii() and body.isalpha()):  # of a plain word the first token begins it
                 span = slice(starts[number], starts[number + 1])
-                firsts[span] = after_space(new[number], flat[::2][span].tolist())
-                word = begins(new[number], firsts[span].tolist())
+                firsts[span] = after_space(text, flat[::2][span].tolist())
+                word = begins(text, firsts[span].tolist())
                 marks[span] = np.where(word, Mark.ALL, _INSIDE)
         self._starts.frombytes((starts[1:] + len(self._ids)).tobytes())
         self._ids.extend(chain.from_iterable(ids))
@@ -155,23 +146,13 @@ class CachedTokenizer:
         self._stops.frombytes(flat[1::2].tobytes())
         self._marks.extend(marks.tobytes())
         self._letters += sum(map(len, new))
-        new.clear()
 
     def _forget(self) -> None:
-        self._known = _Numbers()
+        self._known = defaultdict[str, int](count().__next__)  # a new stretch gets the next number
         self._ids, self._starts = array("I"), array("q", [0])
         self._firsts, self._stops = array("i"), array("i")
         self._marks = bytearray()
         self._letters = 0
-
-    @staticmethod
-    def _ideographic(sentences: list[str]) -> list[int]:
-        """The sentences with an ideograph in them."""
-        return [
-            number
-            for number, sentence in enumerate(sentences)
-            if not sentence.isascii() and _IDEOGRAPH.search(sentence)
-        ]
 
     def _mark_segments(self, sentence: str, marks: Bytes, firsts: Ints) -> None:
         """Take the segment mark from what lies inside a segmented word of a sentence."""
@@ -234,6 +215,5 @@ _SQUEEZE = [
 def _inside_stretches(step: dict[str, Any]) -> bool:
     """Whether a normaliser never looks across white space."""
     if step["type"] == "Replace":
-        letters = step["pattern"].get("String", " ")
-        return not any(letter.isspace() for letter in letters)
+        return not any(map(str.isspace, step["pattern"].get("String", " ")))
     return step["type"] in ("NFKD", "NFD", "StripAccents")

@@ -54,10 +54,8 @@ class Extension(Part):
 
 def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Tokenizer:
     """The tokenizer with words of at least four letters and ten occurrences added."""
-    add = _way(tokenizer)
-    counts = _counted(tokenizer, texts)
-    settings = json.loads(tokenizer.to_str())
-    number = describe(tokenizer).size
+    add, counts = _way(tokenizer), _counted(tokenizer, texts)
+    settings, number = json.loads(tokenizer.to_str()), describe(tokenizer).size
     last = number + words
     for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         if count < _LEAST or number == last:
@@ -69,9 +67,8 @@ def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Token
 def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
     """The ids a tokenizer gives to what each entry of a larger vocabulary stands for."""
     suffix = json.loads(tokenizer.to_str())["model"].get("end_of_word_suffix") or ""
-    model = tokenizer.model
-    words = [entry.removesuffix(suffix) for entry in entries]
-    return [[token.id for token in model.tokenize(word)] for word in words]
+    words = (tokenizer.model.tokenize(entry.removesuffix(suffix)) for entry in entries)
+    return [[token.id for token in tokens] for tokens in words]
 
 
 def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
@@ -92,8 +89,7 @@ def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
         assert tokenizer.pre_tokenizer is not None
         for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(text):
             if whole:  # cut at spaces only: the letters it begins with, signs apart
-                match = _LETTERS.match(word.removeprefix("▁"))
-                if match:
+                if match := _LETTERS.match(word.removeprefix("▁")):
                     counts[f"▁{match[0]}"] += count
             elif _LETTERS.fullmatch(text[first:stop].lstrip()) and (not spaced or not first):
                 counts[word] += count

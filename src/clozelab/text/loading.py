@@ -15,15 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tokenizers import (
-    AddedToken,
-    Regex,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-)
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from clozelab.errors import UserError
 from clozelab.text.vocabulary import BERT, ROLES, bert_like, check_ids, finished
@@ -44,10 +36,7 @@ _FAIRSEQ: dict[str, tuple[dict[str, float], int]] = {
 
 
 def load(place: str | Path) -> Tokenizer:
-    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have.
-
-    These are tokenizer.json, vocab.txt, vocab.json with merges.txt, and sentencepiece's .model.
-    """
+    """A tokenizer from a Hugging Face directory, a run, or one of the files that it may have."""
     path = Path(place)
     if path.is_dir():
         of_run = sorted(path.glob("checkpoints/step-*/tokenizer.json"))  # every checkpoint has it

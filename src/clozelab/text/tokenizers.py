@@ -200,10 +200,7 @@ TOKENIZERS: dict[str, type] = {
 
 
 def part_of(tokenizer: Tokenizer) -> TokenizerSpec | None:
-    """A trained tokenizer as the part that makes such: its kind, case, specials and size.
-
-    None where it is of a kind that no part makes.
-    """
+    """The part that makes tokenizers like this one, of its case, specials and size; if any does."""
     kind = _kind(tokenizer)
     if kind is None:
         return None

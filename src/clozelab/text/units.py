@@ -6,8 +6,8 @@ is an n-gram that a table has.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,18 +23,12 @@ LEAST_COUNT = 8  # how often a pair of words must stand together to be a phrase
 LEAST_NPMI = 0.35  # and how much more than chance, on a scale from 0 to 1
 
 
-@dataclass(frozen=True)
-class NgramTable:
+class NgramTable(dict[int, Keys]):
     """The n-grams of words that are known: the sorted keys of those of n words, by n."""
-
-    keys: dict[int, Keys] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.keys)
 
     def rows(self) -> Keys:
         """The table as an array of [words, key]."""
-        rows = [(n, key) for n, keys in self.keys.items() for key in keys.tolist()]
+        rows = [(n, key) for n, keys in self.items() for key in keys.tolist()]
         return np.array(rows, dtype=np.uint64).reshape(-1, 2)
 
     @classmethod
@@ -43,16 +37,11 @@ class NgramTable:
         lengths = np.unique(rows[:, 0]).tolist()
         return cls({n: rows[rows[:, 0] == n, 1] for n in lengths})
 
-    @property
-    def longest(self) -> int:
-        """Words of the longest n-gram."""
-        return max(self.keys, default=0)
-
 
 def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) -> NgramTable:
     """The table of a list of names, one a line; order and repetition do not matter."""
     names = sorted({line.strip() for line in lines} - {""})
-    table: dict[int, set[int]] = {}
+    table: defaultdict[int, set[int]] = defaultdict(set)
     for lead in ("", " ", "\n"):  # byte BPE spells a word differently after a space or a line
         tokenised = tokenizer.encode([lead + name for name in names])
         for number, name in enumerate(names):
@@ -63,18 +52,15 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
                     counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
                 continue
             *_, last = _windows(fold(ids, begins), len(begins))
-            table.setdefault(len(begins), set()).add(int(last[0]))
-    rows = {n: np.array(sorted(keys), dtype=np.uint64) for n, keys in sorted(table.items())}
-    return NgramTable(rows)
+            table[len(begins)].add(int(last[0]))
+    return NgramTable({n: np.array(sorted(table[n]), dtype=np.uint64) for n in sorted(table)})
 
 
 def _windows(words: Keys, longest: int) -> Iterator[Keys]:
     """The keys of all n-grams of 1, 2, … words."""
-    keys = words
-    yield keys
+    yield (keys := words)
     for n in range(1, min(longest, len(words))):
-        keys = mix(keys[:-1], words[n:])
-        yield keys
+        yield (keys := mix(keys[:-1], words[n:]))
 
 
 def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, bit: int) -> Ints:
@@ -82,29 +68,28 @@ def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, b
 
     Returns them as [·, 2] half-open spans of tokens; one token may be a whole n-gram.
     """
+    if not ngrams:
+        return np.zeros((0, 2), dtype=np.int64)
     first = np.flatnonzero(marks & Mark.WORD)
-    if not len(first) or not ngrams:
-        return _clear(marks, [], bit=bit)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
-    for number, keys in enumerate(_windows(fold(ids, first), ngrams.longest)):
-        n = number + 1
-        if n in ngrams.keys:
+    for number, keys in enumerate(_windows(fold(ids, first), max(ngrams))):
+        if (n := number + 1) in ngrams:
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
-            best[: len(keys)][contains(ngrams.keys[n], keys) & same] = n
-    stop = np.append(first[1:], len(ids))
+            best[: len(keys)][contains(ngrams[n], keys) & same] = n
+    return _mark_units(marks, first, best, bit=bit)
+
+
+def _mark_units(marks: Bytes, first: Ints, words: Ints, *, bit: int) -> Ints:
+    """Clear `bit` inside units of so many words from each on, the left ones first; [·, 2] spans."""
+    stop = np.append(first[1:], len(marks))
     spans, free = [], 0
-    for word in np.flatnonzero(best).tolist():
+    for word in np.flatnonzero(words).tolist():
         if word >= free:
-            free = word + int(best[word])
-            spans.append((int(first[word]), int(stop[free - 1])))
-    return _clear(marks, spans, bit=bit)
-
-
-def _clear(marks: Bytes, spans: list[tuple[int, int]], *, bit: int) -> Ints:
-    """Clear `bit` inside each span but at its first token; the spans as an array."""
-    for begin, end in spans:
-        marks[begin + 1 : end] &= np.uint8(Mark.ALL ^ bit)
+            free = word + int(words[word])
+            begin, end = int(first[word]), int(stop[free - 1])
+            marks[begin + 1 : end] &= np.uint8(Mark.ALL ^ bit)
+            spans.append((begin, end))
     return np.array(spans, dtype=np.int64).reshape(-1, 2)
 
 
@@ -152,8 +137,7 @@ class KeyCounts:
     def table(self) -> tuple[Keys, Ints]:
         """All keys, ascending, and their counts."""
         keys, place = np.unique(np.concatenate(self._keys), return_inverse=True)
-        counts = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(counts, place, np.concatenate(self._counts))
+        counts = np.bincount(place, weights=np.concatenate(self._counts)).astype(np.int64)
         if len(keys) > self._limit:
             floor = np.partition(counts, len(keys) - self._limit)[len(keys) - self._limit]
             frequent = counts > floor
@@ -165,10 +149,7 @@ class KeyCounts:
 
 
 def pairs(ids: Array, marks: Bytes, starts: Ints, *, lettered: Bools) -> tuple[Keys, Keys]:
-    """The keys of all words, and of neighbouring words of one sentence that are not signs.
-
-    Words are segmented words where a segmenter was at work.
-    """
+    """The keys of all (segmented) words, and of neighbours in a sentence that are not signs."""
     first = np.flatnonzero(marks & Mark.SEGMENT)
     words = fold(ids, first)
     sentence = np.searchsorted(starts, first, side="right")
@@ -199,28 +180,20 @@ def mine(words: tuple[Keys, Ints], together: tuple[Keys, Ints], *, pieces: Itera
 
 def mark_phrases(ids: Array, marks: Bytes, starts: Ints, *, phrases: Keys) -> Ints:
     """Clear the phrase bit inside chains of linked words, at most LONGEST_PHRASE; [·, 2] spans."""
+    if not len(phrases):
+        return np.zeros((0, 2), dtype=np.int64)
     first = np.flatnonzero(marks & Mark.SEGMENT)
-    if len(first) < 2 or not len(phrases):
-        return _clear(marks, [], bit=Mark.PHRASE)
-    words = fold(ids, first)
-    sentence = np.searchsorted(starts, first, side="right")
-    linked = contains(phrases, mix(words[:-1], words[1:])) & (sentence[1:] == sentence[:-1])
-    stop = np.append(first[1:], len(ids))
-    spans, free = [], 0
-    for word in np.flatnonzero(linked).tolist():
-        if word < free:
-            continue
-        last = word + 1
-        while last < len(linked) and linked[last] and last - word < LONGEST_PHRASE - 1:
-            last += 1
-        spans.append((int(first[word]), int(stop[last])))
-        free = last + 1
-    return _clear(marks, spans, bit=Mark.PHRASE)
+    words, sentence = fold(ids, first), np.searchsorted(starts, first, side="right")
+    linked = np.zeros(len(first), dtype=bool)  # to the next word
+    linked[:-1] = contains(phrases, mix(words[:-1], words[1:])) & (sentence[1:] == sentence[:-1])
+    here, ends = np.arange(len(first)), np.flatnonzero(~linked)  # the last word of every chain
+    sizes = np.minimum(ends[np.searchsorted(ends, here)] - here + 1, LONGEST_PHRASE)
+    return _mark_units(marks, first, np.where(linked, sizes, 0), bit=Mark.PHRASE)
 
 
 def read_spans(lines: Iterable[str], place: str) -> dict[str, list[tuple[int, int, int]]]:
     """A TSV of document, start character, end character, kind → spans by document."""
-    spans: dict[str, list[tuple[int, int, int]]] = {}
+    spans: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -235,5 +208,5 @@ def read_spans(lines: Iterable[str], place: str) -> dict[str, list[tuple[int, in
             ) from None
         if not 0 <= span[0] < span[1]:
             raise UserError(f"{place}:{number}: a span needs 0 ≤ start < end")
-        spans.setdefault(document, []).append(span)
-    return spans
+        spans[document].append(span)
+    return dict(spans)

@@ -7,15 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from clozelab.contracts import Bools, Bytes, Ints, Vocabulary
 from clozelab.errors import UserError
@@ -55,9 +48,8 @@ def bert_like(model: models.Model, cased: bool) -> Tokenizer:
 
 def unknown(specials: tuple[str, ...]) -> str:
     """The unknown token among some specials."""
-    for name in ROLES["unk"]:
-        if name in specials:
-            return name
+    if name := next((name for name in ROLES["unk"] if name in specials), None):
+        return name
     raise UserError(f"tokenizer.specials: name an unknown token, one of {', '.join(ROLES['unk'])}")
 
 
@@ -67,7 +59,7 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
     roles = roles_of(tokenizer)
     if "cls" in roles and "sep" in roles:
         opening, closing = (tokenizer.id_to_token(roles[name]) for name in ("cls", "sep"))
-        tokenizer.post_processor = processors.TemplateProcessing(
+        tokenizer.post_processor = TemplateProcessing(
             single=f"{opening} $A {closing}",
             pair=f"{opening} $A {closing} $B:1 {closing}:1",
             special_tokens=[(opening, roles["cls"]), (closing, roles["sep"])],
@@ -77,14 +69,12 @@ def finished(tokenizer: Tokenizer, specials: tuple[str, ...] = ()) -> Tokenizer:
 
 def roles_of(tokenizer: Tokenizer) -> dict[str, int]:
     """The ids that play a role, by its name."""
-    roles = {}
-    for role, spellings in ROLES.items():
-        for name in spellings:
-            number = tokenizer.token_to_id(name)
-            if number is not None:
-                roles[role] = number
-                break
-    return roles
+    return {
+        role: number
+        for role, spellings in ROLES.items()
+        for name in reversed(spellings)  # of several, the preferred one stays
+        if (number := tokenizer.token_to_id(name)) is not None
+    }
 
 
 def describe(tokenizer: Tokenizer) -> Vocabulary:
@@ -137,10 +127,7 @@ def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:
 
 
 def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
-    """What each id spells, in bytes one after another, and where each id's begin.
-
-    So a model of characters reads a store of pieces.
-    """
+    """What each id spells, in bytes one after another, and where each id's begin."""
     settings = json.loads(tokenizer.to_str())
     in_bytes = (settings.get("decoder") or {}).get("type") == "ByteLevel"
     alphabet = _byte_alphabet() if in_bytes else {}
@@ -166,15 +153,12 @@ def letters(tokenizer: Tokenizer) -> tuple[Bytes, Ints]:
 def lettered(tokenizer: Tokenizer) -> Bools:
     """[V] which tokens have a letter or digit in them."""
     flat, starts = letters(tokenizer)
-    raw = flat.tobytes()
-    pieces = (raw[starts[n] : starts[n + 1]] for n in range(len(starts) - 1))
-    known = (piece.decode("utf-8", errors="ignore") for piece in pieces)
-    return np.array([any(letter.isalnum() for letter in piece) for piece in known], dtype=bool)
+    pieces = (bytes(piece).decode("utf-8", "ignore") for piece in np.split(flat, starts[1:-1]))
+    return np.array([any(map(str.isalnum, piece)) for piece in pieces], dtype=bool)
 
 
 def _byte_alphabet() -> dict[str, int]:
     """GPT-2's stand-ins for bytes: a printable byte is itself, the others follow 255."""
     shown = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in set(shown)]
-    table = {chr(byte): byte for byte in shown}
-    return table | {chr(256 + number): byte for number, byte in enumerate(hidden)}
+    hidden = sorted({*range(256)} - {*shown})
+    return {chr(byte): byte for byte in shown} | {chr(256 + n): b for n, b in enumerate(hidden)}

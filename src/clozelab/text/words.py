@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -63,18 +64,11 @@ def begins(text: str, firsts: Sequence[int]) -> list[bool]:
     Of several tokens beginning at the same character (bytes of an emoji, a lone space piece and
     its word) the first counts.
     """
-    kinds = [kind(character) for character in text]
-    answers = []
-    previous = -1
-    for at in firsts:
-        if at == previous:
-            answers.append(False)
-        elif at in (0, len(text)) or kinds[at] in ("sign", "ideograph"):
-            answers.append(True)
-        else:
-            answers.append(kinds[at - 1] != "letter")
-        previous = at
-    return answers
+    kinds = ["space", *map(kind, text), "sign"]  # with what stands around the text
+    return [
+        at != before and (kinds[at + 1] in ("sign", "ideograph") or kinds[at] != "letter")
+        for before, at in pairwise([-1, *firsts])
+    ]
 
 
 def segmenter() -> str | None:

@@ -10,12 +10,11 @@ from io import StringIO
 from itertools import pairwise
 from typing import Literal
 
-from clozelab.contracts import Counts
 from clozelab.text.reading.lines import HEAD, Lines
 from clozelab.text.reading.sentences import plain_ends, whole_character
 
 LIMIT = 4_000_000  # characters of a document
-_CUT = "documents over 4 M characters cut"
+CUT = "documents over 4 M characters cut"
 _WIDEST = 200  # characters: nobody wraps lines wider than this
 _ENDED = re.compile("[.!?…。！？][\"'”’»)\\]」』）】》]*$")
 _EASTERN = re.compile("[\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff60]")
@@ -42,18 +41,18 @@ class Reading:
     split: str = "train"  # of a dataset
 
 
-def read_text(lines: Lines, layout: Layout, *, counts: Counts) -> Iterator[RawDocument]:
-    """The documents of a plain text; what `auto` took it for is added to `counts`."""
-    head = lines.head()
+def read_text(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
+    """The documents of a plain text; what `auto` took it for is counted."""
+    head, layout = lines.head(), reading.layout
     guessed, wrapped = guess(head)
     if layout == "auto":
         layout = guessed
         if head.strip():
-            counts.add(f"read as {layout}", lines.name)
+            lines.counts.add(f"read as {layout}", lines.name)
     elif layout == "prose":
         wrapped = _width(_rows(head)) <= _WIDEST
     parts = _prose(lines, wrapped) if layout == "prose" else _listed(lines, layout)
-    for text, number in _assembled(parts, lines, counts=counts):
+    for text, number in _assembled(parts, lines):
         yield RawDocument(text, f"{lines.name}:{number}", is_split=layout == "sentences")
 
 
@@ -85,19 +84,11 @@ def cut(text: str) -> list[str]:
     """Documents of at most LIMIT characters, cut at a newline, a space, or between characters."""
     pieces = []
     while len(text) > LIMIT:
-        at = text.rfind("\n", LIMIT // 2, LIMIT)
-        if at < 0:
-            at = text.rfind(" ", LIMIT // 2, LIMIT)
-        if at < 0:
-            at = whole_character(text, LIMIT)
+        gaps = (text.rfind(gap, LIMIT // 2, LIMIT) for gap in "\n ")
+        at = next((at for at in gaps if at >= 0), None) or whole_character(text, LIMIT)
         pieces.append(text[:at])
         text = text[at:].lstrip()
     return [*pieces, text]
-
-
-def count_cut(counts: Counts, place: str) -> None:
-    """Say that the document at `place` was longer than LIMIT."""
-    counts.add(_CUT, place)
 
 
 def _rows(head: str) -> list[str]:
@@ -122,25 +113,19 @@ def _eastern_stops(row: str) -> bool:
 
 def _prose(lines: Lines, wrapped: bool) -> Iterator[str]:
     """Parts of one document: wrapped lines joined, "\\n" between paragraphs."""
-    last = ""  # the last character yielded
-    open_line = ended = False  # inside a line that came in pieces; at a paragraph's end
-    for piece in _pages(lines):
-        whole = piece[-1] == "\n"
-        text = piece.rstrip() if whole else piece
-        if not open_line:
-            text = text.lstrip()
-            ended = ended or not text
-        if text:
-            if open_line or not last:
-                glue = ""
-            elif ended or not wrapped:
-                glue = "\n"
-            else:
-                glue = "" if _EASTERN.match(last) and _EASTERN.match(text) else " "
-            yield glue + text
-            last = text[-1]
-            ended = False
-        open_line = not whole
+    last, ended = "", False  # the last character yielded; at a paragraph's end
+    for text, begins, _ in _stripped(_pages(lines)):
+        if not text:
+            ended = ended or begins
+            continue
+        if not begins or not last:
+            glue = ""
+        elif ended or not wrapped:
+            glue = "\n"
+        else:
+            glue = "" if _EASTERN.match(last) and _EASTERN.match(text) else " "
+        yield glue + text
+        last, ended = text[-1], False
 
 
 def _pages(lines: Iterable[str]) -> Iterator[str]:
@@ -156,24 +141,27 @@ def _pages(lines: Iterable[str]) -> Iterator[str]:
 
 def _listed(lines: Lines, layout: Layout) -> Iterator[str | None]:
     """Parts of documents, None after each: a line each, or lines up to a blank one."""
-    started = open_line = False
-    for piece in lines:
-        whole = piece[-1] == "\n"
-        text = piece.rstrip() if whole else piece
-        if not open_line:
-            text = text.lstrip()
+    started = False
+    for text, begins, ends in _stripped(lines):
         if text:
-            yield text if open_line or not started else "\n" + text
+            yield "\n" + text if begins and started else text
             started = True
-        if started and whole and (layout == "lines" or not (text or open_line)):
+        if started and ends and (layout == "lines" or (begins and not text)):
             yield None
             started = False
-        open_line = not whole
 
 
-def _assembled(
-    parts: Iterable[str | None], lines: Lines, *, counts: Counts
-) -> Iterator[tuple[str, int]]:
+def _stripped(pieces: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
+    """Pieces without the white space around a line, and whether each begins and ends its line."""
+    begins = True
+    for piece in pieces:
+        ends = piece[-1] == "\n"
+        text = piece.rstrip() if ends else piece
+        yield text.lstrip() if begins else text, begins, ends
+        begins = ends
+
+
+def _assembled(parts: Iterable[str | None], lines: Lines) -> Iterator[tuple[str, int]]:
     """Each document and the line it begins at, from its parts; None parts documents."""
     held = StringIO()  # a list of short lines would weigh several times their text
     size = first = 0
@@ -190,13 +178,11 @@ def _assembled(
         size += held.write(part)
         if size > LIMIT:
             if not over:
-                count_cut(counts, f"{lines.name}:{first}")
+                lines.counts.add(CUT, f"{lines.name}:{first}")
                 over = True
-            text, held = held.getvalue(), StringIO()
-            *pieces, text = cut(text)
-            for piece in pieces:
-                if not piece.isspace():
-                    yield piece, first
+            *pieces, text = cut(held.getvalue())
+            yield from ((piece, first) for piece in pieces if not piece.isspace())
+            held = StringIO()
             size, first = held.write(text), lines.number
     if text := held.getvalue().strip():
         yield text, first

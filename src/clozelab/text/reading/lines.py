@@ -68,32 +68,32 @@ class Lines:
             raise UserError(f"there is no encoding {encoding!r}: say utf-8 or latin-1") from None
         self.name = name
         self.number = 0  # the line of the piece last given
-        self._counts = counts
+        self.counts = counts
         # Only "\n", "\r\n" and "\r" end a line here: str.splitlines would take U+2028 as well.
         self._text = io.TextIOWrapper(stream, encoding, errors="surrogateescape", newline=None)
         self._source = self._repaired()
-        self._ahead: deque[str] = deque()
+        self._ahead: deque[tuple[int, str]] = deque()
         self._read = 0  # lines read, of which `number` trails by what is ahead
         self._bad = 0  # lines that held what does not decode
         self._bad_line = 0
         self._first_bad = ""
 
+    @property
+    def place(self) -> str:
+        """Where the piece last given stands."""
+        return f"{self.name}:{self.number}"
+
     def head(self) -> str:
         """The beginning of the text, a little over HEAD characters where it has so many."""
-        size = sum(map(len, self._ahead))
-        while size < HEAD and (piece := next(self._source, "")):
-            self._ahead.append(piece)
-            size += len(piece)
-        return "".join(self._ahead)
+        size = sum(len(piece) for _, piece in self._ahead)
+        while size < HEAD and (numbered := next(self._source, None)):
+            self._ahead.append(numbered)
+            size += len(numbered[1])
+        return "".join(piece for _, piece in self._ahead)
 
     def __iter__(self) -> Iterator[str]:
-        open_line = False
-        while self._ahead or (piece := next(self._source, "")):
-            if self._ahead:
-                piece = self._ahead.popleft()
-            if not open_line:
-                self.number += 1
-            open_line = piece[-1] != "\n"
+        while numbered := self._ahead.popleft() if self._ahead else next(self._source, None):
+            self.number, piece = numbered
             yield piece
 
     def release(self) -> None:
@@ -101,7 +101,7 @@ class Lines:
         if not self._text.closed:
             self._text.detach()
 
-    def _repaired(self) -> Iterator[str]:
+    def _repaired(self) -> Iterator[tuple[int, str]]:
         open_line = False
         size = nuls = 0
         while piece := self._piece():
@@ -112,22 +112,18 @@ class Lines:
                 piece = self._decoded(piece, first=not size)
             if count := piece.count("\0"):
                 nuls += count
-                self._counts.add("NUL bytes removed", self._place, count)
+                self.counts.add("NUL bytes removed", f"{self.name}:{self._read}", count)
             if size < HEAD <= size + len(piece):
                 self._judge_nuls(nuls, size + len(piece))
             size += len(piece)
             if self._read == _JUDGED and not open_line:
                 self._judge_decoding()
             if piece := piece.replace("\0", ""):
-                yield piece
+                yield self._read, piece
         if size < HEAD:
             self._judge_nuls(nuls, size)
         if self._read <= _JUDGED:
             self._judge_decoding()
-
-    @property
-    def _place(self) -> str:
-        return f"{self.name}:{self._read}"
 
     def _piece(self) -> str:
         try:
@@ -149,9 +145,10 @@ class Lines:
             if self._bad_line != self._read:
                 self._bad_line = self._read
                 self._bad += 1
-                self._counts.add(f"lines with invalid {self._encoding}", self._place)
+                place = f"{self.name}:{self._read}"
+                self.counts.add(f"lines with invalid {self._encoding}", place)
                 byte = ord(piece[error.start]) - 0xDC00
-                self._first_bad = self._first_bad or f"{self._place}: byte 0x{byte:02X}"
+                self._first_bad = self._first_bad or f"{place}: byte 0x{byte:02X}"
             return _ESCAPED.sub("\ufffd", piece)
         return piece
 

@@ -7,34 +7,35 @@ import csv
 import json
 import re
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
-from clozelab.text.reading.layouts import LIMIT, RawDocument, Reading, count_cut, cut
+from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
 from clozelab.text.reading.lines import PACKINGS, Lines, shown
 
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
-_OVERLONG = "lines over 16 M characters skipped"
 _NAMED = 20  # columns, in a message about them
 _ROWS = 256  # of a table, held at a time
 _ARROW_FILE = b"ARROW1"  # how an Arrow file begins; an Arrow stream does not
+Rows = Iterator[tuple[int, list[str]]]  # the line each begins on, and its cells
 HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 
 
-def json_lines(lines: Lines, reading: Reading, *, counts: Counts) -> Iterator[RawDocument]:
+def json_lines(lines: Lines, reading: Reading) -> Iterator[RawDocument]:
     """A document for each line that is a JSON record."""
-    first = True
-    for line in _whole_lines(lines, counts=counts):
+    first, counts = True, lines.counts
+    for line in _whole_lines(lines):
         if not line or line.isspace():
             continue
-        place = f"{lines.name}:{lines.number}"
+        place = lines.place
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -75,33 +76,25 @@ def from_hub(name: str, reading: Reading, *, counts: Counts) -> Generator[RawDoc
 
 
 def separated(
-    lines: Lines, kind: Literal["csv", "tsv"], *, reading: Reading, counts: Counts
+    lines: Lines, reading: Reading, *, split: Callable[[Lines], Rows]
 ) -> Iterator[RawDocument]:
     """A document for each row of a table whose first line names its columns."""
-    rows = (_csv if kind == "csv" else _tsv)(lines, counts=counts)
-    number, header = next(rows, (1, []))
-    names = [name.strip() for name in header]
-    first: list[str] | None = None
-    for number, cells in rows:
-        if first is None:
-            first = cells
-            _check_header(lines.name, names, first, field=reading.field)
+    rows = split(lines)
+    header, first = next(rows, None), next(rows, None)
+    if header is None:
+        return
+    names = [name.strip() for name in header[1]]
+    _check_header(lines.name, names, first[1] if first else [], field=reading.field)
+    for number, cells in chain([first] if first else [], rows):
         place = f"{lines.name}:{number}"
         if len(cells) != len(names):
-            counts.add("rows with more or fewer cells than the header skipped", place)
+            lines.counts.add("rows with more or fewer cells than the header skipped", place)
         else:
-            yield from _document(cells[names.index(reading.field)], place, counts=counts)
-    if first is None and names:
-        _check_header(lines.name, names, [], field=reading.field)
+            yield from _document(cells[names.index(reading.field)], place, counts=lines.counts)
 
 
 def columnar(
-    path: Path,
-    stream: IO[bytes],
-    kind: Literal["parquet", "arrow"],
-    *,
-    reading: Reading,
-    counts: Counts,
+    path: Path, stream: IO[bytes], kind: str, *, reading: Reading, counts: Counts
 ) -> Iterator[tuple[float, RawDocument]]:
     """Each document of a table, and the share of the table read by then."""
     arrow = import_module("pyarrow")
@@ -138,24 +131,19 @@ def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocum
     if not isinstance(value, str):
         counts.add("records whose text is not a string", place)
         return
-    text = value
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-    if "\0" in text:
-        counts.add("NUL bytes removed", place, text.count("\0"))
-        text = text.replace("\0", "")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
-            counts.add("records with half a surrogate pair", place)
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    counts.add("NUL bytes removed", place, value.count("\0"))
+    text = value.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half a pair of "\ud83d\ude00": JSON may hold one alone
+        counts.add("records with half a surrogate pair", place)
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if not text or text.isspace():
         counts.add("empty records", place)
         return
     pieces = cut(text)
     if len(pieces) > 1:
-        count_cut(counts, place)
+        counts.add(CUT, place)
     for piece in pieces:
         if piece and not piece.isspace():
             yield RawDocument(piece, place)
@@ -186,26 +174,23 @@ def _check_once(name: str, names: list[str], field: str) -> None:
         raise UserError(f"{name} has {names.count(field)} fields {field!r}: rename all but one")
 
 
-def _whole_lines(lines: Lines, *, counts: Counts) -> Iterator[str]:
+def _whole_lines(lines: Lines) -> Iterator[str]:
     """Lines that may each be a record, whole; one that is too long for that is skipped."""
     pieces: list[str] = []
     size = 0
-    for piece in lines:
+    for piece in chain(lines, [""]):  # the end of the text ends its last line
         size += len(piece)
         pieces.append(piece)
         if size > LONGEST:
             pieces.clear()  # and read on to the line's end
-        if piece[-1] == "\n":
-            if size > LONGEST:
-                counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
-            else:
-                yield "".join(pieces)
-            pieces.clear()
-            size = 0
-    if size > LONGEST:
-        counts.add(_OVERLONG, f"{lines.name}:{lines.number}")
-    elif pieces:
-        yield "".join(pieces)
+        if piece and piece[-1] != "\n":
+            continue
+        if size > LONGEST:
+            lines.counts.add("lines over 16 M characters skipped", lines.place)
+        elif size:
+            yield "".join(pieces)
+        pieces.clear()
+        size = 0
 
 
 def _check_header(name: str, names: list[str], first: list[str], *, field: str) -> None:
@@ -221,17 +206,18 @@ def _check_header(name: str, names: list[str], first: list[str], *, field: str) 
     _check_once(name, names, field)
 
 
-def _tsv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+def tsv_rows(lines: Lines) -> Rows:
+    """The rows of a TSV and the lines they stand on."""
     # No quoting: in a TSV a quotation mark is a character, and often stands alone.
-    for line in _whole_lines(lines, counts=counts):
+    for line in _whole_lines(lines):
         if line and not line.isspace():
             yield lines.number, line.rstrip("\n").split("\t")
 
 
-def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(lines: Lines) -> Rows:
     """The rows of a CSV and the lines they begin on; text in quotes may hold line ends."""
     csv.field_size_limit(LONGEST)
-    reader = csv.reader(_whole_lines(lines, counts=counts), strict=True)
+    reader = csv.reader(_whole_lines(lines), strict=True)
     number = 1
     while True:
         try:
@@ -244,7 +230,7 @@ def _csv(lines: Lines, *, counts: Counts) -> Iterator[tuple[int, list[str]]]:
                     f"{lines.name}:{number} opens a quotation mark that is not closed within"
                     f" {LONGEST // 1_000_000} M characters: close it, or name a TSV .tsv"
                 ) from None
-            counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
+            lines.counts.add("broken CSV rows skipped", f"{lines.name}:{number}")
             cells = []
         if cells:
             yield number, cells

@@ -8,7 +8,8 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 from clozelab.contracts import Counts
@@ -108,7 +109,7 @@ class Splitter:
         """
         ends = self.ends
         if not text.isascii() and _EASTERN_CHARACTER.search(text):
-            ends = _Mixed(ends)
+            ends = partial(_mixed_ends, western=ends)
         return _tile(text, ends, counts=counts, place=place)
 
 
@@ -197,23 +198,16 @@ def whole_character(text: str, end: int) -> int:
     return end
 
 
-@dataclass(frozen=True)
-class _Mixed:
+def _mixed_ends(line: str, *, western: Ends) -> list[int]:
     """The ends of a line with eastern characters: their rule first, `western` between them."""
-
-    western: Ends
-
-    def __call__(self, line: str) -> list[int]:
-        stops = [*_eastern_ends(line), len(line)]
-        if not _WESTERN_STOP.search(line):
-            return stops[:-1]
-        ends: list[int] = []
-        start = 0
-        for stop in stops:
-            ends += (start + end for end in self.western(line[start:stop]))
-            ends.append(stop)
-            start = stop
-        return ends[:-1]
+    stops = _eastern_ends(line)
+    if not _WESTERN_STOP.search(line):
+        return stops
+    ends: list[int] = []
+    for start, stop in pairwise([0, *stops, len(line)]):
+        ends += (start + end for end in western(line[start:stop]))
+        ends.append(stop)
+    return ends[:-1]
 
 
 def _eastern_ends(line: str) -> list[int]:
@@ -237,7 +231,7 @@ def _nupunkt_ends(line: str) -> list[int]:
     start = 0
     likely = (match.end() for match in _LIKELY.finditer(line))
     for end in [*(end for end in likely if not _abbreviated(line, end)), len(line)]:
-        if _WESTERN_STOP.search(line, start, end):
+        if _WESTERN_STOP.search(line, start, end):  # before it is cut out, for speed
             ends += (start + stop for stop in _nupunkt_windows(line[start:end]))
         ends.append(end)
         start = end
@@ -263,7 +257,7 @@ def _nupunkt_stops(line: str) -> list[int]:
     return [stop for _, stop in _nupunkt().span_tokenize(line)][:-1]
 
 
-@lru_cache(maxsize=1)
+@cache
 def _nupunkt() -> nupunkt.PunktSentenceTokenizer:
     import nupunkt
 

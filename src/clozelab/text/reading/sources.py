@@ -9,12 +9,13 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from clozelab import files
 from clozelab.contracts import Counts
@@ -22,25 +23,30 @@ from clozelab.errors import UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.layouts import RawDocument, Reading, read_text
 from clozelab.text.reading.lines import PACKINGS, Lines, opened, shown
-from clozelab.text.reading.records import HUB, columnar, from_hub, json_lines, separated
+from clozelab.text.reading.records import (
+    HUB,
+    columnar,
+    csv_rows,
+    from_hub,
+    json_lines,
+    separated,
+    tsv_rows,
+)
 
 _STDIN = "-"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
 
-FileKind = Literal["text", "json", "csv", "tsv", "parquet", "arrow"]
-_KINDS: dict[str, FileKind] = {  # what a folder is read for
-    "": "text",
-    ".txt": "text",
-    ".jsonl": "json",
-    ".json": "json",
-    ".ndjson": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
+ByLines = Callable[[Lines, Reading], Iterator[RawDocument]]
+_COLUMNAR = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_BY_LINES: dict[str, ByLines] = {
+    "": read_text,
+    ".txt": read_text,
+    **dict.fromkeys((".jsonl", ".json", ".ndjson"), json_lines),
+    ".csv": partial(separated, split=csv_rows),
+    ".tsv": partial(separated, split=tsv_rows),
 }
+_KNOWN = {*_COLUMNAR, *_BY_LINES}  # what a folder is read for
 
 
 @dataclass
@@ -100,16 +106,11 @@ def documents(
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
     """Bytes of all the files, packed as they are; None where they cannot be known before."""
     paths = [item.path for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
-    if None in paths:
-        return None
-    return sum(path.stat().st_size for path in paths if path)
+    return None if None in paths else sum(path.stat().st_size for path in paths if path)
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
-    """Bytes of the text itself in all the files, unpacked, as far as their fronts tell.
-
-    None where the size of the files cannot be known before.
-    """
+    """Bytes of the text in all files, unpacked, as far as their fronts tell; None if unknown."""
     total = total_bytes(inputs, reading)
     if total is None:
         return None
@@ -128,17 +129,9 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
 
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
     """Name, size and time of change (ns) of every file, in order: what a store was made from."""
-    rows = []
-    for item in _expand(inputs, reading.split, counts=Counts()):
-        status = item.path.stat() if item.path else None
-        size, changed = (status.st_size, status.st_mtime_ns) if status else (0, 0)
-        rows.append((item.name, size, changed))
-    return rows
-
-
-def _kind_of(path: Path) -> FileKind:
-    """What a file holds, by its name without the packing; text where the name says nothing."""
-    return _KINDS.get(_ending_of_kind(path), "text")
+    items = _expand(inputs, reading.split, counts=Counts())
+    known = [(item.name, item.path.stat() if item.path else None) for item in items]
+    return [(name, at.st_size, at.st_mtime_ns) if at else (name, 0, 0) for name, at in known]
 
 
 def _ending_of_kind(path: Path) -> str:
@@ -151,16 +144,16 @@ def _read_file(
     path: Path, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
     """The documents of one file, in order, in bounded memory."""
-    start = progress.done
-    kind = _kind_of(path)
+    start, ending = progress.done, _ending_of_kind(path)
     with opened(path) as (file, stream):
-        if kind in ("parquet", "arrow"):
+        if kind := _COLUMNAR.get(ending):
             size = path.stat().st_size
             for share, document in columnar(path, stream, kind, reading=reading, counts=counts):
                 progress.done = start + int(size * share)
                 yield document
         else:
-            texts = _read_stream(stream, shown(path), kind, reading=reading, counts=counts)
+            read = _BY_LINES.get(ending, read_text)
+            texts = _read_stream(stream, shown(path), read, reading=reading, counts=counts)
             with closing(texts):
                 for document in texts:
                     progress.done = start + file.tell()
@@ -169,25 +162,16 @@ def _read_file(
 
 
 def _read_stream(
-    stream: IO[bytes], name: str, kind: FileKind | None, *, reading: Reading, counts: Counts
+    stream: IO[bytes], name: str, read: ByLines | None, *, reading: Reading, counts: Counts
 ) -> Generator[RawDocument, None, None]:
-    """The documents of a stream that is read line by line, of text, JSON lines or a table.
-
-    Without a kind, a brace in front tells JSON lines from text.
-    """
+    """The documents of a stream of lines; if not said, a brace tells JSON lines from text."""
     lines = Lines(stream, name, encoding=reading.encoding, counts=counts)
     try:
         head = lines.head().lstrip()
-        if kind is None:
-            kind = "json" if head.startswith("{") else "text"
         if not head:
             counts.add("empty files", name)
-        if kind == "json":
-            yield from json_lines(lines, reading, counts=counts)
-        elif kind in ("csv", "tsv"):
-            yield from separated(lines, kind, reading=reading, counts=counts)
-        else:
-            yield from read_text(lines, reading.layout, counts=counts)
+        read = read or (json_lines if head.startswith("{") else read_text)
+        yield from read(lines, reading)
     finally:
         lines.release()
 
@@ -225,8 +209,8 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
         if items:
             return items
         raise UserError(f"no file matches {name}{_nearest(path)}")
-    named_text = path.suffix.lower() in (".txt", *PACKINGS) or _kind_of(path) != "text"
-    if _BARE_HUB.fullmatch(name) and not path.parent.exists() and not named_text:
+    is_file = path.suffix.lower() in PACKINGS or _ending_of_kind(path) in _KNOWN - {""}
+    if _BARE_HUB.fullmatch(name) and not path.parent.exists() and not is_file:
         return [_hub_item(f"hf:{name}")]
     raise UserError(f"there is no file or folder {name}{_nearest(path)}")
 
@@ -321,7 +305,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
                 paths += _files(path, aside, counts=counts)
         elif not entry.is_file():
             counts.add("links to folders and special files skipped", shown(path))
-        elif _ending_of_kind(path) not in _KINDS:
+        elif _ending_of_kind(path) not in _KNOWN:
             aside.append(path)
         elif _is_binary(path):
             counts.add("binary files skipped", shown(path))

@@ -109,14 +109,15 @@ def _held(out: Path) -> Iterator[Path]:
     """
     folder = out / "building"
     new, unmarked = not out.exists(), files.kind_of(out) is None
+    taken = UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
     if _finished(out):
-        raise _taken(out)
+        raise taken
     files.claim(out, _KIND)
     with files.locked(out, work="build"):
         if (out / NAME).exists():
             if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
                 shutil.rmtree(folder)
-            raise _taken(out)
+            raise taken
         try:
             files.claim(folder, _BUILDING)
             yield folder
@@ -133,17 +134,9 @@ def _held(out: Path) -> Iterator[Path]:
 
 def _finished(out: Path) -> bool:
     """Whether a folder without a marker is a corpus all the same: early ones had none."""
-    if files.kind_of(out) is not None or not (out / NAME).is_file():
-        return False
-    try:
-        manifests.read(out)
-    except UserError:
-        return False
-    return True
-
-
-def _taken(out: Path) -> UserError:
-    return UserError(f"{out}: holds a finished corpus; remove it, or choose another --out")
+    with suppress(UserError):
+        return files.kind_of(out) is None and bool(manifests.read(out))
+    return False
 
 
 def _clear(folder: Path) -> None:

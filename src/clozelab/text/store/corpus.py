@@ -27,7 +27,7 @@ from clozelab.errors import UserError
 from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
 from clozelab.text.store import manifest as manifests
-from clozelab.text.store.manifest import ARRAYS, REMEDY, SPLITS
+from clozelab.text.store.manifest import REMEDY, SPLITS
 from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
@@ -83,10 +83,7 @@ class Corpus:
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
     def check(self, *, up_to: int | None = None) -> None:
-        """Compare every file with the manifest, and the lengths of the arrays with its sizes.
-
-        Checksums are of all files, or of those of up to so many bytes.
-        """
+        """Compare all with the manifest; checksums of all files, or of those up to some bytes."""
         inside = self.path.resolve()
         for name, entry in self.manifest["files"].items():
             file = self.path / name
@@ -139,18 +136,15 @@ class Corpus:
     def _arrays(self, split: str) -> dict[str, Any]:
         """The arrays of a split, memory-mapped; they must fit the manifest and each other."""
         sizes = self.manifest["splits"][split]
-        tokens, sentences = sizes["tokens"], sizes["sentences"]
-        lengths = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
         arrays = {}
-        for name, length in zip(ARRAYS, lengths, strict=True):
-            array = self._array(f"{split}/{name}", mapped=True)
+        for name, length in manifests.lengths(sizes).items():
+            array = arrays[name] = self._array(f"{split}/{name}", mapped=True)
             if array.shape != (length,) or str(array.dtype) not in _TYPES[name].split():
                 raise UserError(
                     f"{self.path / split / name}.npy: {array.dtype} of {array.shape} where the"
                     f" manifest says {length:,}; {REMEDY}"
                 )
-            arrays[name] = array
-        for name, end in (("sentences", tokens), ("documents", sentences)):
+        for name, end in (("sentences", sizes["tokens"]), ("documents", sizes["sentences"])):
             if arrays[name][0] != 0 or arrays[name][-1] != end:
                 raise UserError(f"{self.path / split / name}.npy: a byte was altered; {REMEDY}")
         return arrays

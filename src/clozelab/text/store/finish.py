@@ -24,7 +24,7 @@ from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.text.reading.sentences import splitter
-from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, render
+from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
 from clozelab.text.store.shards import Shard, TokenisingSettings, load
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
@@ -36,6 +36,7 @@ _PARTITION = 1 << 22  # documents compared for repetition at a time
 
 T = TypeVar("T")
 Steps = Generator[tuple[str, int, int], None, T]
+Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,22 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
     phrases = np.zeros(0, dtype=np.uint64)
     if options["phrases"]:
         phrases = yield from _phrases(plan)
-    units = yield from _write_splits(plan, division=division, sizes=sizes, phrases=phrases)
+    totals = {}
+    for split in SPLITS:
+        counted = division.totals(sizes, held=split == "held_out")
+        totals[split] = dict(zip(("documents", "sentences", "tokens"), counted[::-1], strict=True))
+    units = yield from _write_splits(plan, division=division, totals=totals, phrases=phrases)
     _save_array(plan.ready / "phrases.npy", phrases)
     _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
     (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
     whole = int((sizes[division.whole, 1] > 0).sum())
-    held_out = {"whole": whole, "parts": len(division.parts)}
-    manifest = _manifest(plan, options=options, counts=counts, units=units, held_out=held_out)
-    _publish(out, plan, manifest)
+    facts = {
+        "splits": totals,
+        "units": units,
+        "notes": dict(sorted(counts.numbers.items())),
+        "held_out": {"whole": whole, "parts": len(division.parts)},
+    }
+    _publish(out, plan, _manifest(plan, options=options, facts=facts))
 
 
 def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
@@ -178,16 +187,13 @@ def _phrases(plan: ShardPlan) -> Steps[Keys]:
 
 
 def _write_splits(
-    plan: ShardPlan, *, division: HeldOutSplit, sizes: Ints, phrases: Keys
+    plan: ShardPlan, *, division: HeldOutSplit, totals: Totals, phrases: Keys
 ) -> Steps[dict[str, int]]:
     """Copy the documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     token_counts = np.zeros(vocabulary, dtype=np.int64)
-    writers = {}
-    for split in SPLITS:
-        totals = division.totals(sizes, held=split == "held_out")
-        writers[split] = _Writer(plan.ready / split, kind, totals=totals)
+    writers = {split: _Writer(plan.ready / split, kind, sizes=totals[split]) for split in SPLITS}
     units = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards()):
@@ -207,14 +213,7 @@ def _write_splits(
     return units
 
 
-def _manifest(
-    plan: ShardPlan,
-    *,
-    options: dict[str, Any],
-    counts: Counts,
-    units: dict[str, int],
-    held_out: dict[str, int],
-) -> dict[str, Any]:
+def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """What the store is and what made it; nothing that differs between two equal builds."""
     entries = {
         file.relative_to(plan.ready).as_posix(): {
@@ -224,30 +223,20 @@ def _manifest(
         for file in sorted(plan.ready.rglob("*"))
         if file.is_file()
     }
-    splits = {}
-    for split in SPLITS:
-        sentences = np.load(plan.ready / split / "sentences.npy", mmap_mode="r")
-        documents = np.load(plan.ready / split / "documents.npy", mmap_mode="r")
-        splits[split] = {
-            "documents": len(documents) - 1,
-            "sentences": len(sentences) - 1,
-            "tokens": int(sentences[-1]),
-        }
-    shaping = {k: v for k, v in options.items() if k not in ("workers", "reading")}
     return {
         "version": VERSION,
-        "splits": splits,
+        "splits": facts["splits"],
         "vocabulary": describe(plan.tokenizer).size,
-        "units": units,
+        "units": facts["units"],
         "sentences": splitter(plan.settings.sentences).name,  # type: ignore[arg-type]
         "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],
-        "options": shaping,
-        "notes": dict(sorted(counts.numbers.items())),
+        "options": {k: v for k, v in options.items() if k not in ("workers", "reading")},
+        "notes": facts["notes"],
         "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
-        "held_out": held_out,
+        "held_out": facts["held_out"],
         "files": entries,
     }
 
@@ -274,13 +263,11 @@ def _save_array(file: Path, array: Array) -> None:
 class _Writer:
     """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
 
-    def __init__(self, folder: Path, kind: type, *, totals: tuple[int, int, int]) -> None:
-        tokens, sentences, documents = totals
-        lengths = (tokens, tokens, sentences + 1, documents + 1)
+    def __init__(self, folder: Path, kind: type, *, sizes: dict[str, int]) -> None:
         kinds = (kind, np.uint8, np.int64, np.int64)
         self._files: dict[str, BinaryIO] = {}
         self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
-        for name, length in zip(ARRAYS, lengths, strict=True):
+        for name, length in lengths(sizes).items():
             self._files[name] = (folder / f"{name}.npy").open("wb")
             header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": (length,)}
             np.lib.format.write_array_header_1_0(self._files[name], header)

@@ -50,6 +50,13 @@ _TYPES: dict[str, Any] = {
 _ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
 
 
+def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
+    """How long the arrays of a split are, by its documents, sentences and tokens."""
+    tokens, sentences = sizes["tokens"], sizes["sentences"]
+    counts = (tokens, tokens, sentences + 1, sizes["documents"] + 1)
+    return dict(zip(ARRAYS, counts, strict=True))
+
+
 def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
     """A digest of everything that training reads: the bytes of the store's files, by name.
 
@@ -62,7 +69,8 @@ def fingerprint(files: Mapping[str, Mapping[str, Any]]) -> str:
 def render(manifest: Mapping[str, Any]) -> str:
     """A manifest as its file, sealed."""
     content = {key: value for key, value in manifest.items() if key != "seal"}
-    return _text({**content, "seal": _seal(content)})
+    seal = sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
+    return _text({**content, "seal": seal})
 
 
 def read(folder: Path) -> dict[str, Any]:
@@ -99,10 +107,6 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _text(manifest: Mapping[str, Any]) -> str:
     return json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    return sha256(_text(content).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _wrong(value: Any, kind: Any, place: str) -> str:

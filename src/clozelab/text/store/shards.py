@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +47,7 @@ class TokenisingSettings:
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
-        names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.keys.items()]
+        names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
@@ -69,7 +69,7 @@ class TokenisingSettings:
 class ShardJob:
     """Documents to be tokenised together."""
 
-    documents: list[RawDocument]
+    documents: list[RawDocument] = field(default_factory=list)
     spans: dict[int, Spans] = field(default_factory=dict)  # by the document's place in the list
 
     def name(self, settings: bytes) -> str:
@@ -124,26 +124,20 @@ def jobs(
     documents: Iterable[RawDocument], spans: dict[str, Spans], counts: Counts
 ) -> Iterator[ShardJob]:
     """Group documents into jobs: by their size alone, so that workers cannot change them."""
-    waiting: list[RawDocument] = []
-    size = 0
+    job, size = ShardJob(), 0
     seen: set[str] = set()
     for document in documents:
-        waiting.append(document)
+        if document.name in spans:
+            job.spans[len(job.documents)] = spans[document.name]
+            seen.add(document.name)
+        job.documents.append(document)
         size += len(document.text)
         if size >= SHARD:
-            yield _job(waiting, spans, seen)
-            waiting, size = [], 0
-    if waiting:
-        yield _job(waiting, spans, seen)
+            yield job
+            job, size = ShardJob(), 0
+    if job.documents:
+        yield job
     counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
-
-
-def _job(documents: list[RawDocument], spans: dict[str, Spans], seen: set[str]) -> ShardJob:
-    if not spans:
-        return ShardJob(documents)
-    by_place = {n: spans[d.name] for n, d in enumerate(documents) if d.name in spans}
-    seen.update(documents[n].name for n in by_place)
-    return ShardJob(documents, by_place)
 
 
 def tokenise(
@@ -158,7 +152,9 @@ def tokenise(
     ]
     units = {Mark.PHRASE: 0, Mark.ENTITY: 0}
     parts: list[Tokenised] = []
-    for first, last in _groups(job):
+    # Documents are encoded together, but for those with given spans.
+    alone = {place for number in job.spans for place in (number, number + 1)}
+    for first, last in pairwise(sorted({0, len(cut), *alone})):
         marked = job.spans.get(first, [])
         lost = len(marked)
         for batch, shift in _batches(list(chain.from_iterable(cut[first:last]))):
@@ -180,23 +176,12 @@ def tokenise(
         "marks": _joined((part.marks for part in parts), np.uint8),
         "sentences": offsets(sizes[sizes > 0]),
         "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
-        "digests": np.array([_digest(d.text) for d in job.documents], np.uint64).reshape(-1, 2),
+        "digests": np.array([_digest(d.text) for d in job.documents], "<u8").reshape(-1, 2),
         "words": words,
         "word_counts": word_counts,
         "word_ids": word_ids,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
     }
-
-
-def _groups(job: ShardJob) -> Iterator[tuple[int, int]]:
-    """Runs of documents to be encoded together; one with given spans stands alone."""
-    first = 0
-    for number in [*sorted(job.spans), len(job.documents)]:
-        if first < number:
-            yield first, number
-        if number < len(job.documents):
-            yield number, number + 1
-        first = number + 1
 
 
 def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
@@ -240,16 +225,15 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
     """
     first = np.flatnonzero(marks & Mark.WORD)
     keys, at, which = np.unique(fold(ids, first), return_index=True, return_inverse=True)
-    counts = np.zeros(len(keys), dtype=np.int64)
-    np.add.at(counts, which, times[first])
+    counts = np.bincount(which, weights=times[first]).astype(np.int64)
     sizes = np.append(first[1:], len(ids)) - first
     rows = np.repeat(np.arange(len(keys)), sizes[at])
     return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
 
 
-def _digest(text: str) -> tuple[int, int]:
+def _digest(text: str) -> Keys:
     raw = blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
-    return int.from_bytes(raw[:8], "little"), int.from_bytes(raw[8:], "little")
+    return np.frombuffer(raw, dtype="<u8")
 
 
 def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:

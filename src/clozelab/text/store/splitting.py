@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -87,19 +88,17 @@ def split_documents(
         return HeldOutSplit(whole)
     if enough and near(whole, _MOVED) and near(whole := _moved(digests, tokens, share), _MISS):
         return HeldOutSplit(whole)
-    line = _Line.of(digests, tokens, share)
-    whole, parts, first = np.zeros(len(digests), dtype=bool), {}, 0
+    line = _Line(digests, tokens, share)
+    whole, parts, number = np.zeros(len(digests), dtype=bool), {}, 0
     for shard in shards:
-        for number, (start, stop) in enumerate(
-            zip(shard.documents[:-1], shard.documents[1:], strict=True), first
-        ):
+        for start, stop in pairwise(shard.documents.tolist()):
             bounds = shard.sentences[start : stop + 1] - shard.sentences[start]
             inside = line.inside(number, bounds)
             if inside.all():
                 whole[number] = len(inside) > 0
             elif inside.any():
                 parts[number] = _rows(inside, bounds)
-        first += len(shard.documents) - 1
+            number += 1
     return HeldOutSplit(whole, parts)
 
 
@@ -111,27 +110,20 @@ def _moved(digests: Keys, tokens: Ints, share: float) -> Bools:
     return np.asarray(which <= last)
 
 
-@dataclass(frozen=True)
 class _Line:
     """The documents' tokens end to end, and the stretches of them to be held out."""
 
-    begins: Ints  # where each document's text begins; equal documents lie side by side
-    copies: Ints  # how many documents are equal to it
-    total: int
-    stretches: int
-    share: float
-
-    @classmethod
-    def of(cls, digests: Keys, tokens: Ints, share: float) -> _Line:
+    def __init__(self, digests: Keys, tokens: Ints, share: float) -> None:
         _, first, which, copies = np.unique(
             digests[:, ::-1], axis=0, return_index=True, return_inverse=True, return_counts=True
         )
         which = which.reshape(-1)
         begins = offsets(tokens[first] * copies)
-        total = int(begins[-1])
-        smaller = min(share, 1 - share) * total
-        stretches = int(np.clip(smaller // _STRETCH, 1, _STRETCHES))
-        return cls(begins[which], copies[which], total, stretches, share)
+        smaller = min(share, 1 - share) * begins[-1]
+        self.begins: Ints = begins[which]  # of each document; equal ones lie side by side
+        self.copies: Ints = copies[which]  # how many documents are equal to it
+        self.part = begins[-1] / np.clip(smaller // _STRETCH, 1, _STRETCHES)  # with one stretch
+        self.share = share
 
     def inside(self, document: int, bounds: Ints) -> Bools:
         """Which of a document's sentences are held out: those whose middle lies in a stretch.
@@ -140,8 +132,7 @@ class _Line:
         there; the line's very first sentence is always left to be trained on.
         """
         at = self.begins[document] + bounds * self.copies[document]
-        part = self.total / self.stretches
-        middle = (at[:-1] + at[1:]) / 2
+        part, middle = self.part, (at[:-1] + at[1:]) / 2
         near = np.abs(middle % part - part / 2) < self.share * part / 2
         before = np.ceil(at / part - 0.5)  # how many parts have their middle before each bound
         return np.asarray((near | (np.diff(before) > 0)) & (at[:-1] > 0))

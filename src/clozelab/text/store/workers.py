@@ -39,7 +39,7 @@ def tokenised(
     # fit into a pipe, or whoever hands it over would wait for ever.
     settings.write(folder / _WORK)
     names: list[str] = []
-    running: dict[Future[str], int] = {}
+    running: dict[Future[None], int] = {}
     with interrupts.held():
         pool = ProcessPoolExecutor(
             options.workers,
@@ -59,11 +59,11 @@ def tokenised(
                 with interrupts.held():
                     running[pool.submit(run, job, name)] = read.done
             while len(running) > options.workers:
-                done = max(done, _finished(running, counts))
+                done = max(done, _finished(running))
                 yield BuildProgress("tokenising", done, total)
             yield BuildProgress("tokenising", done, total)
         while running:
-            done = max(done, _finished(running, counts))
+            done = max(done, _finished(running))
             yield BuildProgress("tokenising", done, total)
     finally:
         stream.close()
@@ -74,7 +74,7 @@ def tokenised(
     return names
 
 
-def _finished(running: dict[Future[str], int], counts: Counts) -> int:
+def _finished(running: dict[Future[None], int]) -> int:
     """Wait for a shard or two; returns how far into the input they reach."""
     reached = 0
     for future in interrupts.first_done(running):
@@ -107,11 +107,10 @@ def start(folder: str) -> None:
     )
 
 
-def run(job: shards.ShardJob, name: str) -> str:
-    """Tokenise a job in a worker process; returns the shard's name."""
+def run(job: shards.ShardJob, name: str) -> None:
+    """Tokenise a job in a worker process into the shard of that name."""
     counts = _Process.counts
     counts.numbers.clear()
     counts.places.clear()
     arrays = shards.tokenise(job, _Process.settings, _Process.tokenizer, counts)
     shards.save(arrays, counts, _Process.folder / f"{name}.npz")
-    return name
