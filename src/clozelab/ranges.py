@@ -121,5 +121,5 @@ def _ranges(part: type) -> list[tuple[str, list[Range], bool]]:
 
 def without_none(hint: Any) -> Any:
     """The type beside None, where that is allowed."""
-    choices = get_args(hint)
-    return next(c for c in choices if c is not NoneType) if NoneType in choices else hint
+    others = [choice for choice in get_args(hint) if choice is not NoneType]
+    return others[0] if others and NoneType in get_args(hint) else hint

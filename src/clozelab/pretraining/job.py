@@ -336,13 +336,14 @@ class PretrainTrainer:
         teachers = [[(n, p.shape) for n, p in one.named_parameters()] for one in model.teacher]
         shape = repr((tables["encoder"], tables["objectives"], self.recipe.tokenizer.vocabulary))
         shape += repr((teachers, device, self.precision, self.machine, replays))
-        if (compiled := warm.kept(shape, model)) is not None:
+        compiled = warm.kept(shape, model, *model.teacher)
+        if isinstance(compiled, PretrainingModel):
             return compiled
         self.machine.place((model, *model.teacher), device, compiled=True)
         # Where weights are gathered as they are needed, the graph has to break.
         machines.compile_model(model, whole=not self.machine.shard, replays=replays)
         if self.world.size == 1:
-            warm.keep(shape, model)
+            warm.keep(shape, model, *model.teacher)
         return model
 
     def _waits_for_launches(self) -> bool:

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
-from clozelab.models.build import PretrainingModel
 from clozelab.runs.saving import set_weights
 
 _MOST = 16  # modules that are kept; with the next one, all begin anew
 T = TypeVar("T")
-_kept: dict[str, PretrainingModel] = {}
+_kept: dict[str, tuple[nn.Module, ...]] = {}
 _shared: dict[Hashable, Any] = {}
 _on = False
 
@@ -33,22 +33,21 @@ def keeping() -> Iterator[None]:
         _on = before
 
 
-def keep(shape: str, model: PretrainingModel) -> None:
-    """Keep a compiled model for the next run of its shape."""
+def keep(shape: str, *models: nn.Module) -> None:
+    """Keep a compiled model, and its teacher, for the next run of its shape."""
     if _on:
         if len(_kept) >= _MOST:
             forget()
-        _kept[shape] = model
+        _kept[shape] = models
 
 
-def kept(shape: str, fresh: PretrainingModel) -> PretrainingModel | None:
+def kept(shape: str, *fresh: nn.Module) -> nn.Module | None:
     """The model that was compiled for a shape, with the weights of a fresh one."""
-    model = _kept.get(shape) if _on else None
-    if model is not None:
-        for old, new in zip((model, *model.teacher), (fresh, *fresh.teacher), strict=True):
-            old.zero_grad(set_to_none=True)
-            set_weights(old, dict(new.named_parameters()))
-    return model
+    models = _kept.get(shape) if _on else None
+    for old, new in zip(models or (), fresh, strict=models is not None):
+        old.zero_grad(set_to_none=True)
+        set_weights(old, dict(new.named_parameters()))
+    return models[0] if models else None
 
 
 def shared(key: Hashable, make: Callable[[], T]) -> T:
