@@ -55,7 +55,8 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
         y = TOP + (top - min(point[1], top)) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
         return f"{x:.1f},{y:.1f}"
 
-    parts = [_frame(0.0, right, bottom, top, across=across, up=up)]
+    least = 1.0 if all(x == int(x) for x, _ in every) else 0.0  # no layer is between two
+    parts = [_frame(0.0, right, bottom, top, across=across, up=up, least=least)]
     for line in lines:
         edge = [(x, low) for x, low, _ in line.band] + [(x, y) for x, _, y in line.band[::-1]]
         if edge:
@@ -210,8 +211,10 @@ def _cut(name: str) -> str:
     return f"<title>{escape(name)}</title>{escape(short)}"
 
 
-def _frame(left: float, right: float, bottom: float, top: float, *, across: str, up: str) -> str:
-    """Grid, ticks and labels of the axes."""
+def _frame(
+    left: float, right: float, bottom: float, top: float, *, across: str, up: str, least: float
+) -> str:
+    """Grid, ticks and labels of the axes; ticks across are at least so far apart."""
     parts = []
     for tick in _ticks(bottom, top):
         y = TOP + (top - tick) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
@@ -220,7 +223,7 @@ def _frame(left: float, right: float, bottom: float, top: float, *, across: str,
             f'<text class="tick" text-anchor="end" x="{LEFT - 6}" y="{y + 4:.1f}">'
             f"{_short(tick)}</text>"
         )
-    for tick in _ticks(left, right):
+    for tick in _ticks(left, right, least):
         x = LEFT + (tick - left) / (right - left) * (WIDTH - LEFT - RIGHT)
         parts.append(
             f'<text class="tick" text-anchor="middle" x="{x:.1f}" y="{HEIGHT - BOTTOM + 15}">'
@@ -240,9 +243,9 @@ def _svg(inside: str, height: float, says: str) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {height}" {name}>{inside}</svg>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """A few round numbers between two."""
-    rough = (high - low) / 5
+def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """A few round numbers between two, at least so far apart."""
+    rough = max((high - low) / 5, least)
     size = 10 ** floor(log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
     first = floor(low / step) + (low % step > 0)
