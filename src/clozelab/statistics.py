@@ -22,10 +22,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95  # of every confidence interval
 POWER = 0.80  # at the minimum detectable effect
@@ -172,10 +174,7 @@ def item_error(
     runs, items = gaps.shape
     if items < 2:
         return NO_ITEMS
-    of_item = gaps.mean(0)
-    rest = gaps - of_item - gaps.mean(1, keepdims=True) + gaps.mean()
-    chance = float((rest**2).sum()) / max(1, runs - 1) / (items - 1) / (runs * items)
-    variance = float(of_item.var(ddof=1)) / items
+    variance, chance = (square / (runs * items) for square in _two_way(gaps))
     return ItemError(variance, min(chance, variance), items - 1)
 
 
@@ -199,22 +198,21 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """The p-values of several tests, corrected for their number (Holm 1979)."""
-    corrected, highest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        corrected[index] = highest
-    return corrected
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    raised = [min(1.0, (len(order) - rank) * p_values[at]) for rank, at in enumerate(order)]
+    return _in_order(order, accumulate(raised, max))
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """The p-values of several tests, so that few of those below a level are false (1995)."""
-    corrected, lowest = [0.0] * len(p_values), 1.0
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    for rank, index in reversed([*enumerate(order, start=1)]):
-        lowest = min(lowest, p_values[index] * len(p_values) / rank)
-        corrected[index] = lowest
-    return corrected
+    order = sorted(range(len(p_values)), key=p_values.__getitem__, reverse=True)
+    raised = [p_values[at] * len(order) / (len(order) - rank) for rank, at in enumerate(order)]
+    return _in_order(order, accumulate(raised, min))
+
+
+def _in_order(order: Sequence[int], values: Iterable[float]) -> list[float]:
+    """Values whose places are given, each in its place."""
+    return [value for _, value in sorted(zip(order, values, strict=True))]
 
 
 def power(effect: float, error: float, freedom: float, *, alpha: float = 1 - LEVEL) -> float:
@@ -291,7 +289,7 @@ def _paired(
     assert found is not None
     own, method, freedom = found.error**2, "paired", found.freedom
     if len(others) > 1:
-        _, residual = _two_way(others, common)
+        _, residual = _two_way(_by_seed(others, common))
         rest, count = 2 * residual / len(common), (len(others) - 1) * (len(common) - 1)
         if _alike(own, freedom, rest, count):
             own = (freedom * own + count * rest) / (freedom + count)
@@ -303,7 +301,7 @@ def _seeds_correlate(every: Sequence[Values], seeds: Sequence[int]) -> bool:
     """Whether seeds are shown to act alike on three or more variants."""
     if len(every) < 3 or len(seeds) < 3:
         return False
-    between, residual = _two_way(every, seeds)
+    between, residual = _two_way(_by_seed(every, seeds))
     if not residual:
         return between > 0
     shared = (between - residual) / (between + (len(every) - 1) * residual)
@@ -312,20 +310,20 @@ def _seeds_correlate(every: Sequence[Values], seeds: Sequence[int]) -> bool:
     return chance < _SHOWN and shared > CORRELATED
 
 
-def _two_way(every: Sequence[Values], seeds: Sequence[int]) -> tuple[float, float]:
-    """The mean squares between seeds and of what neither seed nor variant explains."""
-    rows = [[one[seed] for seed in seeds] for one in every]
-    of_variant = [statistics.fmean(row) for row in rows]
-    of_seed = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    whole = statistics.fmean(of_variant)
-    rest = sum(
-        (value - variant - seed + whole) ** 2
-        for row, variant in zip(rows, of_variant, strict=True)
-        for value, seed in zip(row, of_seed, strict=True)
-    )
-    freedom = len(seeds) - 1
-    between = len(rows) * sum((seed - whole) ** 2 for seed in of_seed) / freedom
-    return between, rest / (freedom * (len(rows) - 1))
+def _two_way(rows: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean squares between columns and of what neither column nor row explains."""
+    of_row, of_column = rows.mean(1, keepdims=True), rows.mean(0)
+    rest = rows - of_row - of_column + rows.mean()
+    height, freedom = len(rows), len(of_column) - 1
+    between = height * float(((of_column - rows.mean()) ** 2).sum()) / freedom
+    return between, float((rest**2).sum()) / (freedom * max(1, height - 1))
+
+
+def _by_seed(every: Sequence[Values], seeds: Sequence[int]) -> NDArray[np.float64]:
+    """[variants, seeds] scores."""
+    import numpy as np
+
+    return np.array([[one[seed] for seed in seeds] for one in every])
 
 
 def _variance(every: Iterable[Values]) -> tuple[float, float]:

@@ -52,6 +52,25 @@ def test_a_plan_is_shown_and_nothing_is_written(
     assert "corruption.copies=0" in said(capsys)
 
 
+def test_old_names_in_a_study_s_file_are_warned_of_and_not_in_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hides = {
+        "name": "hides",
+        "says": "more",
+        "set": ["masking.rate=0.4"],
+        "finetune": ["rate=1e-4"],
+    }
+    file = str(written(tmp_path / "masks.toml", STATIC, hides))
+    words = ["--data", store("wordpiece"), "--budget", "1steps", *WORDS]
+    assert main(["study", file, *words, "--out", str(tmp_path / "out")]) == 0
+    told = said(capsys)
+    assert told.count("masking.rate is called masking.mask_rate today; write that") == 1
+    assert "rate is called learning_rate today" in told and "sequences" not in told
+    assert main(["report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "today" not in said(capsys)
+
+
 def test_a_study_runs_to_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(written(tmp_path / "masks.toml", BROKEN, STATIC, DYNAMIC))
     folder = tmp_path / "out"

@@ -116,6 +116,26 @@ def test_a_task_whose_file_has_changed_is_refused_by_the_file_s_name(tmp_path: P
     assert any("before digests of its tasks were saved" in text for text in said)
 
 
+def test_tasks_that_were_moved_are_known_by_their_digests(tmp_path: Path) -> None:
+    out, study = tmp_path / "out", made(tmp_path, STATIC, tasks=["sst2"])
+    line = "sentence\tlabel\na fine film\t1\na dull film\t0\n"
+    for place in ("here", "there", "other"):
+        (tmp_path / place / "sst2").mkdir(parents=True)
+        for split in ("train", "dev"):
+            text = line + ("an odd film\t0\n" if place == "other" else "")
+            (tmp_path / place / "sst2" / f"{split}.tsv").write_text(text, encoding="utf-8")
+
+    def planned(place: str, spec: studies.StudySpec) -> None:
+        root = str(tmp_path / place)
+        request = make_request(spec, [store("wordpiece")], budget="3steps", task_data=root)
+        drained(make_plan(request, MACHINE, out=out)).write(out)
+
+    planned("here", study)
+    planned("there", made(tmp_path, STATIC, DYNAMIC, tasks=["sst2"]))  # with one more variant
+    with pytest.raises(UserError, match="was started with another task_data"):
+        planned("other", study)
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -204,4 +204,4 @@ def test_the_command_says_what_it_joined_and_what_is_wrong(
     shutil.rmtree(empty / "cells")
     (empty / "result.json").unlink()
     assert main(["merge", str(parts[0]), str(empty), "--out", str(tmp_path / "new")]) == 2
-    assert "empty: has no cell that was started" in " ".join(capsys.readouterr().err.split())
+    assert "empty: has no cell that is done" in " ".join(capsys.readouterr().err.split())

@@ -122,6 +122,7 @@ def study(
         overrides=changes.set,
         tuning=tune,
     )
+    chosen.warn_of_old_names()
     if plan and not data:
         return chosen
     from clozelab.studies.request import make_request

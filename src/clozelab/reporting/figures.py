@@ -57,7 +57,9 @@ def curves(lines: Sequence[Line], *, across: str, up: str, whole: bool = False) 
     for tick in _ticks(bottom, top):
         parts.append(_line("grid", LEFT, y_of(tick), WIDTH - RIGHT, y_of(tick)))
         parts.append(_text("tick", LEFT - 6, y_of(tick) + 4, _short(tick), anchor="end"))
-    parts += [_text("tick", x_of(x), HEIGHT - BOTTOM + 15, _short(x)) for x in _ticks(0.0, right)]
+    least = 1.0 if all(x == int(x) for x, _ in every) else 0.0  # no layer is between two
+    across_ticks = _ticks(0.0, right, least)
+    parts += [_text("tick", x_of(x), HEIGHT - BOTTOM + 15, _short(x)) for x in across_ticks]
     parts.append(_text("tick", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, escape(across)))
     turn = f"translate(13 {(TOP + HEIGHT - BOTTOM) / 2}) rotate(-90)"
     parts.append(f'<g transform="{turn}">{_text("tick", 0, 0, escape(up))}</g>')
@@ -211,9 +213,9 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: start + (value - low) / (high - low) * (end - start)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """A few round numbers between two."""
-    rough = (high - low) / 5
+def _ticks(low: float, high: float, least: float = 0.0) -> list[float]:
+    """A few round numbers between two, at least so far apart."""
+    rough = max((high - low) / 5, least)
     size = 10 ** floor(log10(rough))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
     first = floor(low / step) + (low % step > 0)

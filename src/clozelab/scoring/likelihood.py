@@ -254,29 +254,24 @@ def likelihoods(
 def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str]) -> Pieces:
     """Texts as tokens; refused where one has none, only unknown ones, or too many."""
     pieces = asked.reader.pieces(texts)
-    lengths, most = np.diff(pieces.starts), asked.reader.limit
-    for number in np.flatnonzero(lengths == 0)[:1]:
-        raise UserError(f"{places(number)}: has no token in it; give a text")
+    lengths, most, model = np.diff(pieces.starts), asked.reader.limit, asked.model.place
+
+    def refuse(wrong: Bools, why: str) -> None:
+        for number in np.flatnonzero(wrong)[:1]:
+            raise UserError(f"{places(number)}: {why}")
+
+    refuse(lengths == 0, "has no token in it; give a text")
     if most is not None:
-        for number in np.flatnonzero(lengths > most)[:1]:
-            raise UserError(
-                f"{places(number)}: has {lengths[number]:,} tokens, and {asked.model.place} reads"
-                f" {most:,} at a time; shorten it, or split it"
-            )
+        longer = lengths[lengths > most][:1].sum()  # the first of those
+        told = f"and {model} reads {most:,} at a time; shorten it, or split it"
+        refuse(lengths > most, f"has {longer:,} tokens, {told}")
     if asked.kind != "two_directions":
-        special = np.isin(pieces.columns["ids"], asked.model.vocabulary.special)
-        known = np.add.reduceat(~special, pieces.starts[:-1])
-        for number in np.flatnonzero(known == 0)[:1]:
-            raise UserError(
-                f"{places(number)}: has only characters that the tokenizer does not know; leave it"
-                " out"
-            )
+        known = ~np.isin(pieces.columns["ids"], asked.model.vocabulary.special)
+        unknown = np.add.reduceat(known, pieces.starts[:-1]) == 0
+        refuse(unknown, "has only characters that the tokenizer does not know; leave it out")
     if asked.kind == "causal" and not asked.before:
-        for number in np.flatnonzero(lengths == 1)[:1]:
-            raise UserError(
-                f"{places(number)}: is one token, and {asked.model.place} predicts tokens from"
-                " those before them; give a longer text"
-            )
+        told = f"and {model} predicts tokens from those before them; give a longer text"
+        refuse(lengths == 1, f"is one token, {told}")
     return pieces
 
 

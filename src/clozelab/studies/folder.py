@@ -115,17 +115,22 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
 def portable(prints: Mapping[str, str]) -> dict[str, str]:
     """The fingerprints but for the corpora's, by names that are the same on every machine."""
     tasks = {name: one.partition("=")[0] for name, one in prints.items() if name[:5] == "task "}
-    files = {f"task file {'/'.join(Path(k).parts[-2:])}": v for k, v in task_files(prints).items()}
     rest = {k: v for k, v in prints.items() if k.startswith(("variant ", "protocol of "))}
-    return {**rest, **tasks, **files}
+    return {**rest, **tasks, **_files(prints)}
+
+
+def _files(prints: Prints) -> dict[str, str]:
+    """The digests of the tasks' files by the ends of their paths."""
+    files = task_files(prints).items()
+    return {f"task file {'/'.join(Path(path).parts[-2:])}": digest for path, digest in files}
 
 
 def _moved(option: str, before: tuple[Any, Prints], after: tuple[Any, Prints]) -> bool:
     """Whether corpora or tasks are in another place, and are what they were."""
     if option == "data":
         return _by_digest(*before) == _by_digest(*after)
-    files = [{*portable(prints).items()} for _, prints in (before, after) if task_files(prints)]
-    return option == "task_data" and len(files) == 2 and files[1] <= files[0]
+    known, now = (_files(prints).items() for _, prints in (before, after))
+    return option == "task_data" and len(now) > 0 and now <= known
 
 
 def _by_digest(words: Sequence[str], prints: Prints) -> list[str]:

@@ -11,8 +11,9 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from clozelab.errors import UserError
 from clozelab.files import LOCK, mark, new_folder, write_text
@@ -32,7 +33,8 @@ _COMMON = {
     "finetune": ("finetune", "tunings"),
     "number of held-out blocks": ("blocks",),
 }
-_AMOUNTS = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "made")
+_BY_NAME = ("steps", "paces", "tuning_seconds", "cannot", "plateau", "items", "made")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class _Part:
     """One of the folders."""
 
     record: StudyRecord
+    planned: Mapping[Cell, dict[str, Any]]  # as plan.json has them
     results: Mapping[Cell, dict[str, Any]]  # as result.json has them
     packed: Mapping[str, str]  # the files of its cells that are in one file
 
@@ -47,10 +50,9 @@ class _Part:
     def folder(self) -> Path:
         return self.record.folder
 
-    def cells(self) -> dict[Cell, int]:
-        """Every cell that was started: 2 if it is done, 1 if it failed, else 0."""
-        cells = dict.fromkeys((Cell(*place) for place in self.record.runs), 0)
-        return cells | {cell: 1 + (one["failed"] is None) for cell, one in self.results.items()}
+    def came(self, cell: Cell) -> int:
+        """2 if a cell is done, 1 if it failed, else 0."""
+        return 1 + (self.results[cell]["failed"] is None) if cell in self.results else 0
 
 
 def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> None:
@@ -62,15 +64,20 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
     parts = [_read(folder) for folder in folders]
     if len(parts) < 2:
         raise UserError(f"{len(parts)} study is nothing to merge; name two folders or more")
-    for number, other in enumerate(parts):
-        for earlier in parts[:number]:
-            _refuse_another(earlier, other)
+    for first, other in combinations(parts, 2):
+        _refuse_another(first, other)
     owners = _owners(parts)
-    merged = _merged_spec(parts, sorted({cell.seed for cell in owners}), study)
-    order = {variant.name: number for number, variant in enumerate(merged.variants)}
-    cells = sorted(owners, key=lambda cell: (cell.seed, order[cell.variant]))
-    plan = _merged_plan(parts, owners, cells)
-    results = [owners[cell].results[cell] for cell in cells if cell in owners[cell].results]
+    merged = _merged_spec(parts, len({cell.seed for cell in owners}), study)
+    order = [variant.name for variant in merged.variants]
+    cells = sorted(owners, key=lambda cell: (cell.seed, order.index(cell.variant)))
+    plans = [part.record.plan for part in parts]
+    plan = {
+        **plans[0],
+        **{name: _first_of(plan.get(name, {}) for plan in plans) for name in _BY_NAME},
+        "cells": [owners[cell].planned[cell] for cell in cells],
+        "parts": [one for part in parts for one in _parts(part, owners)],
+    }
+    results = [owners[cell].results[cell] for cell in cells if owners[cell].came(cell)]
     with new_folder(out) as place:
         for cell in cells:
             _copy(owners[cell], cell, place)
@@ -82,12 +89,13 @@ def merge(folders: Sequence[Path], out: Path, *, study: str | None = None) -> No
 
 def _read(folder: Path) -> _Part:
     record = read(folder)
-    results = (Run(folder).result() or {}).get("cells", [])
-    cells = {Cell(one["variant"], int(one["seed"])): one for one in results}
-    part = _Part(record, cells, packed_files(folder))
-    if not part.cells() or not record.plan:
-        raise UserError(f"{folder}: has no cell that was started; leave it out")
-    return part
+    lists = record.plan.get("cells", []), (Run(folder).result() or {}).get("cells", [])
+    planned, results = (
+        {Cell(one["variant"], int(one["seed"])): one for one in cells} for cells in lists
+    )
+    if not results:
+        raise UserError(f"{folder}: has no cell that is done; leave it out")
+    return _Part(record, planned, results, packed_files(folder))
 
 
 def _refuse_another(first: _Part, other: _Part) -> None:
@@ -133,14 +141,14 @@ def _corpora(part: _Part) -> Iterator[tuple[str, Any]]:
 
 
 def _owners(parts: Sequence[_Part]) -> dict[Cell, _Part]:
-    """The part that each cell is taken from: where it is done, or came furthest."""
+    """The part that each planned cell is taken from: where it is done, or came furthest."""
     owners: dict[Cell, _Part] = {}
     for part in parts:
-        for cell, came in part.cells().items():
-            earlier = owners.get(cell)
-            if earlier is None or came > earlier.cells()[cell]:
+        for cell in part.planned:
+            earlier = owners.setdefault(cell, part)
+            if part.came(cell) > earlier.came(cell):
                 owners[cell] = part
-            elif came == 2 and _outcome(part, cell) != _outcome(earlier, cell):
+            elif part.came(cell) == 2 and _outcome(part, cell) != _outcome(earlier, cell):
                 raise UserError(
                     f"{cell.name}: is in {earlier.folder} and in {part.folder}, with different"
                     " results; remove one of them"
@@ -152,27 +160,38 @@ def _outcome(part: _Part, cell: Cell) -> list[Any]:
     return [part.results[cell].get(name) for name in ("scores", "steps", "tokens")]
 
 
-def _merged_spec(parts: Sequence[_Part], seeds: Sequence[int], study: str | None) -> StudySpec:
+def _first_of(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """Tables as one; where several have a name, the first counts."""
+    merged = dict[str, T]()
+    for table in tables:
+        merged |= {key: value for key, value in table.items() if key not in merged}
+    return merged
+
+
+def _merged_spec(parts: Sequence[_Part], seeds: int, study: str | None) -> StudySpec:
     """The study of the first part with what the others have beyond it."""
     studies = [part.record.study for part in parts]
     first = studies[0]
     name = study or (first.name if first.name in spec.names() else None)
-    source = None if name is None else spec.read(name)
-    variants = {variant.name: variant for one in reversed(studies) for variant in one.variants}
-    order = [one.name for one in (*(source.variants if source else ()), *first.variants)]
-    names = dict.fromkeys([*(name for name in order if name in variants), *variants])
+    source = [] if name is None else [spec.read(name)]
+    variants = _first_of({one.name: one for one in each.variants} for each in studies)
+    order = dict.fromkeys(one.name for each in (*source, *studies) for one in each.variants)
+    tasks = ({named_task(task, place=each.name): task for task in each.tasks} for each in studies)
     merged = replace(
         first,
-        seeds=len(seeds),
-        variants=tuple(variants[name] for name in names),
-        tasks=tuple({named_task(t, place=s.name): t for s in studies for t in s.tasks}.values()),
+        seeds=seeds,
+        variants=tuple(variants[name] for name in order if name in variants),
+        tasks=tuple(_first_of(tasks).values()),
         measures=tuple(dict.fromkeys(measure for one in studies for measure in one.measures)),
     )
-    claims: dict[object, Claim] = {}
-    for one in (*studies, *([source] if source else [])):
-        for claim in one.claims:
-            if _fits(claim, one, merged):
-                claims.setdefault((claim.better, claim.against, claim.says), claim)
+    claims = _first_of(
+        {
+            f"{claim.better} {claim.against} {claim.says}": claim
+            for claim in each.claims
+            if _fits(claim, each, merged)
+        }
+        for each in (*studies, *source)
+    )
     return replace(merged, claims=tuple(claims.values())).narrowed()
 
 
@@ -187,45 +206,20 @@ def _bare(variant: Variant) -> Variant:
     return replace(variant, says="", paper={})
 
 
-def _merged_plan(
-    parts: Sequence[_Part], owners: Mapping[Cell, _Part], cells: Sequence[Cell]
-) -> dict[str, Any]:
-    """The plan of the first part with the cells and the costs of all."""
-    plans = [part.record.plan for part in parts]
-    planned = {
-        Cell(one["variant"], int(one["seed"])): one for plan in plans for one in plan["cells"]
-    }
-    whole = [*cells, *(cell for cell in planned if cell not in owners)]
-    folder = {cell: {"variant": cell.variant, "seed": cell.seed} for cell in whole}
-    common = {
-        name: {key: value for plan in reversed(plans) for key, value in plan.get(name, {}).items()}
-        for name in _AMOUNTS
-    }
-    return {
-        **plans[0],
-        **common,
-        "cells": [
-            planned.get(cell, {**folder[cell], "folder": str(cell.folder(Path()))})
-            for cell in whole
-        ],
-        "parts": [one for part in parts for one in _parts(part, owners)],
-    }
-
-
 def _parts(part: _Part, owners: Mapping[Cell, _Part]) -> Iterator[dict[str, Any]]:
     """A folder with the cells taken from it; of one that was merged before, its own parts."""
-    own = {cell.name: cell for cell, owner in owners.items() if owner is part}
+    own = [cell for cell in part.results if owners.get(cell) is part]
     for earlier in part.record.plan.get("parts", []):
-        names = [name for name in earlier["cells"] if own.pop(name, None)]
-        yield {**earlier, "cells": names}
+        yield {**earlier, "cells": [c.name for c in own if c.name in earlier["cells"]]}
+        own = [cell for cell in own if cell.name not in earlier["cells"]]
     if own:
-        runs = [part.record.runs.get((cell.variant, cell.seed)) for cell in own.values()]
+        runs = [part.record.runs.get((cell.variant, cell.seed)) for cell in own]
         machines = [run.machine for run in runs if run is not None]
         yield {
             "folder": part.folder.name,
             "commit": _values(one.get("commit", one.get("clozelab")) for one in machines),
             "machine": _values(one.get("gpu") or one.get("platform") for one in machines),
-            "cells": [*own],
+            "cells": [cell.name for cell in own],
         }
 
 

@@ -17,11 +17,12 @@ from clozelab import registry
 from clozelab.config import recipe as recipes
 from clozelab.config import slots, toml
 from clozelab.config.recipe import Recipe
-from clozelab.config.renamed import recorded
+from clozelab.config.renamed import current, recorded
 from clozelab.config.tables import build, plain
 from clozelab.config.toml import STUDIES, written
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
+from clozelab.finetuning.config import FinetuneConfig
 from clozelab.nearest import remedy
 from clozelab.studies.checks import check
 from clozelab.studies.scores import named_task
@@ -159,10 +160,21 @@ class StudySpec(Base):
         """The recipe of a variant, resolved at a size."""
         if isinstance(variant, str):
             variant = self.variant(variant)
+        with recorded():  # of a study that was recorded, or may be
+            return self._read(variant, size)
+
+    def warn_of_old_names(self) -> None:
+        """Warn of keys in its file and its recipes that have another name today."""
+        for variant in self.variants:
+            self._read(variant, None)
+        known = [*FinetuneConfig.__dataclass_fields__]
+        for word in (*self.finetune, *(word for one in self.variants for word in one.finetune)):
+            current(word.partition("=")[0].strip(), known)
+
+    def _read(self, variant: Variant, size: str | None) -> Recipe:
         changes = [*self._shape(variant, size), *self.set, *variant.set]
         name = variant.recipe or self.recipe
-        with recorded():  # of a study that was recorded, or may be
-            return recipes.read(name, size=variant.size or size, overrides=changes)
+        return recipes.read(name, size=variant.size or size, overrides=changes)
 
     def narrowed(
         self,
