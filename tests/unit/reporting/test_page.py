@@ -322,7 +322,7 @@ def test_lines_stay_inside_their_figure() -> None:
 def test_an_axis_of_layers_has_no_fractions(layers: int) -> None:
     points = [(float(layer), 50.0 + layer) for layer in range(layers + 1)]
     drawn = curves([Line("a", points, 0)], across="layer", up="score", whole=True)
-    across = re.findall(r'text-anchor="middle" x="[\d.]+" y="\d+">([\d.]+)</text>', drawn)
+    across = re.findall(r'text-anchor="middle" x="[\d.]+" y="[\d.]+">([\d.]+)</text>', drawn)
     assert across[:2] and all("." not in tick for tick in across) and across[0] == "0"
     half = curves([Line("a", [(0.0, 1.0), (0.5, 2.0)], 0)], across="x", up="y", whole=True)
     assert ">0.1<" in half
