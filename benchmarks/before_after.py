@@ -16,17 +16,19 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 
-def rate(source: Path, words: list[str]) -> float:
-    """Tokens a second of one tree."""
+def measured(source: Path, words: list[str]) -> tuple[float, dict[str, object]]:
+    """Tokens a second of one tree, and the machine with the tree's commit."""
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "bench.json"
         path = os.pathsep.join([str(source.resolve()), os.environ.get("PYTHONPATH", "")])
         command = [sys.executable, "-m", "clozelab", "bench", *words, "--out", str(record)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": path})
-        (row,) = json.loads(record.read_text(encoding="utf-8"))["rows"]
-        return float(row["clozelab"]["tokens_a_second"])
+        told = json.loads(record.read_text(encoding="utf-8"))
+        (row,) = told["rows"]
+        return float(row["clozelab"]["tokens_a_second"]), told["machine"]
 
 
 def main() -> None:
@@ -40,12 +42,19 @@ def main() -> None:
     asked = words.parse_args()
     trees = {"before": asked.before, "after": asked.after}
     rates: dict[str, list[float]] = {name: [] for name in trees}
+    machines: dict[str, dict[str, object]] = {}
     for _ in range(asked.turns):
         for name, source in trees.items():
-            rates[name].append(rate(source, asked.bench))
+            rate, machines[name] = measured(source, asked.bench)
+            rates[name].append(rate)
             print(f"{name}: {rates[name][-1]:,.0f} tokens/s", flush=True)
             medians = {side: median(values) for side, values in rates.items() if values}
-            record = {"bench": asked.bench, "tokens_a_second": rates, "medians": medians}
+            record: dict[str, Any] = {
+                "bench": asked.bench,
+                "machines": machines,
+                "tokens_a_second": rates,
+            }
+            record["medians"] = medians
             if len(medians) == len(trees):
                 record["ratio"] = medians["after"] / medians["before"]
             asked.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -46,10 +46,6 @@ ELSEWHERE = {
     "race.accuracy": (1.1, "as mnli"),
     "cmrc2018.f1": (4.0, "as squad1 at 4 × 256"),
     "litbank.conll": (4.0, "as squad1 at 4 × 256"),
-    "pairs.blimp": (0.6, "assumed; the calibration measures it"),
-    "probe.sst2": (0.5, "assumed; the calibration measures it"),
-    "probe.mnli": (0.5, "assumed; the calibration measures it"),
-    "probe.cola": (1.0, "assumed; the calibration measures it"),
     "joint.two": (0.06, "of two tokens, each as a masked-LM loss"),
     "joint.chain": (0.06, "the same"),
     "gain.chain": (0.03, "assumed"),
@@ -121,7 +117,8 @@ def write_noise(records: list[StudyRecord]) -> None:
         where = "one study" if many == 1 else f"the median of {many} studies"
         lines.append(f'"{name}" = {value:.3g}  # {where}')
     lines += [f'"{name}" = {value:g}  # {where}' for name, (value, where) in ELSEWHERE.items()]
-    sizes = {k: v for one in records for k, v in one.sizes.items() if k not in ("held_out", "pair")}
+    sizes = {name: size for one in records for name, size in one.sizes.items() if "." not in name}
+    sizes = {name: size for name, size in sizes.items() if name not in ("held_out", "pair")}
     lines += ["", "[items]  # of the sets that scores are over", *_sizes({**ITEMS, **sizes})]
     write_text(NOISE, "\n".join(lines) + "\n")
 

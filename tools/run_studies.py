@@ -5,7 +5,7 @@
 
 The queue has a table for each study: its `name`, `size`, `budget`, `seeds`, and whatever else
 `clozelab study` takes (`set`, `variants`, `tasks`, `at_once`); `corpus` names the corpus where
-there are several. A study that lies in results/ already goes on from there: its cells are not
+there are several. A study that lies in results/unfinished goes on from there: its cells are not
 repeated. CLOZELAB_COMMIT tells the commit where the tree has no history.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 from keep_study import keep
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+UNFINISHED = Path(__file__).resolve().parent.parent / "results" / "unfinished"
 SAVING = 25  # seconds that are left for cells to be saved and records to be packed
 
 
@@ -48,11 +48,11 @@ def options(entry: dict[str, Any]) -> list[str]:
 
 def begin(name: str, place: Path, corpus: Path, task_data: Path) -> None:
     """Put a recorded study where it can go on, with the places of this machine."""
-    if place.exists() or not (RESULTS / name / "plan.json").exists():
+    if place.exists() or not (UNFINISHED / name / "plan.json").exists():
         return
     place.mkdir(parents=True)
     for file in ("study.toml", "plan.json", "result.json", "cells.jsonl"):
-        shutil.copy(RESULTS / name / file, place)
+        shutil.copy(UNFINISHED / name / file, place)
     plan = (place / "plan.json").read_text(encoding="utf-8")
     plan = plan.replace('"tasks"', json.dumps(str(task_data)), 1)
     (place / "plan.json").write_text(plan.replace('"corpus', f'"{corpus}'), encoding="utf-8")
