@@ -263,7 +263,7 @@ def _side_by_side(
         count = max(1, min(at_once, len(orders)))
         shared = replace(machine, sharers=count)
         running: dict[Future[list[Event]], str] = {}
-        with workers(reuse=True) as processes:
+        with workers() as processes:
             while orders or running:
                 while orders and len(running) < count:
                     order = orders.pop(0)

@@ -27,8 +27,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Workers:
     """Processes that work; one that dies takes the work of no other with it."""
 
-    def __init__(self, *, reuse: bool, threads: int | None = None) -> None:
-        self.reuse = reuse  # whether a process takes more than one job, or each has a fresh one
+    def __init__(self, *, threads: int | None = None) -> None:
         self.threads = threads  # of linear algebra in each process
         self._idle: list[_Worker] = []
         self._busy: dict[Thread, _Worker] = {}
@@ -80,7 +79,7 @@ class Workers:
             fine, answer = False, _gone(worker.process.exitcode)
         except Exception as error:  # an answer that cannot be read
             fine, answer = False, error
-        if self.reuse and (fine or isinstance(answer, UserError)) and worker.process.is_alive():
+        if (fine or isinstance(answer, UserError)) and worker.process.is_alive():
             self._idle.append(worker)
         else:
             worker.leave()
@@ -128,9 +127,9 @@ def _environment(threads: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def workers(*, reuse: bool, threads: int | None = None) -> Iterator[Workers]:
+def workers(*, threads: int | None = None) -> Iterator[Workers]:
     """Processes to work in, each with so many threads, of which none is left at the end."""
-    pool = Workers(reuse=reuse, threads=threads)
+    pool = Workers(threads=threads)
     try:
         yield pool
     finally:

@@ -119,7 +119,7 @@ def _events(
         shared = [replace(job, machine=machine) for job in jobs]
         # A process is kept for cells of the same shape, whose model it has compiled.
         topics = {v.name: timing.shape(plan.request, v.name) for v in plan.request.study.variants}
-        with workers(reuse=True, threads=each) as processes:
+        with workers(threads=each) as processes:
             yield from _side_by_side(
                 shared,
                 lambda job: processes.submit(run_alone, job, topic=topics[job.cell.variant]),

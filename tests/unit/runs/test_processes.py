@@ -34,7 +34,7 @@ def work(place, saves):
         Path(f"{place}.saved").touch()
 
 if __name__ == "__main__":
-    with terminable(), workers(reuse=True) as processes:
+    with terminable(), workers() as processes:
         jobs = [processes.submit(work, place, sys.argv[1] == "saves") for place in sys.argv[2:]]
         for job in jobs:
             job.result()
@@ -118,14 +118,14 @@ def test_a_worker_that_an_interrupt_met_while_it_began_is_ended(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(interrupts, "held", held)
-    with workers(reuse=True) as processes, pytest.raises(KeyboardInterrupt):
+    with workers() as processes, pytest.raises(KeyboardInterrupt):
         processes.submit(abs, 1)
     assert begun
     until(lambda: not any(process.is_alive() for process in begun))
 
 
 def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() -> None:
-    with workers(reuse=True) as processes:
+    with workers() as processes:
         dead = processes.submit(signal.raise_signal, signal.SIGKILL)
         alive = [processes.submit(abs, -number) for number in (1, 2)]
         with pytest.raises(UserError, match=r"ended by itself \(SIGKILL; memory may have run out"):
@@ -138,7 +138,42 @@ def test_a_process_that_dies_is_told_in_a_sentence_and_takes_no_other_with_it() 
         assert pids[0] == pids[1] != os.getpid()
 
 
-def test_a_job_has_a_process_of_its_own_where_none_is_used_again() -> None:
-    with workers(reuse=False) as processes:
-        pids = [processes.submit(os.getpid).result() for _ in range(2)]
-    assert pids[0] != pids[1] and all(map(is_gone, pids))
+def test_a_job_goes_to_the_process_that_had_one_of_its_topic() -> None:
+    with workers() as processes:
+        first = [processes.submit(os.getpid, topic=topic) for topic in ("a", "b")]
+        pids = dict(zip("ab", (job.result() for job in first), strict=True))
+        assert pids["a"] != pids["b"]
+        for topic in "abba":
+            assert processes.submit(os.getpid, topic=topic).result() == pids[topic]
+        busy = processes.submit(time.sleep, 1.0, topic="a")
+        assert processes.elsewhere("a") and not processes.elsewhere("b")
+        assert not processes.elsewhere("new to all")
+        busy.result()
+
+
+def test_a_process_whose_job_failed_by_no_fault_of_the_user_has_no_other() -> None:
+    with workers() as processes:
+        pid = processes.submit(os.getpid).result()
+        with pytest.raises(ZeroDivisionError):
+            processes.submit(divmod, 1, 0).result()
+        until(lambda: is_gone(pid))
+        assert processes.submit(os.getpid).result() != pid
+        pid = processes.submit(os.getpid).result()
+        with pytest.raises(UserError):
+            processes.submit(refused).result()
+        assert processes.submit(os.getpid).result() == pid
+
+
+def refused() -> None:
+    raise UserError("the file is not there")
+
+
+def test_processes_share_the_cores_unless_the_user_has_said_how(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    with workers(threads=3) as processes:
+        told = [processes.submit(os.getenv, f"{name}_NUM_THREADS") for name in ("OMP", "MKL")]
+        assert [one.result() for one in told] == ["3", "7"]
+    assert "OMP_NUM_THREADS" not in os.environ
