@@ -25,7 +25,11 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *(ROOT / "benchmarks").glob("*.md"),
 ]
-MEASURING = (("docs", "speed.md"), ("benchmarks", "README.md"))
+# Pages on speed measure it, beside transformers; the others take half a minute and more.
+SLOW = {
+    "benchmarks/README.md",
+    *(f"docs/{n}.md" for n in ("speed", "tasks", "training", "probing")),
+}
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # Runs the commands it is given, a line each, in one process: a dozen of them load torch once.
@@ -154,8 +158,7 @@ def finish(words: list[str], folder: Path, lines: list[str]) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        # Pages on speed measure it, beside transformers.
-        pytest.param(page, marks=[pytest.mark.slow] * (page.parts[-2:] in MEASURING))
+        pytest.param(page, marks=[pytest.mark.slow] * (str(page.relative_to(ROOT)) in SLOW))
         for page in PAGES
     ],
     ids=lambda page: str(page.relative_to(ROOT)),

@@ -123,6 +123,7 @@ def test_trials_side_by_side_are_saved_when_told_to_stop(tmp_path: Path, straigh
         assert equal(weights(place), weights(straight / place.name))
 
 
+@pytest.mark.slow
 def test_a_command_that_alone_is_told_to_stop_stops_its_processes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     places = [out / "seed-0", out / "seed-1"]

@@ -519,7 +519,7 @@ def test_a_cell_is_measured_without_tuning_and_twice_where_it_is_asked_for(tmp_p
     assert record.plateau("static") is not None
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_cells_of_one_shape_are_compiled_once_and_learn_as_fresh_ones_do(tmp_path: Path) -> None:
     plan = plan_of(made(tmp_path, STATIC, DYNAMIC, seeds=2))
     machine = replace(MACHINE, compile=True)

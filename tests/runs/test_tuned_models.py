@@ -484,7 +484,11 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
 
 @pytest.mark.parametrize(
     ("recipe", "kind"),
-    [("bert", "pairs"), ("roberta", "tag"), ("xlnet", "answer")],
+    [
+        ("bert", "pairs"),
+        ("roberta", "tag"),
+        pytest.param("xlnet", "answer", marks=pytest.mark.slow),
+    ],
 )
 def test_a_graph_says_what_predict_says(
     made: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]

@@ -180,7 +180,10 @@ SECTIONS: dict[str, tuple[Callable[[str], dict[str, Any]], Sequence[str]]] = {
     "pretraining": (pretraining, [*RUNS]),
     "dropout": (dropout, [*DROPOUT]),
     "fine-tuning": (tuning, [*TUNINGS]),
-    "results": (result, sorted(one.name for one in RESULTS.iterdir() if one.is_dir())),
+    "results": (
+        result,
+        sorted(one.name for one in RESULTS.iterdir() if one.is_dir() and one.name != "unfinished"),
+    ),
 }
 
 
