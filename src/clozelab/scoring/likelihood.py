@@ -263,15 +263,15 @@ def read(asked: TextScorer, texts: Sequence[str], *, places: Callable[[int], str
     refuse(lengths == 0, "has no token in it; give a text")
     if most is not None:
         longer = lengths[lengths > most][:1].sum()  # the first of those
-        told = f"and {model} reads {most:,} at a time; shorten it, or split it"
-        refuse(lengths > most, f"has {longer:,} tokens, {told}")
+        remedy = f"and {model} reads {most:,} at a time; shorten it, or split it"
+        refuse(lengths > most, f"has {longer:,} tokens, {remedy}")
     if asked.kind != "two_directions":
         known = ~np.isin(pieces.columns["ids"], asked.model.vocabulary.special)
         unknown = np.add.reduceat(known, pieces.starts[:-1]) == 0
         refuse(unknown, "has only characters that the tokenizer does not know; leave it out")
     if asked.kind == "causal" and not asked.before:
-        told = f"and {model} predicts tokens from those before them; give a longer text"
-        refuse(lengths == 1, f"is one token, {told}")
+        remedy = f"and {model} predicts tokens from those before them; give a longer text"
+        refuse(lengths == 1, f"is one token, {remedy}")
     return pieces
 
 

@@ -7,7 +7,7 @@ Features of a row of two excerpts u and v are u, v, |u - v| and u·v (InferSent,
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,8 @@ class ProbeResult:
 
     def as_json(self) -> dict[str, Any]:
         """For a record."""
-        return {**asdict(replace(self, right=None)), "scores": self.scores}
+        fields = {name: value for name, value in asdict(self).items() if name != "right"}
+        return {**fields, "scores": self.scores}
 
 
 @dataclass(frozen=True)
