@@ -1,22 +1,25 @@
-"""Draw every claim of the studies under results/: python tools/claims_picture.py
+"""Draw the claims of the studies under results/: python tools/claims_picture.py
 
 results/claims.svg has the claimed advantage of each with its 95 % interval, what decides it in
-points above, in nats below. What lies beyond the axis is an arrow at its end. A star says that a
-claim is exploratory.
+points above, in nats below; results/holds.svg those that README tells of. Axes are linear up to
+their first tick and logarithmic beyond. A star says that a claim is exploratory.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
 matplotlib.use("svg")
 matplotlib.rcParams.update({"svg.hashsalt": "clozelab", "font.size": 8})
+import holds  # noqa: E402
 from matplotlib import pyplot  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 
 from clozelab.runs.directory import STUDY  # noqa: E402
+from clozelab.statistics import Estimate  # noqa: E402
 from clozelab.studies.records import read  # noqa: E402
 from clozelab.studies.verdicts import Finding, Judgement, judge  # noqa: E402
 
@@ -26,9 +29,19 @@ LOOKS = {  # colour, marker: they differ without colour
     "refuted": ("#d55e00", "X"),
     "equal": ("#cc79a7", "D"),
     "undecided": ("#8a8a8a", "|"),
+    "a difference": ("#0072b2", "o"),
+    "no difference that counts": ("#cc79a7", "D"),
 }
-WIDEST = {"points": 12.0, "nats": 5.0}  # that the axis shows to either side
-Row = tuple[str, float, Finding]  # what is claimed, what it allows to be lost, what was found
+TICKS = {"points": [1, 5, 25, 100], "nats": [0.05, 0.2, 1, 5]}  # of either side
+
+
+class Row(NamedTuple):
+    """An interval, and what it shows."""
+
+    name: str
+    found: Estimate
+    look: str
+    margin: float = 0.0  # what the claim allows to be lost
 
 
 def claims() -> list[tuple[str, Judgement]]:
@@ -40,11 +53,23 @@ def claims() -> list[tuple[str, Judgement]]:
 def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """Those that are decided in a unit, where something was found."""
     return [
-        (_name(study, one, finding), one.claim.margin, finding)
+        Row(_name(study, one, finding), finding.advantage, finding.verdict, one.claim.margin)
         for study, one in judged
         for finding in one.decisive
         if finding.unit == unit and finding.advantage is not None
     ]
+
+
+def headlines(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
+    """What README tells of, by what was found: a difference, or none."""
+    found = []
+    for row, one in holds.rows(judged):
+        finding = holds.decisive(one)
+        same = one.verdict == "equal" or (one.claim.kind == "equal" and one.verdict == "confirmed")
+        if finding.unit == unit and finding.advantage is not None:
+            look = "no difference that counts" if same else "a difference"
+            found.append(Row(row.label, finding.advantage, look))
+    return found
 
 
 def _name(study: str, one: Judgement, finding: Finding) -> str:
@@ -55,35 +80,30 @@ def _name(study: str, one: Judgement, finding: Finding) -> str:
 
 def draw(axis: Axes, unit: str, told: list[Row]) -> None:
     """A line for each, from one end of its interval to the other."""
-    most = WIDEST[unit]
-
-    def shown(value: float) -> float:
-        return max(-most, min(most, value))
-
-    for place, (_, margin, finding) in enumerate(told):
-        found = finding.advantage
-        assert found is not None
-        colour, marker = LOOKS[finding.verdict]
-        if found.value != shown(found.value):
-            marker = ">" if found.value > 0 else "<"
-        ends = [shown(found.low), shown(found.high)]
+    for place, row in enumerate(told):
+        colour, marker = LOOKS[row.look]
+        ends = [row.found.low, row.found.high]
         axis.plot(ends, [place, place], color=colour, linewidth=3, alpha=0.45)
-        axis.plot(shown(found.value), place, color=colour, marker=marker, markersize=6)
-        if margin:
-            axis.plot(-margin, place, color="black", marker=".", markersize=3)
+        axis.plot(row.found.value, place, color=colour, marker=marker, markersize=6)
+        if row.margin:
+            axis.plot(-row.margin, place, color="black", marker=".", markersize=3)
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.set_yticks(range(len(told)), [name for name, _, _ in told])
+    axis.set_xscale("symlog", linthresh=TICKS[unit][0])
+    least, most = min(row.found.low for row in told), max(row.found.high for row in told)
+    ticks = [sign * tick for sign in (-1, 1) for tick in TICKS[unit]]
+    shown = sorted({0, *(tick for tick in ticks if least <= tick <= most)})
+    axis.set_xticks(shown, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in shown])
+    axis.set_xlim(1.3 * least, 1.3 * most)
+    axis.set_yticks(range(len(told)), [row.name for row in told])
     axis.set_ylim(len(told) - 0.4, -0.6)
-    axis.set_xlim(-1.03 * most, 1.03 * most)
-    axis.set_xlabel(f"claimed advantage, {unit}")
+    axis.set_xlabel(f"advantage, {unit}")
     axis.spines[["top", "right", "left"]].set_visible(False)
+    axis.minorticks_off()
     axis.tick_params(left=False)
 
 
-def main() -> None:
-    """One picture."""
-    judged = claims()
-    told = {unit: found for unit in WIDEST if (found := rows(unit, judged))}
+def picture(told: dict[str, list[Row]], place: Path) -> None:
+    """A panel for each unit, with what the colours mean."""
     heights = [len(found) for found in told.values()]
     size = 7.2, 0.2 * sum(heights) + 1.5
     figure, grid = pyplot.subplots(
@@ -92,11 +112,23 @@ def main() -> None:
     axes = grid[:, 0]
     for axis, (unit, found) in zip(axes, told.items(), strict=True):
         draw(axis, unit, found)
-    for verdict, (colour, marker) in LOOKS.items():
-        axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=verdict)
-    axes[0].plot([], [], color="black", marker=".", linestyle="", label="what may be lost")
+    every = [row for found in told.values() for row in found]
+    for look, (colour, marker) in LOOKS.items():
+        if any(row.look == look for row in every):
+            axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=look)
+    if any(row.margin for row in every):
+        axes[0].plot([], [], color="black", marker=".", linestyle="", label="what may be lost")
     figure.legend(frameon=False, ncols=5, loc="outside upper center")
-    figure.savefig(ROOT / "claims.svg", metadata={"Date": None})
+    figure.savefig(place, metadata={"Date": None})
+
+
+def main() -> None:
+    """Both pictures."""
+    judged = claims()
+    every = {unit: told for unit in TICKS if (told := rows(unit, judged))}
+    picture(every, ROOT / "claims.svg")
+    few = {unit: told for unit in TICKS if (told := headlines(unit, judged))}
+    picture(few, ROOT / "holds.svg")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,9 @@
     python tools/judge_results.py [--claims]
 
 Writes the noise of each measure (src/clozelab/studies/noise.toml), every study's page.html and
-page.md, the picture of all claims, and the tables between the marks in results/README.md and
-docs/results.md. With --claims, claims that the study files of today have beyond a record's own are
-added to the record, as exploratory ones, where their variants and measures were recorded.
+page.md, the pictures of claims, and the tables between the marks of README.md, results/README.md
+and docs/results.md. With --claims, claims that the study files of today have beyond a record's own
+are added to the record, as exploratory ones, where their variants and measures were recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median, variance
+
+import holds
 
 from clozelab.cli import main as clozelab
 from clozelab.config import recipe as recipes
@@ -143,7 +145,8 @@ def claims_table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
             if (found := finding.advantage) is not None
         ]
         told = "; ".join(advantages) or one.decisive[0].why
-        chance = one.p_equal if one.claim.kind == "equal" else one.p
+        equality = one.claim.kind == "equal" and one.verdict != "refuted"
+        chance = one.p_equal if equality else one.p
         p = "–" if chance is None else "<0.001" if chance < 0.001 else f"{chance:.3f}"
         verdict = f"{SIGNS[one.verdict]} {words(one)}"
         yield f"| {name} | {one.claim.says}{late} | {verdict} | {told} | {p} |"
@@ -210,6 +213,7 @@ def main() -> None:
     judged = [(record.folder.name, one) for record in records for one in judge(record)]
     docs = ROOT / "docs/results.md"
     between(docs, "claims", [counts(judged), "", *claims_table(judged)])
+    between(ROOT / "README.md", "holds", [*holds.table(judged)])
     between(RESULTS / "README.md", "the same twice", [*same_twice(records)])
     subprocess.run([sys.executable, str(ROOT / "tools/claims_picture.py")], check=True)
 

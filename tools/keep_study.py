@@ -41,6 +41,7 @@ def keep(folder: Path, place: Path, commit: str | None = None) -> None:
         name = Path("cells", done["variant"], f"seed-{done['seed']}")
         cell(folder / name, place / name, corpus, commit)
     pack(place)
+    (place / ".lock").unlink(missing_ok=True)
 
 
 def cell(run: Path, place: Path, corpus: str, commit: str | None) -> None:

@@ -53,9 +53,8 @@ def _answer(judgements: Sequence[Judgement], record: StudyRecord) -> str:
         return claims.sentence(judgements[0], scope=_scope(record))
     verdicts = [judgement.verdict for judgement in judgements]
     counts = [f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts]
-    name = record.study.paper.name
     result = listed(counts, conjunction="and")
-    return f"Of {len(judgements)} claims of {name}, {_scope(record)}: {result}."
+    return f"Of {len(judgements)} claims, {_scope(record)}: {result}."
 
 
 def _scope(record: StudyRecord) -> str:

@@ -1,0 +1,64 @@
+"""What README tells of the papers: results/holds.toml beside the verdicts it was written for."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozelab.reporting.study.claims import difference_text
+from clozelab.studies.verdicts import Finding, Judgement
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a paper says, and what was found of it."""
+
+    paper: str
+    label: str  # of the picture
+    study: str
+    claim: list[str]  # better, than, what it is decided on
+    verdict: str
+    answer: str
+
+
+def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
+    """Each with its judgement, which must be the one its answer tells of."""
+    found = []
+    for entry in tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]:
+        row = Row(**entry)
+        (one,) = [
+            one
+            for study, one in judged
+            if study == row.study
+            and not one.claim.exploratory
+            and [one.claim.better, one.claim.than, *one.claim.on] == row.claim
+        ]
+        if one.verdict != row.verdict:
+            raise SystemExit(
+                f"holds.toml tells of {row.label!r} as {row.verdict}: {one.verdict} now"
+            )
+        found.append((row, one))
+    return found
+
+
+def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
+    """For README."""
+    yield "| the papers say | here | by how much | runs |"
+    yield "|---|---|---|--:|"
+    for row, one in rows(judged):
+        finding = decisive(one)
+        assert finding.advantage is not None
+        size = difference_text(abs(finding.advantage.value), finding.unit)
+        error = difference_text(finding.advantage.half, finding.unit)
+        runs = f"[{finding.advantage.seeds}](results/{row.study}/page.md)"
+        yield f"| {row.paper} | {row.answer} | {size} ± {error} {finding.unit} | {runs} |"
+
+
+def decisive(one: Judgement) -> Finding:
+    """What decides a claim that is told in one line."""
+    (finding,) = one.decisive
+    return finding
