@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ class PretrainingModel(nn.Module):
             if hasattr(head, "compares")
         }
         # The objectives whose modules write what the encoder reads.
-        self.writers = [name for name in heads if name in PARTS and PARTS[name].generates_input]
+        self.writers = tuple(name for name in heads if PARTS[name].generates_input)
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
         # Of an imported model: the head's bias where the decoder has another, which is added.
         self.idle_bias: nn.Parameter | None = None
@@ -61,6 +62,12 @@ class PretrainingModel(nn.Module):
             logits = {"predict": predict.logits, "teach": teach.logits}
             sums[name] = self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
         return sums
+
+    def keep_heads(self, names: Collection[str]) -> None:
+        """Drop the heads that are not named."""
+        for name in {*self.heads} - {*names}:
+            del self.heads[name]
+        self.writers = tuple(name for name in self.writers if name in names)
 
     def encode(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""

@@ -39,6 +39,8 @@ def family_for(
         return families[0] if families else "bert"
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
+    if "replaced_token" in heads and encoder.sharing == "none" and encoder.norm == "post":
+        return "electra"
     narrow = encoder.embedding != encoder.width
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:
         return "albert"
