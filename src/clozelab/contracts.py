@@ -348,6 +348,9 @@ class ObjectivePart:
         """The same objective for a store that knows so many words; few objectives count words."""
         return self
 
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder that it cannot stand beside, for more than what it needs."""
+
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float
     ) -> float:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from clozelab.config import recipe as recipes
+from clozelab.config import slots
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
@@ -68,6 +69,9 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
         model_type = None if family else origin.model_type
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
+    if family is None and task is not None:
+        objectives = frozenset(slots.use("objectives", part) for part in model.recipe.objectives)
+        family = family_for(model.recipe.encoder, objectives, vocabulary, task=task)
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(model.recipe.encoder, "position_offset", 1)

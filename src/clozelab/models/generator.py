@@ -82,8 +82,6 @@ def _inside(name: str) -> str:
     return name.removeprefix("encoder.").removeprefix("heads.masked_lm.")
 
 
-def _same_tables(
-    mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: set[str]
-) -> bool:
+def _same_tables(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: set[str]) -> bool:
     pairs = ((mine.get(f"encoder.{name.removeprefix(_ENCODER)}"), theirs[name]) for name in names)
     return all(a is not None and torch.equal(a, b) for a, b in pairs)

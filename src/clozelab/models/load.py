@@ -25,7 +25,7 @@ from clozelab.models.interop import huggingface
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
-from clozelab.objectives import PARTS, CausalLm
+from clozelab.objectives import PARTS, CausalLm, Objective
 from clozelab.runs.directory import PLAN, TASK, Run
 from clozelab.runs.saving import set_weights
 from clozelab.text.loading import load as load_tokenizer
@@ -208,10 +208,8 @@ def _taken_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
     own = [name.split(".")[1] for name in imported.weights if name.endswith(".table")]
     # Without a head over the vocabulary it has the objectives that it would be trained on with.
     predicts = any("targets" in part.needs for part in parts) or imported.heads == ("causal_lm",)
-    return replace(
-        within(known, imported.encoder),
-        objectives=tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives,
-    )
+    ours = tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives
+    return within(known, imported.encoder, objectives=ours)
 
 
 def _summed(names: Sequence[str]) -> str:
@@ -229,11 +227,22 @@ def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]
     )
 
 
-def within(recipe: Recipe, encoder: Any) -> Recipe:
-    """The recipe with another encoder, its blocks no longer than that encoder's positions."""
+def within(
+    recipe: Recipe, encoder: Any, *, objectives: tuple[Objective, ...] | None = None
+) -> Recipe:
+    """The recipe with another encoder, its blocks no longer than that encoder's positions.
+
+    Other `objectives` come with it, where the recipe's own do not suit the encoder.
+    """
     blocks: Any = recipe.blocks
     schedule = recipe.schedule
     blocks = replace(blocks, length=min(blocks.length, encoder.max_positions or blocks.length))
     if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
         schedule = replace(schedule, phases=())
-    return replace(recipe, encoder=encoder, blocks=blocks, schedule=schedule)
+    return replace(
+        recipe,
+        encoder=encoder,
+        blocks=blocks,
+        schedule=schedule,
+        objectives=recipe.objectives if objectives is None else objectives,
+    )

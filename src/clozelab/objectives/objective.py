@@ -38,6 +38,12 @@ class Tied(Widths, Protocol):
         """Of the norms."""
 
 
+def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
+    """Those of BERT's head over the vocabulary (§3.1): dense to the table's width, norm, bias."""
+    width = encoder.embedding
+    return {"dense": encoder.width * width + width, "norm": 2 * width, "bias": vocabulary}
+
+
 Course = tuple[tuple[float, float], ...]
 
 

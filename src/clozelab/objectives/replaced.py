@@ -1,4 +1,4 @@
-"""Learning from replaced tokens (ELECTRA §2): a generator that replaces them, and what finds them."""
+"""Replaced tokens (ELECTRA §2): the generator that replaces them, and what learns from them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
-from clozelab.objectives.language_models import MaskedLm
-from clozelab.objectives.objective import Tied, Weighted, Widths, chosen, every
+from clozelab.objectives.objective import (
+    Tied,
+    Weighted,
+    Widths,
+    chosen,
+    every,
+    head_parameters,
+)
 from clozelab.ranges import Range
 
 if TYPE_CHECKING:
@@ -51,6 +57,10 @@ class Generator(Weighted):
             )
         return replace(encoder.resized(encoder.layers, width), embedding=encoder.embedding)
 
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder of whose width the generator cannot have its share."""
+        self.shape(encoder)
+
     def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the generator, by part, without those that are the encoder's."""
         shape = self.shape(encoder)
@@ -58,7 +68,7 @@ class Generator(Weighted):
         if self.sharing == "embeddings":
             for table in _SHARED:
                 counts.pop(f"encoder.embeddings.{table}", None)
-        head = MaskedLm().parameters(shape, vocabulary)
+        head = head_parameters(shape, vocabulary)
         return counts | {f"head.{key}": n for key, n in head.items()}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
@@ -79,7 +89,7 @@ class Generator(Weighted):
     ) -> float:
         """Of its encoder and its head."""
         shape = self.shape(encoder)
-        head = MaskedLm().training_flops(shape, vocabulary, length=length, predicted=predicted)
+        head = super().training_flops(shape, vocabulary, length=length, predicted=predicted)
         return float(shape.training_flops(length) + head)
 
 
@@ -124,7 +134,7 @@ class AllTokensLm(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        return {**MaskedLm().parameters(encoder, vocabulary), "copy": encoder.width + 1}
+        return {**head_parameters(encoder, vocabulary), "copy": encoder.width + 1}
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """The original tokens."""

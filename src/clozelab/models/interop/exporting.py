@@ -114,7 +114,9 @@ def to_transformers(
     if theirs.name != "xlnet":
         encoder, ours = adapted(encoder, ours, theirs, vocabulary)
         length = min(length, encoder.positions)
-    predicts = any(each.startswith(f"heads.{head}.") for each in expected for head in LANGUAGE_MODELS)
+    predicts = any(
+        each.startswith(f"heads.{head}.") for each in expected for head in LANGUAGE_MODELS
+    )
     tied = not any(each.endswith(".table") for each in expected)
     config = {
         "model_type": model_type,

@@ -33,13 +33,19 @@ _ONNX = "or export to ONNX, which takes any encoder"
 def family_for(
     encoder: Any, heads: frozenset[str], vocabulary: Vocabulary, *, task: TaskHead | None = None
 ) -> str:
-    """The family that has this encoder and most of its heads; BERT's where none can hold it."""
+    """The family that has this encoder and most of its heads; BERT's where none can hold it.
+
+    Of a model that was tuned for a task the heads are those that its pretraining had.
+    """
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
-    if "replaced_token" in heads and encoder.sharing == "none" and encoder.norm == "post":
+    detects, electra = "replaced_token" in heads, FAMILIES["electra"]
+    if task is not None and task.kind in SUMMARISED:
+        detects = task.summary.activation == electra.summary.activation
+    if detects and all(getattr(encoder, name) == value for name, value in electra.fixed.items()):
         return "electra"
     narrow = encoder.embedding != encoder.width
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:

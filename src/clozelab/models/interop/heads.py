@@ -155,7 +155,11 @@ def head_from_config(
         summary = _xlnet_summary(config)
     elif family.name == "electra" and kind == "choose":
         usual = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-        summary = summary if all(config.get(key, value) == value for key, value in usual.items()) else None
+        summary = (
+            summary
+            if all(config.get(key, value) == value for key, value in usual.items())
+            else None
+        )
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
     # A beam that was never taught to say that there is no answer is all zero there.

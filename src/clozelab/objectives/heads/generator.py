@@ -45,7 +45,7 @@ def sampled(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
     A few rows at a time, since all probabilities would need the memory of a training step.
     """
     rows = max(1, LOGITS // logits_KV.shape[1])
-    stretches = zip(logits_KV.split(rows), draws_K.split(rows), strict=True)
+    stretches = zip(torch.split(logits_KV, rows), torch.split(draws_K, rows), strict=True)
     return torch.cat([_drawn(logits, draws) for logits, draws in stretches])
 
 
