@@ -56,15 +56,25 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
     theirs: Any = other.encoder
     if "masked_lm" not in other.heads:
         raise UserError(f"{place}: has no head over the vocabulary; give ElectraForMaskedLM")
+    if theirs.width > mine.width:
+        raise UserError(
+            f"{place}: width = {theirs.width} is more than the encoder's {mine.width}; give the"
+            f" generator of this encoder, or remove {place} to go on without it"
+        )
+    words = "encoder.embeddings.words.weight"
+    if len(imported.weights[words]) != len(other.weights[words]):
+        raise UserError(
+            f"{place}: has {len(other.weights[words]):,} words, and the encoder"
+            f" {len(imported.weights[words]):,}; give the generator of this encoder, or remove"
+            f" {place} to go on without it"
+        )
     weights = {
         f"{_ENCODER if name.startswith('encoder.') else _HEAD}{_inside(name)}": value
         for name, value in other.weights.items()
     }
     shared = {name for name in weights if name.removeprefix(_ENCODER).startswith(_TABLES)}
     same = _same_tables(imported.weights, weights, shared)
-    part = Generator(
-        share=min(theirs.width / mine.width, 1.0), sharing="embeddings" if same else "none"
-    )
+    part = Generator(share=theirs.width / mine.width, sharing="embeddings" if same else "none")
     usual = part.shape(mine)
     for field in fields(usual):
         here, there = getattr(usual, field.name), getattr(theirs, field.name)
