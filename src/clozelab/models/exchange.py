@@ -70,8 +70,10 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
     if family is None and task is not None:
-        objectives = frozenset(slots.use("objectives", part) for part in model.recipe.objectives)
-        family = family_for(model.recipe.encoder, objectives, vocabulary, task=task)
+        # An encoder of ELECTRA's shape may be ALBERT's; what it was pretrained on says which.
+        heads = {slots.use("objectives", part) for part in model.recipe.objectives}
+        detects = frozenset(heads & {"replaced_token"})
+        family = family_for(model.recipe.encoder, detects, vocabulary, task=task)
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(model.recipe.encoder, "position_offset", 1)

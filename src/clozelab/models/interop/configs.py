@@ -146,7 +146,7 @@ def _settings(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             settings[setting] = typed.whole(config, key, usual.get(setting), least=least)
         if settings[setting] is None:
             raise UserError(
-                f"config.json: no {names[0]}; a {family.name} config has one, so add it"
+                f"config.json: no {names[0]}; a config of {family.name} has one, so add it"
             )
     if settings["layers"] > _MOST_LAYERS:
         raise UserError(

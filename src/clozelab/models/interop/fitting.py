@@ -33,10 +33,7 @@ _ONNX = "or export to ONNX, which takes any encoder"
 def family_for(
     encoder: Any, heads: frozenset[str], vocabulary: Vocabulary, *, task: TaskHead | None = None
 ) -> str:
-    """The family that has this encoder and most of its heads; BERT's where none can hold it.
-
-    Of a model that was tuned for a task the heads are those that its pretraining had.
-    """
+    """The family that has this encoder and most of its heads; BERT's where none can hold it."""
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
