@@ -172,6 +172,7 @@ class Corrupted:
 
     ids: Ids  # [N]
     decisions: Bytes  # [K] MASK, RANDOM or SAME
+    keys: Keys | None = None  # [K] of what is drawn at each position when the model runs
 
 
 @dataclass(frozen=True)
@@ -225,6 +226,7 @@ class Encoded(NamedTuple):
     layers: tuple[Tensor, ...] = ()  # [N, W] the embedding's output and each layer's, if asked for
     queries: Tensor | None = None  # [B · T, W] XLNet: the query stream
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
+    ids: Tensor | None = None  # [N] what it read, if an objective may ask
 
 
 Sums = dict[str, "Tensor"]  # "loss", "count", "correct" and the like: each a sum, never a mean
@@ -338,10 +340,27 @@ class ObjectivePart:
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = None
     # Whether its head compares the student with a teacher's model, which is run beside it.
     needs_teacher: ClassVar[bool] = False
+    # Whether its module comes before the encoder: `Input`, targets → the `Input` that the encoder
+    # reads, and the sums.
+    generates_input: ClassVar[bool] = False
 
     def with_words(self, most: int) -> Self:
         """The same objective for a store that knows so many words; few objectives count words."""
         return self
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder that it cannot stand beside, for more than what it needs."""
+
+    def training_flops(
+        self, encoder: Any, vocabulary: int, *, length: float, predicted: float
+    ) -> float:
+        """Useful operations for each token, forward and backward, beside the encoder's.
+
+        A token sees `length` others; `predicted` is the share of tokens that are targets, which
+        meet the vocabulary.
+        """
+        head = encoder.width * encoder.embedding + encoder.embedding * vocabulary
+        return float(6 * head * predicted)
 
 
 class Plan(Protocol):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Activation = Literal["gelu", "gelu_tanh", "relu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 
 
 class Linear(nn.Linear):
@@ -55,8 +55,8 @@ class FeedForward(nn.Module):
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """The activation of that name."""
-    if activation == "relu":
-        return functional.relu(x)
+    if activation in ("relu", "tanh"):
+        return functional.relu(x) if activation == "relu" else torch.tanh(x)
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 

@@ -35,7 +35,7 @@ from clozelab.contracts import (
     Vocabulary,
 )
 from clozelab.errors import UserError
-from clozelab.keys import fold
+from clozelab.keys import fold, mix
 from clozelab.packed import offsets, ranges
 
 _SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4, "eod": 5}
@@ -161,6 +161,9 @@ def check_objective(part: Any) -> None:
     """An objective: targets in their blocks, sums that add, parameters as counted."""
     if "order_of_prediction" in part.needs or part.needs_teacher:
         return  # these read what only their own encoder, or a teacher, gives
+    if part.generates_input:
+        check_generator(part)
+        return
     import torch
 
     blocks = _complete(example_blocks())
@@ -182,6 +185,9 @@ def check_objective(part: Any) -> None:
     table = torch.randn(_SIZE, shape.embedding, dtype=torch.float64)
     width = shape.width * (2 if "words" in part.needs else 1)
     states = torch.randn(int(sizes.sum()), width, dtype=torch.float64)
+    read = torch.from_numpy(blocks.ids.astype("i8"))
+    read[hidden.positions[::2]] = _SPECIAL["unk"]  # half of the hidden tokens were replaced
+    encoded = Encoded(states, table, ids=read)
     # In a micro-batch positions count over all blocks.
     base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
     columns = {
@@ -192,7 +198,7 @@ def check_objective(part: Any) -> None:
     def sums(where: slice) -> dict[str, float]:
         some = {name: values[where] for name, values in columns.items()}
         torch.manual_seed(1)
-        return {name: total.item() for name, total in head(Encoded(states, table), some).items()}
+        return {name: total.item() for name, total in head(encoded, some).items()}
 
     count = int(targets.starts[-1])
     whole, none = sums(slice(0, count)), sums(slice(0, 0))
@@ -205,6 +211,54 @@ def check_objective(part: Any) -> None:
     for name, value in whole.items():
         adds = abs(first[name] + second[name] - value) <= 1e-9 * max(1.0, abs(value))
         _hold(adds, f"{name} of two halves does not add up to {name} of the whole: it is no sum")
+
+
+def check_generator(part: Any) -> None:
+    """What writes the encoder's input: at its targets alone, and the same in any batch."""
+    import torch
+
+    from clozelab.encoder import Transformer
+
+    encoder = Transformer(layers=1, heads=2, width=16, inner=32, embedding=8, positions=300)
+    torch.manual_seed(0)
+    whole = encoder.build(_SIZE).double().eval()
+    module = part.build(encoder, _SIZE).double().eval()
+    module.share_with(whole)
+    shared = {*whole.parameters()}
+    built = sum(each.numel() for each in module.parameters() if each not in shared)
+    counted = sum(part.parameters(encoder, _SIZE).values())
+    _hold(built == counted, "parameters() miscounts what build() makes beside the encoder")
+    blocks = example_blocks()
+    chosen = np.flatnonzero((blocks.positions % 5 == 3) & ~blocks.fixed)
+    found = []
+    for rows in ([0, 1, 2, 3, 4, 5], [3, 1]):
+        some = take(blocks, rows)
+        mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
+        hidden = Hidden(np.stack([mine, mine + 1], axis=1))
+        corrupted = Corrupted(some.ids, np.zeros(len(mine), np.uint8), mix(_places(some)[mine], 0))
+        targets = part.targets(some, hidden, corrupted)
+        base = np.repeat(some.starts[:-1], np.diff(targets.starts))
+        columns = {
+            name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
+            for name, values in targets.columns.items()
+        }
+        ids = torch.from_numpy(some.ids.astype("i8"))
+        batch = _input(some.lengths.tolist())._replace(ids=ids)
+        with torch.no_grad():
+            written, sums = module(batch, columns)
+        _hold({"loss", "count"} <= sums.keys(), "the generator's sums have a loss and a count")
+        kept = np.setdiff1d(np.arange(len(some.ids)), mine)
+        _hold(bool((written.ids == ids)[kept].all()), "it writes where nothing is hidden")
+        _hold(written.ids.shape == ids.shape, "what it writes has another shape")
+        found.append(written.ids.split(some.lengths.tolist()))
+    same = torch.equal(found[0][3], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    _hold(same, "what it writes depends on the other blocks of a batch")
+
+
+def _places(blocks: Blocks) -> Ints:
+    """[N] a number for each token, whatever batch its block is in."""
+    places: Ints = blocks.numbers[blocks.rows] * 1000 + blocks.positions
+    return places
 
 
 def _check_counted(module: Any, counts: dict[str, int]) -> None:

@@ -17,12 +17,14 @@ from clozelab.masking.words import SpanMasking, WholeWord
 from clozelab.objectives import PARTS, Objective
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm
+from clozelab.objectives.replaced import AllTokensLm, ReplacedToken
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
-# The permutation objective asks the encoder's query stream and has its tests beside that.
-APART = {"permutation_lm"}
+# The permutation objective asks the encoder's query stream and has its tests beside that; a
+# generator comes before the encoder (tests/unit/objectives/test_replaced.py).
+APART = {"permutation_lm", "generator"}
 EXAMPLES: dict[str, list[Objective]] = {
     "masked_lm": [MaskedLm(), MaskedLm(tied=False)],
     "next_sentence": [NextSentence()],
@@ -40,6 +42,8 @@ EXAMPLES: dict[str, list[Objective]] = {
         BidirectionalLm(words=30, samples=30),
         BidirectionalLm(words=50, samples=7),
     ],
+    "replaced_token": [ReplacedToken(), ReplacedToken(over="targets")],
+    "all_tokens_lm": [AllTokensLm()],
     "distillation": [
         Distillation(),
         Distillation(over="targets", soft=2.0, cosine=0.5, temperature=1.0),

@@ -23,6 +23,7 @@ ASKED = {
     *("xlnet", "distilbert", "wwm-zh", "mask-rate", "family", "lengths", "adam"),
     *("nsp-saturation", "calibration", "tuning-restarts", "learning-curves", "batch-masks"),
     *("span-length", "next-negatives", "independence", "cls"),
+    *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())
 

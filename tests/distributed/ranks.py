@@ -31,6 +31,8 @@ CASES = {
     "xlnet sharded": ("xlnet", "unigram", 4, True),
     "albert sharded": ("albert", "unigram", 5, True),
     "elmo": ("elmo", "byte_bpe", 5, False),
+    "electra": ("electra", "wordpiece", 5, False),
+    "electra sharded": ("electra", "wordpiece", 5, True),
     "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
 }
 Losses = list[dict[str, dict[str, float]]]

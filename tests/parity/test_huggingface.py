@@ -44,6 +44,7 @@ BERT = {
     "intermediate_size": 24,
     "max_position_embeddings": 14,
 }
+ELECTRA = {**BERT, "embedding_size": 8}
 GPT = {"vocab_size": VOCABULARY, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12}
 XLNET = {"vocab_size": VOCABULARY, "d_model": 16, "n_layer": 3, "n_head": 2, "d_inner": 24}
 DISTILBERT = {
@@ -107,6 +108,23 @@ CHECKPOINTS = {
         {"masked_lm"},
         2,
     ),
+    "electra": ("ElectraForPreTraining", ELECTRA, "electra", {"replaced_token"}, 2),
+    "electra's generator": ("ElectraForMaskedLM", ELECTRA, "electra", {"masked_lm"}, 2),
+    "electra at full width": (
+        "ElectraForPreTraining",
+        ELECTRA | {"embedding_size": 16, "hidden_act": "relu"},
+        "electra",
+        {"replaced_token"},
+        2,
+    ),
+    "electra, left to right": (
+        "ElectraForCausalLM",
+        ELECTRA | {"is_decoder": True},
+        "electra",
+        {"causal_lm"},
+        2,
+    ),
+    "bare electra": ("ElectraModel", ELECTRA, "electra", set(), 2),
     "distilbert": ("DistilBertForMaskedLM", DISTILBERT, "distilbert", {"masked_lm"}, 0),
     "xlnet": ("XLNetLMHeadModel", XLNET, "xlnet", {"permutation_lm"}, 2),
     "openai-gpt": ("OpenAIGPTLMHeadModel", GPT, "openai-gpt", {"causal_lm"}, 0),
@@ -186,6 +204,16 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         Transformer(**SHAPE | {"embedding": 8}, types=0),
         ("masked_lm",),
         "AlbertForMaskedLM",
+    ),
+    "electra": (
+        Transformer(**SHAPE | {"embedding": 8}),
+        ("replaced_token",),
+        "ElectraForPreTraining",
+    ),
+    "electra at full width": (
+        Transformer(**SHAPE, types=0, activation="gelu_tanh"),
+        ("replaced_token",),
+        "ElectraForPreTraining",
     ),
     "bert with order": (Transformer(**SHAPE), ORDER, "AlbertForPreTraining"),
     "distilbert": (Transformer(**SHAPE, types=0), ("masked_lm",), "DistilBertForMaskedLM"),

@@ -70,6 +70,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
         "Albert", ALBERT, "bert",
         ("Model", "ForPreTraining", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
     ),
+    "electra": (
+        "Electra", ALBERT, "bert",
+        ("Model", "ForPreTraining", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
     "distilbert": (
         "DistilBert", DISTILBERT, "bert",
         ("Model", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
@@ -88,6 +92,7 @@ EVERY = [(family, kind) for family, (*_, kinds) in FAMILIES.items() for kind in 
 MORE = [
     ("bert", "LMHeadModel"),
     ("roberta", "ForCausalLM"),
+    ("electra", "ForCausalLM"),
     ("roberta-prelayernorm", "ForCausalLM"),
 ]
 

@@ -48,6 +48,7 @@ ENCODERS: dict[str, Encoder] = {
         **SHAPE, norm="pre", position_offset=2, types=0, epsilon=1e-5
     ),
     "albert": Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
+    "electra": Transformer(**SHAPE | {"embedding": 8}),
     "distilbert": Transformer(**SHAPE, types=0),
     "xlnet": Relative(**STREAMS),
     "openai-gpt": Transformer(**GPT | {"inner": 64}, activation="gelu_tanh"),
@@ -66,7 +67,7 @@ PLAIN = {
 STEMS = {
     "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert",
     "xlnet": "XLNet", "openai-gpt": "OpenAIGPT", "gpt2": "GPT2",
-    "roberta-prelayernorm": "RobertaPreLayerNorm",
+    "roberta-prelayernorm": "RobertaPreLayerNorm", "electra": "Electra",
 }  # fmt: skip
 NONE = {("openai-gpt", "choose"), ("openai-gpt", "tag"), ("openai-gpt", "answer")}
 NONE |= {("gpt2", "choose")}
@@ -233,7 +234,11 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     called, task = asked(family, kind)
     encoder = ENCODERS[family]
     model = tuned(encoder, task)
-    there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    # Of an encoder that may be ALBERT's or ELECTRA's its pretraining says which, not its task.
+    named = family if family == "electra" else None
+    there = to_transformers(
+        encoder, model.state_dict(), vocabulary=IDS, length=12, task=task, family=named
+    )
     assert (there.config["model_type"], there.config["architectures"]) == (family, [called])
     assert there.left == []
     put(tmp_path / "hf", there)
@@ -290,6 +295,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "roberta": BERT | {"type_vocab_size": 1},
     "roberta-prelayernorm": BERT | {"type_vocab_size": 1},
     "albert": BERT | {"embedding_size": 8},
+    "electra": BERT | {"embedding_size": 8},
     "distilbert": {
         "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
         "max_position_embeddings": 12,
@@ -320,7 +326,7 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     got = from_transformers(config, model.state_dict())
     told = got.task
     assert told is not None and got.left == [] and got.family == family
-    if not named and kind == "choose" and family not in ROBERTAS:
+    if not named and kind == "choose" and family not in (*ROBERTAS, "electra"):
         assert told.kind == "regress"  # which nothing tells apart
         return
     assert told.kind == task.kind and told.summary == task.summary and told.head == task.head
@@ -379,6 +385,7 @@ def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
 READ = {
     "bert": "wordpiece", "ernie": "chars", "albert": "unigram", "roberta": "byte_bpe",
     "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece", "swift": "byte_bpe",
+    "electra": "wordpiece",
 }  # fmt: skip
 A, B = "The river was wide, and slow.", "Nobody crossed it 在冬天!"
 

@@ -20,7 +20,12 @@ from clozelab.runs.session import SaveOptions
 from clozelab.training.loop import Step
 
 torch.set_num_threads(1)
-MAIN = {"gpt": "causal_lm", "elmo": "bidirectional_lm", "xlnet": "permutation_lm"}
+MAIN = {
+    "gpt": "causal_lm",
+    "elmo": "bidirectional_lm",
+    "xlnet": "permutation_lm",
+    "electra": "replaced_token",
+}
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
 
 
@@ -54,6 +59,7 @@ CASES = {
     "distilbert": ("distilbert", "encoder.dropout=0.1"),
     "spanbert": ("spanbert",),
     "ernie": ("ernie",),
+    "electra": ("electra", "encoder.dropout=0.1", "encoder.embedding=16"),
     "muon": ("bert", "optimiser.use=muon"),
     "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
 }

@@ -101,6 +101,8 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, head in model.heads.items():
         if name in ("next_sentence", "sentence_order"):
             found[name] = head.logits(encoded.hidden_states, first)
+        elif name == "replaced_token":
+            found[name] = head.logits(encoded.hidden_states).squeeze(1)
         else:
             found["words"] = head.logits(encoded.hidden_states, encoded.table)
     return found
@@ -115,7 +117,8 @@ def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     found = {f"layer {number}": x[real] for number, x in enumerate(out.hidden_states)}
     for key in ("logits", "prediction_logits"):
         if key in out:
-            found["words"] = out[key][real]
+            detects = out[key].dim() == 2  # a score a token
+            found["replaced_token" if detects else "words"] = out[key][real]
     pairs = {"seq_relationship_logits": "next_sentence", "sop_logits": "sentence_order"}
     return found | {name: out[key] for key, name in pairs.items() if key in out}
 

@@ -63,6 +63,7 @@ RUNS: dict[str, tuple[str, tuple[str, ...], int]] = {
         20,
     ),
     "roberta, untied": ("roberta", (_WARM, "objectives.0.tied=false"), 20),
+    "electra, all tokens": ("electra", (_WARM, "objectives.1.use=all_tokens_lm"), 20),
     "spanbert, joint": ("spanbert", (_WARM, "objectives.1.use=span_joint"), 20),
 }
 # A generator of random bits is not the same on every processor, so these are apart.

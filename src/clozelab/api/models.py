@@ -38,6 +38,17 @@ def opened(model: Any, watch: Watch) -> Model:
     return loaded
 
 
+def predicting(model: Any, watch: Watch) -> Model:
+    """The model that predicts tokens: as opened, or its generator, and then it is said."""
+    from clozelab.models import generator
+
+    loaded = opened(model, watch)
+    asked = generator.predicting(loaded)
+    if asked is not loaded:
+        watch.warn("asked for tokens, the generator answers: the encoder itself predicts none")
+    return asked
+
+
 def identity(model: Model) -> dict[str, Any]:
     """What a record says of the model that it is about."""
     return {"place": model.place, "step": model.step, "sha256": model.digest}
@@ -57,7 +68,7 @@ def fill(
 
     whole = read_text(text, "the text")
     whole = whole.rstrip("\n") if text == "-" else whole
-    filled = fill(opened(model, watch), whole, top=top, device=device)
+    filled = fill(predicting(model, watch), whole, top=top, device=device)
     if filled.left_only:
         watch.warn(
             "this model reads from the left: a blank is guessed from what stands before it alone"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from clozelab.api.models import identity, opened
+from clozelab.api.models import identity, predicting
 from clozelab.api.tasks import TaskFiles
 from clozelab.api.texts import STDIN, lines_of, refuse_existing, sound, write_lines, write_record
 from clozelab.api.watching import Watch
@@ -115,7 +115,7 @@ def _scorer(model: Any, method: Method | None, data: str | None, watch: Watch) -
     """The model with the head that predicts tokens."""
     from clozelab.scoring.likelihood import scorer
 
-    loaded = opened(model, watch)
+    loaded = predicting(model, watch)
     spelling = None
     if data is not None:
         from clozelab.text.store import Corpus

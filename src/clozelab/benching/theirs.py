@@ -41,6 +41,8 @@ def check(peer: str | None) -> None:
 def exported(job: PretrainJob) -> Exported:
     """The model that the task begins with, as transformers has it; a UserError if it has none."""
     recipe = job.recipe
+    if any(part.generates_input for part in recipe.objectives):
+        raise UserError("it trains no encoder together with a generator")
     vocabulary = job.stores[0][0].vocabulary
     # RoBERTa's class counts positions from the padding id: that one is padding which suits them.
     offset = getattr(recipe.encoder, "position_offset", 0)

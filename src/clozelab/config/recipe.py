@@ -258,13 +258,21 @@ def _part(slot: str, table: Any, *, place: str, key: str) -> Any:
 def _sized(recipe: Recipe, size: str, released: Table) -> Recipe:
     """The recipe at a released size, or at one derived from it.
 
-    A released size lists encoder keys; a table inside it changes keys of another slot.
+    A released size lists encoder keys; a table inside it changes keys of another slot, or, under
+    `objectives`, those of the objective of that name.
     """
     if size not in released:
         return derived(recipe, size, released=list(released))
     tables = recipe.tables()
     for key, value in released[size].items():
-        if isinstance(value, dict):
+        if key == "objectives":
+            named = {table["use"]: table for table in tables[key]}
+            for name, changes in value.items():
+                if name not in named:
+                    fix = remedy(name, named)
+                    raise UserError(f"{recipe.name}: sizes.{size}.{key}.{name} is unknown; {fix}")
+                named[name].update(changes)
+        elif isinstance(value, dict):
             tables[key] = {**tables.get(key, {}), **value}
         else:
             tables["encoder"][key] = value

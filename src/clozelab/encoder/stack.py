@@ -114,6 +114,11 @@ class Stack(nn.Module):
         states = through(self, x, layout, keep=keep)
         return Encoded(states[-1], table, (x, *states) if keep else ())
 
+    def share_embeddings(self, other: Stack) -> None:
+        """Take another encoder's tables and their norm; the way to full width stays its own."""
+        for name in ("words", "positions", "types", "norm"):
+            setattr(self.embeddings, name, getattr(other.embeddings, name))
+
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, but the last layer is computed only where a token is asked for.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
@@ -26,6 +26,8 @@ class Transformer(Checked, EncoderPart):
     norm included, within each of `groups` equal runs of layers. The pooler belongs to the pair
     objectives, which alone train it.
     """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"token_vectors", "shared_embeddings"})
 
     layers: PositiveInt
     heads: PositiveInt
@@ -96,7 +98,7 @@ class Transformer(Checked, EncoderPart):
             self,
             layers=layers,
             width=width,
-            heads=width // 64,
+            heads=max(1, width // 64),
             inner=4 * width,
             embedding=width if tied else min(self.embedding, width),
             groups=min(self.groups, layers),

@@ -88,7 +88,7 @@ class Trial:
         length = share.tokens / max(len(share), 1)
         recipe = self.inputs.recipe
         vocabulary = recipe.tokenizer.vocabulary
-        flops = machines.flops_a_token(recipe, vocabulary, length=length, predicted=0.0)
+        flops = machines.flops_a_token(recipe, vocabulary, length=length, predicted={})
         return Began(
             name=self.inputs.task.name,
             recipe=recipe,

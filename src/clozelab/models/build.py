@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
-from clozelab.objectives import language_models
+from clozelab.objectives import PARTS, language_models
 
 
 class PretrainingModel(nn.Module):
@@ -27,6 +28,8 @@ class PretrainingModel(nn.Module):
             for name, head in heads.items()
             if hasattr(head, "compares")
         }
+        # The objectives whose modules write what the encoder reads.
+        self.writers = tuple(name for name in heads if PARTS[name].generates_input)
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
         # Of an imported model: the head's bias where the decoder has another, which is added.
         self.idle_bias: nn.Parameter | None = None
@@ -35,12 +38,14 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: Batch) -> tuple[dict[str, Sums], Tensor | None]:
         """The sums over one micro-batch."""
-        encoded: Encoded = self.encoder(batch.input)
-        sums = {
-            name: head(encoded, batch.targets[name])
-            for name, head in self.heads.items()
-            if name not in self.taught
-        }
+        sums: dict[str, Sums] = {}
+        for name in self.writers:
+            inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
+            batch = batch._replace(input=inputs)
+        encoded: Encoded = self.encoder(batch.input)._replace(ids=batch.input.ids)
+        for name, head in self.heads.items():
+            if name not in self.taught and name not in self.writers:
+                sums[name] = head(encoded, batch.targets[name])
         if self.teacher:
             sums |= self._distilled(encoded, batch)
         return sums, encoded.memory
@@ -57,6 +62,12 @@ class PretrainingModel(nn.Module):
             logits = {"predict": predict.logits, "teach": teach.logits}
             sums[name] = self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
         return sums
+
+    def keep_heads(self, names: Collection[str]) -> None:
+        """Drop the heads that are not named."""
+        for name in {*self.heads} - {*names}:
+            del self.heads[name]
+        self.writers = tuple(name for name in self.writers if name in names)
 
     def encode(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The encoder alone."""
@@ -79,6 +90,9 @@ def build(
             options = taught if part.needs_teacher else {}
             heads[slots.use("objectives", part)] = part.build(encoder, vocabulary, **options)
         model = PretrainingModel(encoder.build(vocabulary), heads)
+    for name in model.writers:
+        writer: Any = model.heads[name]
+        writer.share_with(model.encoder)
     if teacher is not None:
         model.teacher = (teacher.eval().requires_grad_(False),)
     return model

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from clozelab.config import recipe as recipes
+from clozelab.config import slots
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
+from clozelab.models.generator import FOLDER, generator_of
 from clozelab.models.history import data, lineage, metrics
 from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
@@ -39,8 +41,27 @@ class Exchanged:
 
 
 def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
-    """Write a Hugging Face directory; of a fine-tuned model with the head of its task."""
+    """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
+
+    The generator of a model has a directory of its own in it.
+    """
     model = load(place)
+    generator = generator_of(model)
+    with new_folder(out) as folder:
+        whole = _export(model, folder, family=family, name=str(out))
+        if generator is None:
+            return whole
+        if model.origin is not None:
+            generator = replace(
+                generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
+            )
+        part = _export(generator, folder / FOLDER, family="electra", name=str(out / FOLDER))
+    return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
+
+
+def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchanged:
+    """Write one model; `name` is what its card calls it."""
+    place = model.place
     task, origin = _head(model), model.origin
     vocabulary, weights = model.vocabulary, _weights(model)
     model_type: str | None = None
@@ -48,6 +69,11 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
         model_type = None if family else origin.model_type
         family = family or origin.family
         weights = {name: value.to(getattr(torch, origin.dtype)) for name, value in weights.items()}
+    if family is None and task is not None:
+        # An encoder of ELECTRA's shape may be ALBERT's; what it was pretrained on says which.
+        heads = {slots.use("objectives", part) for part in model.recipe.objectives}
+        detects = frozenset(heads & {"replaced_token"})
+        family = family_for(model.recipe.encoder, detects, vocabulary, task=task)
     if origin is not None and family == origin.family and FAMILIES[family].is_roberta:
         # Its config says from which id positions are counted, whatever the tokenizer pads with.
         offset = getattr(model.recipe.encoder, "position_offset", 1)
@@ -71,12 +97,13 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
     # How a model of another library was tuned is not known.
     tuned = model.task if model.step else None
     text = card(
-        name=str(out),
+        name=name,
         title=model.recipe.title.rstrip("."),
         recipe_toml=recipes.to_toml(model.recipe),
         data=data(model),
         metrics=metrics(model),
         family=kind,
+        predicts=exported.predicts,
         task=task,
         lineage=lineage(model),
         task_toml=loading.to_toml(tuned) if tuned else "",
@@ -84,7 +111,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text
     )
-    parts = sorted({".".join(name.split(".")[:2]) for name in exported.left})
+    parts = sorted({".".join(left.split(".")[:2]) for left in exported.left} - {"heads.generator"})
     notes = (f"left out, since {kind} has no place for it: {', '.join(parts)}",) if parts else ()
     return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
 
@@ -95,7 +122,8 @@ def export_graph(place: str, out: Path) -> Exchanged:
     model = load(place)
     shape, heads, task = model.recipe.encoder, model.module.heads, _head(model)
     # A head that reads queries is left out: a graph has none.
-    names = [task.kind] if task is not None else language_models(heads, "masked", "causal")
+    names = [*language_models(heads, "masked", "causal"), "replaced_token"]
+    names = names if task is None else [task.kind]
     head: Any = next((heads[name] for name in names if name in heads), None)
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubled(model) else family  # by what stands between two texts

@@ -20,11 +20,12 @@ from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.layers import Linear
 from clozelab.models.build import PretrainingModel, build
+from clozelab.models.generator import FOLDER, WithGenerator, joined
 from clozelab.models.interop import huggingface
 from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
-from clozelab.objectives import CausalLm
+from clozelab.objectives import PARTS, CausalLm, Objective
 from clozelab.runs.directory import PLAN, TASK, Run
 from clozelab.runs.saving import set_weights
 from clozelab.text.loading import load as load_tokenizer
@@ -119,8 +120,8 @@ def _shell(
         module = tuned_model(recipe, task.kind, task.tuning, seed=0)
     else:
         module = build(recipe, recipe.tokenizer.vocabulary, seed=0)
-        for name in {*module.heads} - {*(origin.heads if origin else module.heads)}:
-            del module.heads[name]
+        if origin is not None:
+            module.keep_heads(origin.heads)
         if "idle_bias" in weights:
             module.idle_bias = nn.Parameter(torch.empty_like(weights["idle_bias"]))
     if "pooler.weight" in weights:
@@ -134,9 +135,10 @@ def _foreign(place: str) -> Model:
     tokenizer = load_tokenizer(files.folder)
     try:
         imported = from_transformers(files.config, files.tensors)
+        generator = _generator(files.folder, imported)
         rows = len(imported.weights["encoder.embeddings.words.weight"])
         tokenizer, beyond = in_table(tokenizer, rows)
-        recipe = _taken_for(imported).reading(tokenizer, vocabulary=rows)
+        recipe = _taken_for(imported, generator).reading(tokenizer, vocabulary=rows)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
     size = describe(tokenizer).size
@@ -148,17 +150,20 @@ def _foreign(place: str) -> Model:
     # Single precision where there are several, which loses none of them.
     dtypes = {tensor.dtype for tensor in files.tensors.values() if tensor.is_floating_point()}
     dtype = str(dtypes.pop() if len(dtypes) == 1 else torch.float32).removeprefix("torch.")
-    origin = Origin(imported.family, imported.heads, imported.bare, dtype, imported.model_type)
+    heads, weights = imported.heads, imported.weights
+    if generator is not None:
+        heads, weights = ("generator", *heads), weights | generator.weights
+    origin = Origin(imported.family, heads, imported.bare, dtype, imported.model_type)
     task: TunedTask | None = None
     if imported.task is not None:
         from clozelab.finetuning.loading import inward
 
         length = imported.encoder.max_positions or _LENGTH
         task = inward(imported.task, place=place, length=length)
-    module = _shell(recipe, task, origin, imported.weights)
+    module = _shell(recipe, task, origin, weights)
     names = {name for name, _ in module.named_parameters()}
-    set_weights(module, {name: w for name, w in imported.weights.items() if name in names})
-    left = sorted({*imported.left, *(imported.weights.keys() - names)})
+    set_weights(module, {name: w for name, w in weights.items() if name in names})
+    left = sorted({*imported.left, *(weights.keys() - names)})
     notes = [f"{place}: {note}" for note in imported.notes]
     if beyond:
         notes.append(
@@ -169,7 +174,20 @@ def _foreign(place: str) -> Model:
     return Model(place, recipe, tokenizer, module.eval(), 0, tuple(notes), task, origin)
 
 
-def _taken_for(imported: Imported) -> Recipe:
+def _generator(folder: Path, imported: Imported) -> WithGenerator | None:
+    """The generator in a folder of its own, where a model that detects has one beside it."""
+    place = folder / FOLDER
+    if "replaced_token" not in imported.heads or not (place / "config.json").exists():
+        return None
+    files = huggingface.read(str(place))
+    try:
+        other = from_transformers(files.config, files.tensors)
+    except UserError as error:
+        raise UserError(f"{FOLDER}: {error}") from None
+    return joined(imported, other, FOLDER)
+
+
+def _taken_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
     """The recipe that the model most likely came from, with its sizes and of its heads."""
     encoder: Any = imported.encoder
     name = "gpt" if encoder.causal else FAMILIES[imported.family].recipe
@@ -177,16 +195,21 @@ def _taken_for(imported: Imported) -> Recipe:
     if plain and not encoder.causal and encoder.segment_types < 2:
         name = "roberta"  # it never saw a second segment
     known = recipes.read(name)
-    parts = [p for p in known.objectives if slots.use("objectives", p) in imported.heads]
+    objectives = {slots.use("objectives", part): part for part in known.objectives}
+    if generator is not None:
+        objectives["generator"] = generator.part
+    heads = imported.heads
+    if "replaced_token" in heads:  # which is trained with a generator, if this came without one
+        heads = ("generator", *heads)
+    parts: list[Any] = [part for name, part in objectives.items() if name in heads]
+    parts += [PARTS[name]() for name in heads if name not in objectives]
     if "heads.causal_lm.dense.weight" in imported.weights:
         parts = [CausalLm(head="transform")]
     own = [name.split(".")[1] for name in imported.weights if name.endswith(".table")]
     # Without a head over the vocabulary it has the objectives that it would be trained on with.
     predicts = any("targets" in part.needs for part in parts) or imported.heads == ("causal_lm",)
-    return replace(
-        within(known, imported.encoder),
-        objectives=tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives,
-    )
+    ours = tied(parts, dict.fromkeys(own, False)) if predicts else known.objectives
+    return within(known, imported.encoder, objectives=ours)
 
 
 def _summed(names: Sequence[str]) -> str:
@@ -204,11 +227,22 @@ def tied(objectives: Iterable[Any], ties: Mapping[str, bool]) -> tuple[Any, ...]
     )
 
 
-def within(recipe: Recipe, encoder: Any) -> Recipe:
-    """The recipe with another encoder, its blocks no longer than that encoder's positions."""
+def within(
+    recipe: Recipe, encoder: Any, *, objectives: tuple[Objective, ...] | None = None
+) -> Recipe:
+    """The recipe with another encoder, its blocks no longer than that encoder's positions.
+
+    Other `objectives` come with it, where the recipe's own do not suit the encoder.
+    """
     blocks: Any = recipe.blocks
     schedule = recipe.schedule
     blocks = replace(blocks, length=min(blocks.length, encoder.max_positions or blocks.length))
     if schedule.phases and max(length for length, _ in schedule.phases) != blocks.length:
         schedule = replace(schedule, phases=())
-    return replace(recipe, encoder=encoder, blocks=blocks, schedule=schedule)
+    return replace(
+        recipe,
+        encoder=encoder,
+        blocks=blocks,
+        schedule=schedule,
+        objectives=recipe.objectives if objectives is None else objectives,
+    )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm, PermutationLm
+from clozelab.objectives.replaced import AllTokensLm, Generator, ReplacedToken
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
@@ -17,6 +18,9 @@ Objective = (
     | CausalLm
     | BidirectionalLm
     | Distillation
+    | Generator
+    | ReplacedToken
+    | AllTokensLm
 )
 
 PARTS: dict[str, type[Objective]] = {
@@ -29,6 +33,9 @@ PARTS: dict[str, type[Objective]] = {
     "causal_lm": CausalLm,
     "bidirectional_lm": BidirectionalLm,
     "distillation": Distillation,
+    "generator": Generator,
+    "replaced_token": ReplacedToken,
+    "all_tokens_lm": AllTokensLm,
 }
 
 # Those that classify a pair of texts.
@@ -47,6 +54,7 @@ __all__ = [
     "BidirectionalLm",
     "CausalLm",
     "Distillation",
+    "Generator",
     "MaskedLm",
     "NextSentence",
     "Objective",

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-import numpy as np
-
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
-from clozelab.objectives.objective import Weighted, Widths, chosen
+from clozelab.objectives.objective import Weighted, Widths, chosen, every
 from clozelab.ranges import NonNegativeFloat, above
 
 if TYPE_CHECKING:
@@ -49,11 +47,7 @@ class Distillation(Weighted):
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """Where the student is compared with its teacher; the labels only mark real tokens."""
-        if self.over == "tokens":
-            columns = {"at": blocks.positions, "labels": blocks.ids.astype(np.int64)}
-            return Targets(blocks.starts, columns)
-        targets = chosen(blocks, hidden, corrupted)
-        return Targets(targets.starts, {name: targets.columns[name] for name in ("at", "labels")})
+        return every(blocks) if self.over == "tokens" else chosen(blocks, hidden)
 
     def build(
         self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None

@@ -9,7 +9,14 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
 from clozelab.errors import UserError
-from clozelab.objectives.objective import Tied, Weighted, Widths, chosen, following
+from clozelab.objectives.objective import (
+    Tied,
+    Weighted,
+    Widths,
+    chosen,
+    following,
+    head_parameters,
+)
 from clozelab.ranges import PositiveInt
 
 if TYPE_CHECKING:
@@ -34,11 +41,10 @@ class _TableObjective(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        kind, width = self.head_kind, encoder.embedding
-        dense = {"dense": encoder.width * width + width, "norm": 2 * width}
-        counts = dense if kind == "transform" else {}
-        counts |= {} if kind == "plain" else {"bias": vocabulary}
-        return counts | ({} if self.tied else {"table": vocabulary * width})
+        counts = head_parameters(encoder, vocabulary)
+        if self.head_kind != "transform":
+            counts = {} if self.head_kind == "plain" else {"bias": counts["bias"]}
+        return counts | ({} if self.tied else {"table": vocabulary * encoder.embedding})
 
     def build(self, encoder: Tied, vocabulary: int) -> PlainHead:
         """The head with fresh weights."""

@@ -38,6 +38,12 @@ class Tied(Widths, Protocol):
         """Of the norms."""
 
 
+def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
+    """Those of BERT's head over the vocabulary (§3.1): dense to the table's width, norm, bias."""
+    width = encoder.embedding
+    return {"dense": encoder.width * width + width, "norm": 2 * width, "bias": vocabulary}
+
+
 Course = tuple[tuple[float, float], ...]
 
 
@@ -67,15 +73,19 @@ def weight_at(weight: float, course: Course, progress: float) -> float:
     return weight * float(np.interp(progress, shares, factors))
 
 
-def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
-    """Every hidden token, with what the encoder saw in its place."""
+def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted | None = None) -> Targets:
+    """Every hidden token, with what was decided to put in its place if that is asked for."""
     at = hidden.positions
-    columns = {
-        "at": blocks.positions[at],
-        "labels": blocks.ids[at].astype(np.int64),
-        "decisions": corrupted.decisions.astype(np.int64),
-    }
+    columns = {"at": blocks.positions[at], "labels": blocks.ids[at].astype(np.int64)}
+    if corrupted is not None:
+        columns["decisions"] = corrupted.decisions.astype(np.int64)
     return Targets(offsets(np.bincount(blocks.rows[at], minlength=len(blocks))), columns)
+
+
+def every(blocks: Blocks) -> Targets:
+    """Every token, special ones too."""
+    columns = {"at": blocks.positions, "labels": blocks.ids.astype(np.int64)}
+    return Targets(blocks.starts, columns)
 
 
 def following(blocks: Blocks) -> Targets:

@@ -164,7 +164,7 @@ class PretrainTrainer:
             self.recipe,
             self.recipe.tokenizer.vocabulary,
             length=sample.tokens / len(sample),
-            predicted=sum(sample.counts().values()) / sample.tokens,
+            predicted=sample.shares(),
         )
         device = self.world.device
         return Began(

@@ -33,7 +33,8 @@ from clozelab.training.checkpoint import newest
 
 # What has a row for each id; ELMo's head counts words.
 _TABLED = re.compile(
-    r"encoder\.embeddings\.words\.weight|heads\.(?!bidirectional_lm)\w+\.(bias|table)"
+    r"(heads\.generator\.)?encoder\.embeddings\.words\.weight"
+    r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)"
 )
 
 
@@ -69,7 +70,8 @@ def continued(
     job = fresh(recipe, data=data, seed=seed, budget=budget)
     loaded = load(place)
     encoder: Any = loaded.recipe.encoder
-    recipe = _tied_as(within(job.recipe, encoder), loaded.recipe, loaded.module.heads)
+    objectives = _as_built(job.recipe, loaded.recipe, loaded.module.heads)
+    recipe = within(job.recipe, encoder, objectives=objectives)
     if not shaped:
         recipe = _as_short(recipe, loaded.recipe)
     corpus = job.stores[0][0]
@@ -162,9 +164,10 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         asked = fitted(recipe, stores[0][0])
         if facts.get("from") or facts.get("teacher"):  # which gave it its size and vocabulary
             kind: Any = recorded.tokenizer
-            asked = replace(within(asked, recorded.encoder), tokenizer=kind)
-        if facts.get("from"):
-            asked = _tied_as(asked, recorded, slots.SLOTS["objectives"])
+            built = asked.objectives
+            if facts.get("from"):
+                built = _as_built(asked, recorded, slots.SLOTS["objectives"])
+            asked = within(replace(asked, tokenizer=kind), recorded.encoder, objectives=built)
         # The run's own length was its budget's.
         fit = replace(
             asked.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
@@ -232,12 +235,21 @@ def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
     return _as_short(within(recipe, encoder), teacher)
 
 
-def _tied_as(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> Recipe:
-    """The recipe with the heads untied that are so in a model already."""
-    named = {slots.use("objectives", part): part for part in other.objectives}
-    untied = [name for name, part in named.items() if not getattr(part, "tied", True)]
-    ties = {name: False for name in {*untied} & {*heads}}
-    return replace(recipe, objectives=tied(recipe.objectives, ties))
+def _as_built(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> tuple[Any, ...]:
+    """The recipe's objectives, untied where a model is so already, and with its generator."""
+    named = {
+        name: part
+        for part in other.objectives
+        if (name := slots.use("objectives", part)) in {*heads}
+    }
+    ties = {name: False for name, part in named.items() if not getattr(part, "tied", True)}
+    generator: Any = named.get("generator")
+    return tuple(
+        replace(part, share=generator.share, sharing=generator.sharing)
+        if generator is not None and slots.use("objectives", part) == "generator"
+        else part
+        for part in tied(recipe.objectives, ties)
+    )
 
 
 def _as_short(recipe: Recipe, other: Recipe) -> Recipe:

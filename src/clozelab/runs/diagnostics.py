@@ -160,11 +160,12 @@ class Plateau:
 
 def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if its objectives have one."""
-    part = next((part for part in recipe.objectives if part.language_model), None)
+    parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
+    part = next(parts, None)
     entropy = unigram_entropy(_counts(stores))
     if part is None or not entropy:
         return None
-    masked = part.language_model == "masked"
+    masked = part.generates_input or part.language_model == "masked"
     level = copying_loss(entropy, recipe.corruption) if masked else entropy
     name = slots.use("objectives", part)
 

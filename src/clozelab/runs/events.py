@@ -103,11 +103,11 @@ def drained(following: Generator[Any, None, T]) -> T:
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:
-    """An objective's sums over its targets: loss, accuracy, and accuracies by decision."""
+    """An objective's sums over its targets: loss, accuracy, and accuracies by what was read."""
     all_means: dict[str, dict[str, float]] = {}
     for name, values in sums.items():
         mean = {"loss": values["loss"] / max(values["count"], 1)}
-        for what in ("", "_mask", "_random", "_same"):
+        for what in ("", "_mask", "_random", "_same", "_replaced"):
             if f"correct{what}" in values:
                 mean[f"accuracy{what}"] = values[f"correct{what}"] / max(values[f"count{what}"], 1)
         for what in ("soft", "cosine"):

@@ -10,7 +10,9 @@ from typing import Any
 
 import torch
 
+from clozelab.config import slots
 from clozelab.config.recipe import Recipe
+from clozelab.contracts import ObjectivePart
 from clozelab.errors import UserError
 from clozelab.runs.options import MachineOptions
 
@@ -62,12 +64,13 @@ class Machine(MachineOptions):
 
     def place(self, models: Sequence[Any], device: torch.device, *, compiled: bool) -> None:
         """Put models on the device, in its precision; only the first, which learns, recomputes."""
-        for model in models:
-            model.to(device).encoder.precision = PRECISIONS[self.precision_on(device)]
-            for part in model.modules():
+        for number, model in enumerate(models):
+            for part in model.to(device).modules():
+                if part is model.encoder or hasattr(part, "precision"):  # an objective's, too
+                    part.precision = PRECISIONS[self.precision_on(device)]
+                    part.recompute = bool(self.recompute) and number == 0
                 if hasattr(part, "fused"):
                     part.fused = self.fuses(device, compiled=compiled)
-        models[0].encoder.recompute = bool(self.recompute)
 
     def fuses(self, device: torch.device, *, compiled: bool) -> bool:
         """Whether layers and heads take our kernels: as told, or in a compiled model that can.
@@ -165,16 +168,23 @@ def recorded_device(facts: Mapping[str, Any]) -> str | None:
     return kind if kind == "cpu" or (kind == "cuda" and torch.cuda.is_available()) else None
 
 
-def flops_a_token(recipe: Recipe, vocabulary: int, *, length: float, predicted: float) -> float:
+def flops_a_token(
+    recipe: Recipe, vocabulary: int, *, length: float, predicted: Mapping[str, float]
+) -> float:
     """Useful operations for each token of a step, forward and backward.
 
-    `length` is what a token sees, `predicted` the share of tokens that meet the vocabulary.
+    `length` is what a token sees, `predicted` the share of tokens that each objective predicts: of
+    the recipe, or of a student whose teacher it is.
     """
     encoder = recipe.encoder
+    flops = encoder.training_flops(length)
     if encoder.reads == "words":  # whose softmax is sampled
-        return encoder.training_flops(length)
-    head = encoder.width * encoder.embedding + encoder.embedding * vocabulary
-    return encoder.training_flops(length) + predicted * 6 * head
+        return flops
+    parts = {slots.use("objectives", part): part for part in recipe.objectives}
+    for name, share in predicted.items():
+        part = parts.get(name, ObjectivePart())
+        flops += part.training_flops(encoder, vocabulary, length=length, predicted=share)
+    return flops
 
 
 def peak(device: torch.device, precision: str) -> float | None:

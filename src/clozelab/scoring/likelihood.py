@@ -31,6 +31,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Array, Bools, Encoded, Input, Ints, Pieces, Spelling
 from clozelab.errors import UserError
+from clozelab.models.generator import predicting
 from clozelab.models.load import pretrained
 from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
@@ -215,6 +216,7 @@ def scorer(
 
     `spelling` is that of the corpus whose words the softmax of ELMo counts.
     """
+    model = predicting(model)
     heads = pretrained(model).heads
     names = language_models(heads, *_WAYS)
     kind = str(PARTS[names[0]].language_model) if names else "two_directions"

@@ -21,6 +21,7 @@ from typing import Any
 from clozelab import registry
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
+from clozelab.models.generator import generator_of
 from clozelab.models.load import load, pretrained
 from clozelab.models.model import Model
 from clozelab.models.reader import Text
@@ -83,7 +84,7 @@ class Measuring:
     def joint(self) -> JointScores | None:
         """Two words hidden together in held-out text, if the model sees both sides of them."""
         asked = _scorer(self)
-        if asked.kind not in KINDS:
+        if asked is None or asked.kind not in KINDS:
             return None
         return joint(asked, Corpus.open(self.corpus).documents("held_out"), device=self.device)
 
@@ -193,9 +194,11 @@ def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
     return Value(score, found.scored, (100.0 * found.right).tolist())
 
 
-def _pairs(cell: Measuring, name: str) -> Value:
+def _pairs(cell: Measuring, name: str) -> Value | None:
     """How often the good text of a minimal pair is likelier."""
     found, asked = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
+    if asked is None:
+        return None
     key = (name, _digests(found), _reading(asked.model))
     tokens = warm.shared(key, lambda: found.tokens(asked))
     scores = drained(found.follow(asked, tokens=tokens, device=cell.device))
@@ -216,7 +219,7 @@ def _reading(model: Model) -> str:
 def _facts(cell: Measuring, name: str) -> Value | None:
     """How often the object of a cloze fact is the first of all objects."""
     found, asked = find_facts(name, root=cell.request.task_data, columns={}), _scorer(cell)
-    if asked.kind != "masked":
+    if asked is None or asked.kind != "masked":
         return None
     scores = drained(found.follow(asked, device=cell.device))
     return Value(scores.all.at_1, len(scores.facts), (100 * scores.at_1).tolist())
@@ -237,8 +240,11 @@ def _mean(items: Nats) -> Value:
     return Value(float(items.mean()), len(items), items.tolist())
 
 
-def _scorer(cell: Measuring) -> TextScorer:
+def _scorer(cell: Measuring) -> TextScorer | None:
+    """How the encoder is asked for tokens; None where a generator would answer in its place."""
     loaded = load(str(cell.model))
+    if generator_of(loaded) is not None or [*loaded.module.heads] == ["replaced_token"]:
+        return None
     words = loaded.recipe.encoder.reads == "words"
     return scorer(loaded, spelling=Corpus.open(cell.corpus).spelling if words else None)
 

@@ -59,9 +59,8 @@ def _flops(recipe: Recipe, steps: Steps) -> float:
         sample = steps.sample(steps.sources(number, length))
         mean = sample.tokens / len(sample)
         share *= 1.0 if schedule.fill == "tokens" else mean
-        predicted = sum(sample.counts().values()) / sample.tokens
         vocabulary = recipe.tokenizer.vocabulary
-        total += share * flops_a_token(recipe, vocabulary, length=mean, predicted=predicted)
+        total += share * flops_a_token(recipe, vocabulary, length=mean, predicted=sample.shares())
         tokens += share
     return total / tokens
 

@@ -50,6 +50,10 @@ class PackedExamples:
         """How many labels each objective has to predict."""
         return {name: _labels(targets.columns) for name, targets in self.targets.items()}
 
+    def shares(self) -> dict[str, float]:
+        """The labels of each objective for every token."""
+        return {name: count / self.tokens for name, count in self.counts().items()}
+
     def select(self, numbers: Ints) -> PackedExamples:
         """Some of the groups, in that order."""
         units = self.units

@@ -81,7 +81,7 @@ def test_an_encoder_from_outside_is_used_by_its_facts() -> None:
     recipe = replace(recipes.read("bert", size="tiny"), encoder=bag)
     model = build(recipe, 100, seed=0)
     assert model.encoder.words.weight.shape == (100, 8)
-    assert flops_a_token(recipe, 100, length=9, predicted=0.0) == 0  # it has no layers to speak of
+    assert flops_a_token(recipe, 100, length=9, predicted={}) == 0  # it has no layers to speak of
     tokenizer = Tokenizer.from_file(str(data.tokenizer("wordpiece")))
     reader = TaskReader(recipe, tokenizer, 16)
     row = reader.lay(reader.pieces(["The river."]).part(slice(0, 3)))

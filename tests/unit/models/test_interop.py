@@ -80,6 +80,7 @@ def test_robertas_head_knows_one_activation_and_its_encoder_any() -> None:
 CLASSES = {
     "albert": "AlbertForPreTraining",
     "distilbert": "DistilBertForMaskedLM",
+    "electra": "ElectraForPreTraining",
     "gpt": "OpenAIGPTLMHeadModel",
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",
@@ -106,7 +107,11 @@ def test_every_recipe_has_a_class(name: str) -> None:
     there = to_transformers(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
     assert there.config["architectures"] == [CLASSES.get(name, "BertForPreTraining")]
     assert there.length == recipe.blocks.length
-    assert {name.split(".")[1] for name in there.left} <= {"span_boundary", "distillation"}
+    assert {name.split(".")[1] for name in there.left} <= {
+        "span_boundary",
+        "distillation",
+        "generator",
+    }
 
 
 def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
@@ -518,7 +523,7 @@ def test_without_a_model_type_the_class_or_the_names_say_it(
     assert got.family == family and got.encoder == encoder
 
 
-@pytest.mark.parametrize("classes", [None, ["ElectraModel"], ["BertModel", "RobertaModel"]])
+@pytest.mark.parametrize("classes", [None, ["DebertaModel"], ["BertModel", "RobertaModel"]])
 def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> None:
     config, tensors, *_ = exported(Transformer(**SHAPE), ())
     del config["model_type"]
@@ -535,6 +540,10 @@ def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> N
         ({"hidden_act": "silu"}, "activation 'silu'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"model_type": "ernie", "use_task_id": True}, "use_task_id = True"),
+        (
+            {"model_type": "electra", "position_embedding_type": "relative_key_query"},
+            "position_embedding_type = 'relative_key_query'",
+        ),
         ({"num_attention_heads": 3}, "heads = 3"),
     ],
 )

@@ -15,8 +15,8 @@ from clozelab.runs.events import means
 from clozelab.training.loop import DivergedError, Prepared, measure, train
 
 torch.set_num_threads(1)
-SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert"]
-PAIRS = {"next_sentence", "sentence_order"}
+SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert", "electra"]
+TWO_CLASSES = {"next_sentence", "sentence_order", "replaced_token"}
 
 
 def weights(trainer: PretrainTrainer) -> dict[str, Tensor]:
@@ -29,7 +29,7 @@ def test_losses_begin_at_chance(name: str) -> None:
     job = next(iter(trainer.steps.jobs(0, trainer.steps.start())))
     found = means(measure(trainer.model, [job()], HERE))
     for objective, one in found.items():
-        if objective in PAIRS:
+        if objective in TWO_CLASSES:
             assert one["loss"] == pytest.approx(math.log(2), abs=0.1)
         elif objective == "bidirectional_lm":
             words = len(trainer.model.heads["bidirectional_lm"].bias)  # type: ignore[arg-type]

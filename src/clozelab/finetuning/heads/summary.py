@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
@@ -21,7 +20,7 @@ from clozelab.finetuning.heads.head import (
     squared_errors,
     upcast,
 )
-from clozelab.layers import Linear, drop, initialise
+from clozelab.layers import Linear, activate, drop, initialise
 
 if TYPE_CHECKING:
     from clozelab.finetuning.kinds.kind import SummaryKind
@@ -64,9 +63,9 @@ class SummaryHead(Head):
             x = encoded.hidden_states.index_select(0, at)
         else:
             x = block_means(encoded.hidden_states, inputs).index_select(0, block_of(inputs, at))
-        if self.dense is not None:
+        if self.dense is not None and kind.summary != "none":
             x = self.dense(drop(x, kind.dropout if kind.drop_first else 0.0, self.training))
-            x = torch.tanh(x) if kind.summary == "tanh" else torch.relu(x)
+            x = activate(x, kind.summary)
         return upcast(self.classifier(drop(x, kind.dropout, self.training)))
 
     def _labels(self, targets: Columns) -> Tensor:

@@ -262,12 +262,13 @@ class SummaryKind(TaskKind):
     """A kind whose head reads one vector a block: classify, regress, choose.
 
     The vector is BERT's (§3.2), that of the first token, through the dense layer of its pooler;
-    RoBERTa, DistilBERT, XLNet and GPT differ by an activation, a dropout or a bias.
+    RoBERTa, DistilBERT, ELECTRA, XLNet and GPT differ by an activation, a dropout or a bias.
     """
 
     numeric: ClassVar[bool] = False  # whether labels are numbers
 
-    summary: Literal["tanh", "relu", "none"] = "tanh"  # after the dense layer; none: no such layer
+    # After the dense layer; none: no such layer.
+    summary: Literal["tanh", "relu", "gelu", "none"] = "tanh"
     pool: Literal["mark", "mean"] = "mark"  # which vector stands for a block
     drop_first: bool = False  # drop out before the dense layer as well as after it
     bias: bool = True

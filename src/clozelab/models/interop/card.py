@@ -26,6 +26,7 @@ def card(
     data: Mapping[str, object],
     metrics: Mapping[str, object],
     family: str,
+    predicts: bool = True,
     task: TaskHead | None = None,
     lineage: Sequence[str] = (),
     task_toml: str = "",
@@ -33,9 +34,9 @@ def card(
     """The text of README.md; `name` is how the model is opened, a place or a hub name.
 
     Of a fine-tuned model `lineage` is what it came from, the oldest first, and `task_toml` its
-    settings; `metrics` are then its scores.
+    settings; `metrics` are then its scores. `predicts` is whether a head predicts tokens.
     """
-    tag, use = _use(family, task, json.dumps(name, ensure_ascii=False))
+    tag, use = _use(family, predicts, task, json.dumps(name, ensure_ascii=False))
     origin, recipe = "Pretrained", "The whole recipe"
     if task is not None:
         goal = task.extra.get("task", task.kind)
@@ -58,13 +59,14 @@ def card(
     return "\n\n".join(sections) + "\n"
 
 
-def _use(family: str, task: TaskHead | None, name: str) -> tuple[str, str]:
+def _use(family: str, predicts: bool, task: TaskHead | None, name: str) -> tuple[str, str]:
     """The task as the hub calls it, and a few lines that do it."""
     texts = ['"Where does it rise?"', '"The river rises in the hills, far from here."']
     if task is None and MODEL_TYPES[family].is_gpt:
         tag, use = "text-generation", "write"
     elif task is None:
-        tag, use = ("feature-extraction", "encode") if family == "xlnet" else ("fill-mask", "fill")
+        fills = predicts and family != "xlnet"
+        tag, use = ("fill-mask", "fill") if fills else ("feature-extraction", "encode")
     else:
         tag, _ = _TEXTS["tasks"][task.kind]
         use = "beam" if task.is_beam else task.kind

@@ -72,16 +72,17 @@ def _activations(family: Family) -> dict[str, str]:
 def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
     """Say which setting the family cannot have."""
     albert, openai_gpt = family.name == "albert", family.name == "openai-gpt"
-    gelu = {"activation": "gelu"} if family.is_roberta and predicts else {}
+    gelu = {"activation": "gelu"} if family.gelu_head and predicts else {}
     faults = [
         (setting, getattr(encoder, setting) != value, repr(value))
         for setting, value in (family.fixed | gelu).items()
     ]
+    narrows = "embedding" in family.keys
     halves = albert and encoder.sharing in ("attention", "ffn")
     uneven = albert and not _groups_alike(encoder.layers, encoder.copies("ffn"))
     wide = 4 * encoder.width
     faults += [
-        ("embedding", not albert and encoder.embedding != encoder.width, f"{encoder.width}"),
+        ("embedding", not narrows and encoder.embedding != encoder.width, f"{encoder.width}"),
         ("sharing", halves, '"all" or "none"'),
         ("groups", uneven, f"groups that divide {encoder.layers} layers"),
         ("activation", openai_gpt and encoder.activation == "gelu", "'gelu_tanh' or 'relu'"),
@@ -145,7 +146,7 @@ def _settings(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
             settings[setting] = typed.whole(config, key, usual.get(setting), least=least)
         if settings[setting] is None:
             raise UserError(
-                f"config.json: no {names[0]}; a {family.name} config has one, so add it"
+                f"config.json: no {names[0]}; a config of {family.name} has one, so add it"
             )
     if settings["layers"] > _MOST_LAYERS:
         raise UserError(

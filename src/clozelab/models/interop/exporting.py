@@ -37,6 +37,7 @@ class Exported(NamedTuple):
     length: int  # the most tokens a text may have
     left: list[str]  # tensors of ours that no class of the family has
     family: str  # whose function it has; its model_type may be a relative's
+    predicts: bool  # a head over the vocabulary goes with it
     task: TaskHead | None = None
 
 
@@ -113,7 +114,9 @@ def to_transformers(
     if theirs.name != "xlnet":
         encoder, ours = adapted(encoder, ours, theirs, vocabulary)
         length = min(length, encoder.positions)
-    predicts = task is None and any(each.startswith("heads.") for each in expected)
+    predicts = any(
+        each.startswith(f"heads.{head}.") for each in expected for head in LANGUAGE_MODELS
+    )
     tied = not any(each.endswith(".table") for each in expected)
     config = {
         "model_type": model_type,
@@ -127,7 +130,7 @@ def to_transformers(
     }
     alone = class_name == f"{theirs.stem}Model"
     tensors = _renamed(ours, theirs, heads=encoder.heads, alone=alone, tied=tied)
-    return Exported(config, tensors, length, left, name, task)
+    return Exported(config, tensors, length, left, name, predicts, task)
 
 
 def _pretrained(

@@ -14,7 +14,7 @@ from torch import Tensor
 from clozelab.config.toml import Shelf
 
 TABLES = Shelf("table", "models/interop")
-Activation = Literal["tanh", "relu", "none"]
+Activation = Literal["tanh", "relu", "gelu", "none"]
 SUMMARISED = ("classify", "regress", "choose")  # kinds of task that make one vector of a block
 LANGUAGE_MODELS = ("masked_lm", "causal_lm", "permutation_lm")  # heads over the vocabulary
 
@@ -56,6 +56,11 @@ class Family:
     pooler: str = ".pooler.dense"  # the dense layer of a summary
     classifier: str = "classifier"  # of a summary
     summary: Summary = _BERT_SUMMARY
+    choice_activation: Activation = "tanh"  # of the summary of choices, where that is another
+    # Whether its classes for classify and regress have the dense layer in the classifier, and leave
+    # the pooler, if there is one, unused.
+    whole_classifier: bool = False
+    gelu_head: bool = False  # its head over the vocabulary has gelu, whatever the layers have
     dropout_key: str = "classifier_dropout"  # of the dropout of a task's head
     no_class_for: tuple[str, ...] = ()  # kinds of task
     # One text, and two; the number is the type of what follows.
@@ -64,7 +69,7 @@ class Family:
 
     @property
     def is_roberta(self) -> bool:
-        """Whether positions are counted from the padding's id, and heads know gelu alone."""
+        """Whether positions are counted from the padding's id."""
         return self.name in ("roberta", "roberta-prelayernorm")
 
     @property
@@ -85,8 +90,10 @@ class Family:
 
     def summary_of(self, kind: str) -> Summary:
         """The summary of the class for that kind of task; BERT's where it has no other."""
-        if kind not in SUMMARISED or (self.is_roberta and kind == "choose"):
+        if kind not in SUMMARISED:
             return _BERT_SUMMARY
+        if kind == "choose" and self.whole_classifier:
+            return Summary(self.choice_activation)
         return self.summary
 
     def theirs(self, name: str) -> tuple[str, ...]:
@@ -148,7 +155,7 @@ class Family:
             names |= {f"heads.{head}.{ours}": theirs for ours, theirs in parts.items()}
         for kind in SUMMARISED:
             dense, classifier = self.pooler, self.classifier
-            if self.is_roberta and kind != "choose":  # the classes that ignore their pooler
+            if self.whole_classifier and kind != "choose":
                 dense, classifier = "classifier.dense", "classifier.out_proj"
             names |= {f"heads.{kind}.dense": dense, f"heads.{kind}.classifier": classifier}
         if self.bias:

@@ -39,6 +39,11 @@ def family_for(
         return families[0] if families else "bert"
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
+    detects, electra = "replaced_token" in heads, FAMILIES["electra"]
+    if task is not None and task.kind in SUMMARISED:
+        detects = task.summary.activation == electra.summary.activation
+    if detects and all(getattr(encoder, name) == value for name, value in electra.fixed.items()):
+        return "electra"
     narrow = encoder.embedding != encoder.width
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:
         return "albert"

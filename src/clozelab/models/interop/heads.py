@@ -153,6 +153,13 @@ def head_from_config(
     summary: Summary | None = family.summary_of(kind)
     if family.name == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
+    elif family.name == "electra" and kind == "choose":
+        usual = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
+        summary = (
+            summary
+            if all(config.get(key, value) == value for key, value in usual.items())
+            else None
+        )
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
     # A beam that was never taught to say that there is no answer is all zero there.
@@ -175,6 +182,8 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Fami
         for kind, ending in _ENDINGS.items():
             if ending in name:
                 return kind
+    if "classifier.weight" in tensors and "sequence_summary.summary.weight" in tensors:
+        return "choose"
     if "qa_outputs.weight" in tensors or "start_logits.dense.weight" in tensors:
         return "answer"
     if "classifier.weight" not in tensors or "pre_classifier.weight" in tensors:
@@ -215,5 +224,5 @@ def _xlnet_summary(config: Mapping[str, Any]) -> Summary | None:
 
 
 def _dropout_key(family: Family, kind: str) -> str:
-    distilled_answer = family.name == "distilbert" and kind == "answer"
-    return "qa_dropout" if distilled_answer else family.dropout_key
+    others = {("distilbert", "answer"): "qa_dropout", ("electra", "choose"): "summary_last_dropout"}
+    return others.get((family.name, kind), family.dropout_key)

@@ -97,12 +97,11 @@ def _model_type(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str
 
 def _possible_heads(encoder: Any, family: Family) -> tuple[str, ...]:
     """The heads with weights that this encoder may have in that family."""
-    if family.is_roberta and encoder.activation != "gelu":
-        return ()  # its head is made with gelu all the same, which ours would not be
-    if encoder.causal:
-        return ("causal_lm",)
     names = {head for heads in family.classes for head in heads.split()}
-    return tuple(sorted(names - {"causal_lm"}))
+    names = names & {"causal_lm"} if encoder.causal else names - {"causal_lm"}
+    if family.gelu_head and encoder.activation != "gelu":
+        names -= {*LANGUAGE_MODELS}  # made with gelu all the same, which ours would not be
+    return tuple(sorted(names))
 
 
 def _normalised(

@@ -18,6 +18,7 @@ from clozelab.config import slots
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
+from clozelab.layers import activate
 from clozelab.models.interop.families import SUMMARISED
 from clozelab.models.interop.heads import TaskHead, label_config
 
@@ -166,8 +167,7 @@ class TaskGraph(EncoderGraph):
         vector = self._pooled(states, mask)
         activation = self.task.summary.activation
         if activation != "none":
-            vector = head.dense(vector)
-            vector = torch.tanh(vector) if activation == "tanh" else torch.relu(vector)
+            vector = activate(head.dense(vector), activation)
         return (head.classifier(vector),)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:

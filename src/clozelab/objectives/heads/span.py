@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from clozelab.contracts import Encoded, Sums
 from clozelab.layers import Linear, Norm, activate, initialise
-from clozelab.objectives.heads.vocabulary import loss_from_table
+from clozelab.objectives.heads.vocabulary import predictions
 from clozelab.objectives.objective import Tied
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SpanBoundaryHead(nn.Module):
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
         x = self.guesses(encoded, targets)
-        return loss_from_table(x, encoded.table, self.bias, targets["labels"], fused=self.fused)
+        return predictions(x, encoded.table, self.bias, targets["labels"], fused=self.fused)[1]
 
     def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, E], where the table is."""

@@ -34,10 +34,14 @@ class PlainHead(nn.Module):
 
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
+        return self.predict(encoded, targets)[1]
+
+    def predict(self, encoded: Encoded, targets: dict[str, Tensor]) -> tuple[Tensor, Sums]:
+        """[K, V] logits at the targets, and the sums over them."""
         x_KE = self.to_table(self.states(encoded, targets))
         table_VE = encoded.table if self.table is None else self.table
         decisions = targets.get("decisions")
-        return loss_from_table(
+        return predictions(
             x_KE, table_VE, self.bias, targets["labels"], decisions, fused=self.fused
         )
 
@@ -116,7 +120,7 @@ def logits_from_table(
     return scores[:, :size]
 
 
-def loss_from_table(
+def predictions(
     x_KE: Tensor,
     table_VE: Tensor | None,
     bias_V: Tensor | None,
@@ -124,16 +128,16 @@ def loss_from_table(
     decisions_K: Tensor | None = None,
     *,
     fused: bool,
-) -> Sums:
-    """`classification_sums` of `logits_from_table`, in fewer passes if it is fused."""
+) -> tuple[Tensor, Sums]:
+    """`logits_from_table`, and their `classification_sums`, in fewer passes if it is fused."""
+    scores, size = _rounded(x_KE, table_VE, bias_V)
+    logits_KV = scores[:, :size]
     if not fused:
-        logits_KV = logits_from_table(x_KE, table_VE, bias_V)
-        return classification_sums(logits_KV, labels_K, decisions_K)
+        return logits_KV, classification_sums(logits_KV, labels_K, decisions_K)
     from clozelab.kernels.entropy import entropy
 
-    scores, size = _rounded(x_KE, table_VE, bias_V)
     losses_K, best_K = entropy(scores, labels_K, size)
-    return _counted(losses_K.sum(), best_K, labels_K, decisions_K)
+    return logits_KV, _counted(losses_K.sum(), best_K, labels_K, decisions_K)
 
 
 def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:

@@ -1,0 +1,64 @@
+"""A small masked language model that writes what the encoder reads (ELECTRA §2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from clozelab.contracts import Encoded, Input, Sums, Targets
+from clozelab.objectives.heads.chunks import LOGITS
+from clozelab.objectives.heads.vocabulary import VocabularyHead, wide
+from clozelab.objectives.replaced import BITS
+
+if TYPE_CHECKING:
+    from clozelab.objectives.replaced import Generator
+
+
+class GeneratorModule(nn.Module):
+    """`forward(input, targets)`: the input with a sample at every target, and the sums."""
+
+    def __init__(self, part: Generator, shape: Any, vocabulary: int) -> None:
+        super().__init__()
+        self.encoder = shape.build(vocabulary)
+        self.head = VocabularyHead(shape, vocabulary)
+        self.sharing = part.sharing
+
+    def share_with(self, encoder: nn.Module) -> None:
+        """Take the embeddings of the encoder that it writes for, if the recipe says so."""
+        if self.sharing == "embeddings":
+            self.encoder.share_embeddings(encoder)
+
+    def forward(self, batch: Input, targets: dict[str, Tensor]) -> tuple[Input, Sums]:
+        """What the encoder reads, and the sums of the masked language model."""
+        encoded: Encoded = self.encoder(batch)
+        logits_KV, sums = self.head.predict(encoded, targets)
+        samples_K = sampled(logits_KV, targets["draws"])
+        return batch._replace(ids=_written(batch.ids, samples_K, targets)), sums
+
+
+@torch.no_grad()
+def sampled(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
+    """[K] tokens by the softmax: each the first whose cumulative probability exceeds its draw.
+
+    A few rows at a time, since all probabilities would need the memory of a training step.
+    """
+    rows = max(1, LOGITS // logits_KV.shape[1])
+    stretches = zip(torch.split(logits_KV, rows), torch.split(draws_K, rows), strict=True)
+    return torch.cat([_drawn(logits, draws) for logits, draws in stretches])
+
+
+def _drawn(logits_KV: Tensor, draws_K: Tensor) -> Tensor:
+    cumulative_KV = wide(logits_KV).softmax(1).cumsum(1)
+    # Of the sum as it was rounded, which every draw is then below.
+    bound_K = draws_K.to(cumulative_KV.dtype) * 2.0**-BITS * cumulative_KV[:, -1]
+    first_K = torch.searchsorted(cumulative_KV, bound_K[:, None], right=True).squeeze(1)
+    return first_K.clamp(max=logits_KV.shape[1] - 1)
+
+
+def _written(ids_N: Tensor, samples_K: Tensor, targets: dict[str, Tensor]) -> Tensor:
+    """[N] the ids with the samples at the targets; idle slots write behind the last."""
+    size = len(ids_N)
+    at_K = torch.where(targets["labels"] == Targets.IGNORED, size, targets["at"])
+    return torch.cat([ids_N, ids_N.new_zeros(1)]).scatter(0, at_K, samples_K)[:size]

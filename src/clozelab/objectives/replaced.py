@@ -1,0 +1,147 @@
+"""Replaced tokens (ELECTRA §2): the generator that replaces them, and what learns from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.errors import UserError
+from clozelab.objectives.objective import (
+    Tied,
+    Weighted,
+    Widths,
+    chosen,
+    every,
+    head_parameters,
+)
+from clozelab.ranges import Range
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.generator import GeneratorModule
+    from clozelab.objectives.heads.replaced import CopyHead, DetectionHead
+
+BITS = 24  # of a draw: as many as single precision keeps
+_HEAD = 64  # the width of an attention head
+_SHARED = ("words", "positions", "types", "norm")  # of the embeddings
+_NARROW = Range(
+    lambda value: 0 < value <= 1,
+    "must be above 0 and at most 1, since a generator is no wider than the encoder it writes for",
+)
+
+
+@dataclass(frozen=True)
+class Generator(Weighted):
+    """A masked language model of its own, whose samples the encoder reads at the hidden tokens.
+
+    Its encoder is the recipe's at `share` of the width (§3.2). `sharing = "embeddings"`: both have
+    the same tables of tokens, positions and types, and the norm behind them.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"targets", "shared_embeddings"})
+    generates_input: ClassVar[bool] = True
+
+    share: Annotated[float, _NARROW] = 0.25
+    sharing: Literal["embeddings", "none"] = "embeddings"
+
+    def shape(self, encoder: Any) -> Any:
+        """The generator's encoder, for that of a recipe."""
+        width = round(self.share * encoder.width)
+        if width < 1 or (width > _HEAD and width % (width // _HEAD)):
+            near = max(_HEAD, round(width / _HEAD) * _HEAD) / encoder.width
+            raise UserError(
+                f"share = {self.share}: {width} of encoder.width = {encoder.width}, which heads of"
+                f" {_HEAD} do not divide; use for instance {min(near, 1.0):g}"
+            )
+        return replace(encoder.resized(encoder.layers, width), embedding=encoder.embedding)
+
+    def check_encoder(self, encoder: Any) -> None:
+        """Refuse an encoder of whose width the generator cannot have its share."""
+        self.shape(encoder)
+
+    def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the generator, by part, without those that are the encoder's."""
+        shape = self.shape(encoder)
+        counts = {f"encoder.{key}": n for key, n in shape.parameters(vocabulary).items()}
+        if self.sharing == "embeddings":
+            for table in _SHARED:
+                counts.pop(f"encoder.embeddings.{table}", None)
+        head = head_parameters(shape, vocabulary)
+        return counts | {f"head.{key}": n for key, n in head.items()}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """Every hidden token, and the draw by which it is replaced."""
+        assert corrupted.keys is not None, "samples are drawn by the keys of a corruption"
+        targets = chosen(blocks, hidden, corrupted)
+        draws = (corrupted.keys >> np.uint64(64 - BITS)).astype(np.int64)
+        return replace(targets, columns={**targets.columns, "draws": draws})
+
+    def build(self, encoder: Any, vocabulary: int) -> GeneratorModule:
+        """The generator with fresh weights, tables included: what builds both makes them share."""
+        from clozelab.objectives.heads.generator import GeneratorModule
+
+        return GeneratorModule(self, self.shape(encoder), vocabulary)
+
+    def training_flops(
+        self, encoder: Any, vocabulary: int, *, length: float, predicted: float
+    ) -> float:
+        """Of its encoder and its head."""
+        shape = self.shape(encoder)
+        head = super().training_flops(shape, vocabulary, length=length, predicted=predicted)
+        return float(shape.training_flops(length) + head)
+
+
+@dataclass(frozen=True)
+class ReplacedToken(Weighted):
+    """Is each token the original (ELECTRA §2)? Two classes: 0 original, 1 replaced.
+
+    `over = "targets"` asks at the hidden tokens alone, which is the paper's ELECTRA 15 % (§3.4).
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+
+    over: Literal["tokens", "targets"] = "tokens"
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        width = encoder.width
+        return {"dense": width * width + width, "classifier": width + 1}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """The original tokens: what the encoder reads instead is not known yet."""
+        return every(blocks) if self.over == "tokens" else chosen(blocks, hidden)
+
+    def build(self, encoder: Tied, vocabulary: int) -> DetectionHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.replaced import DetectionHead
+
+        return DetectionHead(encoder)
+
+    def training_flops(
+        self, encoder: Any, vocabulary: int, *, length: float, predicted: float
+    ) -> float:
+        """Of its dense layer."""
+        return float(6 * encoder.width * (encoder.width + 1) * predicted)
+
+
+@dataclass(frozen=True)
+class AllTokensLm(Weighted):
+    """Every token, original or replaced, by a copy of what is read or by BERT's head (§3.4)."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        return {**head_parameters(encoder, vocabulary), "copy": encoder.width + 1}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """The original tokens."""
+        return every(blocks)
+
+    def build(self, encoder: Tied, vocabulary: int) -> CopyHead:
+        """The head with fresh weights."""
+        from clozelab.objectives.heads.replaced import CopyHead
+
+        return CopyHead(encoder, vocabulary)
