@@ -276,6 +276,16 @@ class EncoderPart:
         return False
 
     @property
+    def bias(self) -> bool:
+        """Whether its dense layers and norms have biases, and those of its heads."""
+        return True
+
+    @property
+    def normalisation(self) -> Literal["layer", "rms"]:
+        """The kind of its norms, and of its heads'."""
+        return "layer"
+
+    @property
     def vector_width(self) -> int:
         """Elements of a vector that a head reads."""
         raise NotImplementedError

@@ -34,8 +34,9 @@ class _TableObjective(Weighted):
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""
-        kind, width = self.head_kind, encoder.embedding
-        dense = {"dense": encoder.width * width + width, "norm": 2 * width}
+        kind, width, bias = self.head_kind, encoder.embedding, int(encoder.bias)
+        norm = width + width * (bias if encoder.normalisation == "layer" else 0)
+        dense = {"dense": encoder.width * width + bias * width, "norm": norm}
         counts = dense if kind == "transform" else {}
         counts |= {} if kind == "plain" else {"bias": vocabulary}
         return counts | ({} if self.tied else {"table": vocabulary * width})

@@ -15,7 +15,10 @@ from clozelab.ranges import Checked, NonNegativeFloat
 
 
 class Widths(Protocol):
-    """An encoder seen from its output: the width of a vector, and of the table it is tied to."""
+    """An encoder seen from its output: the width of a vector, and of the table it is tied to.
+
+    And whether its dense layers and norms have biases, and which norms those are: so its heads.
+    """
 
     @property
     def width(self) -> int:
@@ -25,12 +28,20 @@ class Widths(Protocol):
     def embedding(self) -> int:
         """The width of the embedding table."""
 
+    @property
+    def bias(self) -> bool:
+        """Of dense layers and norms."""
+
+    @property
+    def normalisation(self) -> Literal["layer", "rms"]:
+        """The kind of norms."""
+
 
 class Tied(Widths, Protocol):
     """An encoder whose heads are built like its layers: the same activation, the same norm."""
 
     @property
-    def activation(self) -> Literal["gelu", "gelu_tanh", "relu"]:
+    def activation(self) -> Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"]:
         """Between two dense layers."""
 
     @property
