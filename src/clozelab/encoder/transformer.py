@@ -158,10 +158,10 @@ class Transformer(Checked, EncoderPart):
     def resized(self, layers: int, width: int) -> Transformer:
         """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width.
 
-        A gated one, which has three matrices, keeps its own share of the width.
+        A gated one, which has three matrices, keeps its own share of the width, in eights.
         """
         tied = self.embedding == self.width
-        inner = self.inner * width // self.width if self.gated else 4 * width
+        inner = self.inner * width // self.width // 8 * 8 if self.gated else 4 * width
         return replace(
             self,
             layers=layers,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
-from clozelab.errors import UserError
+from clozelab.course import Course, check_course, factor_at
 from clozelab.packed import offsets
 from clozelab.ranges import Checked, NonNegativeFloat
 
@@ -49,9 +48,6 @@ class Tied(Widths, Protocol):
         """Of the norms."""
 
 
-Course = tuple[tuple[float, float], ...]
-
-
 @dataclass(frozen=True)
 class Weighted(Checked, ObjectivePart):
     """What all objectives have in common: how much they count."""
@@ -61,21 +57,12 @@ class Weighted(Checked, ObjectivePart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shares = [share for share, _ in self.course]
-        if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
-            raise UserError(
-                "course: give pairs (share of the run, factor), shares from 0 to 1, rising"
-            )
-        if any(factor < 0 for _, factor in self.course):
-            raise UserError("course: the factors of the weight must be at least 0")
+        check_course(self.course)
 
 
 def weight_at(weight: float, course: Course, progress: float) -> float:
     """The weight at a point of the run: linear between the points of its course."""
-    if not course:
-        return weight
-    shares, factors = zip(*course, strict=True)
-    return weight * float(np.interp(progress, shares, factors))
+    return weight * factor_at(course, progress)
 
 
 def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
