@@ -23,6 +23,7 @@ ASKED = {
     *("xlnet", "distilbert", "wwm-zh", "mask-rate", "family", "lengths", "adam"),
     *("nsp-saturation", "calibration", "tuning-restarts", "learning-curves", "batch-masks"),
     *("span-length", "next-negatives", "independence", "cls"),
+    *("modern-block", "mask-rate-schedule", "long-context"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())
 

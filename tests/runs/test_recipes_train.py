@@ -22,6 +22,7 @@ from clozelab.training.loop import Step
 torch.set_num_threads(1)
 MAIN = {"gpt": "causal_lm", "elmo": "bidirectional_lm", "xlnet": "permutation_lm"}
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
+COURSE = "masking.course=[[0.2, 1.0], [1.0, 0.5]]"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -55,6 +56,8 @@ CASES = {
     "spanbert": ("spanbert",),
     "ernie": ("ernie",),
     "muon": ("bert", "optimiser.use=muon"),
+    "mosaicbert": ("mosaicbert", "encoder.dropout=0.1"),
+    "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),
     "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
 }
 
