@@ -296,6 +296,11 @@ class EncoderPart:
         return None
 
     @property
+    def free_settings(self) -> frozenset[str]:
+        """The fields that a run which goes on from its weights may change: none is of a weight."""
+        return frozenset()
+
+    @property
     def segment_types(self) -> int | None:
         """How many segments it tells apart; 0: it reads no segments, None: any number."""
         return 0

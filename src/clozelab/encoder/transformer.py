@@ -136,6 +136,13 @@ class Transformer(Checked, EncoderPart):
         return self.positions
 
     @property
+    def free_settings(self) -> frozenset[str]:
+        """Where positions have no table, how far they reach."""
+        if self.position_embedding == "learned":
+            return frozenset()
+        return frozenset({"positions", "rope_theta", "local_rope_theta"})
+
+    @property
     def segment_types(self) -> int:
         """As many as its table has rows for."""
         return self.types
