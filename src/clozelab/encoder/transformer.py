@@ -70,9 +70,7 @@ class Transformer(Checked, EncoderPart):
     normalisation: Literal["layer", "rms"] = field(default="layer", metadata=_LATER)
     # Before the first attention, where the embedding's norm may serve (ModernBERT §2.1.1).
     first_norm: bool = field(default=True, metadata=_LATER)
-    qk_norm: bool = field(
-        default=False, metadata=_LATER
-    )  # of each query and key (arXiv:2302.05442)
+    qk_norm: bool = field(default=False, metadata=_LATER)  # of queries and keys: arXiv:2302.05442
     # The share of the first layer's values in those of every other one (arXiv:2410.17897).
     value_residual: BelowOne = field(default=0.0, metadata=_LATER)
     # The last product of each half: drawn as the others, divided by √(2 · layers), or zero.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import cos, exp, sin, sqrt
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.peers import VOCABULARY, shaken
 from torch import Tensor
 
 from clozelab.contracts import Input
+from clozelab.encoder import attention
 from clozelab.encoder.positions import alibi_slopes
 from clozelab.encoder.stack import Stack
 from clozelab.encoder.transformer import Transformer
@@ -206,6 +208,49 @@ def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
     at = torch.tensor([0, 11 + 10, 22 + 4])
     some = stack.states_at(given, at).hidden_states
     torch.testing.assert_close(some, stack(given).hidden_states[at], rtol=1e-12, atol=1e-12)
+
+
+def flash(
+    q: Tensor, k: Tensor, v: Tensor, first: Tensor, _: Tensor, *rest: Any, **windows: Any
+) -> tuple[Tensor]:
+    """What torch's packed operator promises, block by block."""
+    causal, (left, right) = rest[3], windows.values()
+    out = torch.empty_like(q)
+    for begin, end in pairwise(first.tolist()):
+        at = torch.arange(end - begin)
+        ahead = at - at[:, None]
+        hidden = (ahead > 0) if causal else torch.zeros_like(ahead, dtype=torch.bool)
+        hidden |= (-ahead > left) if left is not None else False
+        hidden |= (ahead > right) if right is not None else False
+        block = slice(begin, end)
+        scores = torch.einsum("ihd,jhd->hij", q[block], k[block]) / sqrt(q.shape[-1])
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        out[block] = torch.einsum("hij,jhd->ihd", weights, v[block])
+    return (out,)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, [11, 11]], ids=["packed", "dense"])
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_the_packed_operator_is_told_the_same(
+    case: str, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, given = built(case), batch(lengths)
+    plain, called = stack(given).hidden_states, []
+
+    def counted(*values: Any, **windows: Any) -> tuple[Tensor]:
+        called.append(windows["window_size_left"])
+        return flash(*values, **windows)
+
+    monkeypatch.setattr(attention, "packs", lambda *_: True)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", counted)
+    torch.testing.assert_close(stack(given).hidden_states, plain, rtol=1e-10, atol=1e-10)
+    shape = stack.shape
+    windows = [shape.window_of(number) // 2 or None for number in range(shape.layers)]
+    if shape.position_embedding == "alibi":  # whose gradient the operator has not
+        assert called == []
+    else:
+        assert called == [side for side in windows if side or not given.dense]
 
 
 @pytest.mark.parametrize("case", CASES)
