@@ -19,8 +19,8 @@ torch.set_num_threads(1)
 SHAPE = {**SHAPES, "layers": 2}
 GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
 MODERN = {
-    **SHAPE, "types": 0, "norm": "pre", "first_norm": False, "bias": False, "gated": True,
-    "position_embedding": "rotary", "normalisation": "rms", "value_residual": 0.5,
+    **SHAPE, "layers": 3, "types": 0, "norm": "pre", "first_norm": False, "bias": False,
+    "gated": True, "position_embedding": "rotary", "normalisation": "rms", "value_residual": 0.5,
 }  # fmt: skip
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
 MODELS: dict[str, tuple[Encoder, str | None]] = {

@@ -201,6 +201,21 @@ def test_dummies_and_batch_mates_change_nothing_and_no_gradient_is_nan(case: str
         assert parameter.grad is not None and torch.isfinite(parameter.grad).all(), name
 
 
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_no_query_is_without_a_key(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels differ in what they make of a softmax over nothing, of padding too."""
+    kernel = attention.functional.scaled_dot_product_attention
+
+    def watched(*values: Any, attn_mask: Tensor, **more: Any) -> Tensor:
+        seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask.isfinite()
+        assert seen.any(-1).all()
+        return kernel(*values, attn_mask=attn_mask, **more)
+
+    monkeypatch.setattr(attention.functional, "scaled_dot_product_attention", watched)
+    built(case)(batch([1, 30], idle=20))
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
 @torch.no_grad()
 def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
