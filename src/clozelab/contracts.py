@@ -278,6 +278,16 @@ class EncoderPart:
         return False
 
     @property
+    def bias(self) -> bool:
+        """Whether its dense layers and norms have biases, and those of its heads."""
+        return True
+
+    @property
+    def normalisation(self) -> Literal["layer", "rms"]:
+        """The kind of its norms, and of its heads'."""
+        return "layer"
+
+    @property
     def vector_width(self) -> int:
         """Elements of a vector that a head reads."""
         raise NotImplementedError
@@ -286,6 +296,11 @@ class EncoderPart:
     def max_positions(self) -> int | None:
         """The longest block it can read; None: any length."""
         return None
+
+    @property
+    def free_settings(self) -> frozenset[str]:
+        """The fields that a run which goes on from its weights may change: none is of a weight."""
+        return frozenset()
 
     @property
     def segment_types(self) -> int | None:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "silu", "tanh"]
+Normalisation = Literal["layer", "rms"]
 
 
 class Linear(nn.Linear):
@@ -25,38 +26,73 @@ class Linear(nn.Linear):
 
 
 class Norm(nn.LayerNorm):
-    """A layer norm that computes in the precision of its weights."""
+    """A norm that computes in the precision of its weights.
+
+    "layer" gives zero mean and unit variance, then scales and, with a bias, shifts; "rms"
+    (arXiv:1910.07467) divides by the root of the mean square, then scales.
+    """
+
+    def __init__(
+        self, width: int, *, eps: float, bias: bool = True, kind: Normalisation = "layer"
+    ) -> None:
+        super().__init__(width, eps=eps, bias=bias and kind == "layer")
+        self.kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        """Zero mean, unit variance, then scale and shift."""
+        """x normalised."""
         wide = x.to(self.weight.dtype)
-        normal = functional.layer_norm(
-            wide, self.normalized_shape, self.weight, self.bias, self.eps
-        )
+        if self.kind == "rms":
+            normal = functional.rms_norm(wide, self.normalized_shape, self.weight, self.eps)
+        else:
+            normal = functional.layer_norm(
+                wide, self.normalized_shape, self.weight, self.bias, self.eps
+            )
         return normal.to(x.dtype)
 
 
 class FeedForward(nn.Module):
-    """Two dense layers around an activation, with the norm that belongs to them."""
+    """Two dense layers around an activation, with the norm that belongs to them.
 
-    def __init__(self, width: int, inner: int, *, activation: Activation, epsilon: float) -> None:
+    A gated one (arXiv:2002.05202) has twice the inner width: the activation of the first half is
+    multiplied by the second, GeGLU with gelu and SwiGLU with silu.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        *,
+        activation: Activation,
+        epsilon: float,
+        gated: bool = False,
+        bias: bool = True,
+        normalisation: Normalisation = "layer",
+    ) -> None:
         super().__init__()
-        self.inner = Linear(width, inner)
-        self.output = Linear(inner, width)
-        self.norm = Norm(width, eps=epsilon)
-        self.activation = activation
+        self.inner = Linear(width, 2 * inner if gated else inner, bias=bias)
+        self.output = Linear(inner, width, bias=bias)
+        self.norm = Norm(width, eps=epsilon, bias=bias, kind=normalisation)
+        self.activation, self.gated = activation, gated
 
     def forward(self, x: Tensor) -> Tensor:
         """The two layers; norm, residual and dropout are the caller's."""
         hidden: Tensor = self.inner(x)
-        out: Tensor = self.output(activate(hidden, self.activation))
+        if self.gated:
+            hidden, gate = hidden.chunk(2, dim=-1)
+            hidden = activate(hidden, self.activation) * gate
+        else:
+            hidden = activate(hidden, self.activation)
+        out: Tensor = self.output(hidden)
         return out
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
     """The activation of that name."""
-    if activation in ("relu", "tanh"):
-        return functional.relu(x) if activation == "relu" else torch.tanh(x)
+    if activation in ("silu", "tanh"):
+        return functional.silu(x) if activation == "silu" else torch.tanh(x)
+    if activation in ("relu", "relu2"):
+        x = functional.relu(x)
+        return x if activation == "relu" else x.square()
     return functional.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 

@@ -178,7 +178,9 @@ def check_objective(part: Any) -> None:
         if name in Targets.POSITIONS:
             inside = (values >= 0) & (values < np.repeat(sizes, np.diff(targets.starts)))
             _hold(bool(inside.all()), f"column {name} points outside its block")
-    shape = SimpleNamespace(width=8, embedding=8, activation="gelu", epsilon=1e-12)  # of an encoder
+    widths = {"width": 8, "embedding": 8}  # of an encoder
+    block = {"activation": "gelu", "epsilon": 1e-12, "bias": True, "normalisation": "layer"}
+    shape = SimpleNamespace(**widths, **block)
     torch.manual_seed(0)
     head = part.build(shape, _SIZE).double()
     _check_counted(head, part.parameters(shape, _SIZE))

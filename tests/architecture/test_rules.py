@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "clozelab"
 GROUND = {
     "contracts",
+    "course",
     "errors",
     "files",
     "interrupts",
@@ -38,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "contracts": {"errors"},
     "packed": {"contracts"},
+    "course": {"errors"},
     "layers": {"contracts"},
     "keys": {"contracts"},
     "kernels": set(),

@@ -33,6 +33,8 @@ CASES = {
     "elmo": ("elmo", "byte_bpe", 5, False),
     "electra": ("electra", "wordpiece", 5, False),
     "electra sharded": ("electra", "wordpiece", 5, True),
+    "modernbert sharded": ("modernbert", "byte_bpe", 5, True),
+    "mosaicbert": ("mosaicbert", "wordpiece", 5, False),
     "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
 }
 Losses = list[dict[str, dict[str, float]]]
@@ -49,7 +51,7 @@ class Case(NamedTuple):
 
 def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     """The run of a case."""
-    more = ["encoder.layers=2"] if case.name == "bert" else []
+    more = ["encoder.layers=2"] if case.name in ("bert", "modernbert") else []
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     return starting.fresh(recipe, data=[stores[case.kind]], seed=0)

@@ -24,6 +24,11 @@ CASES: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm": "pre"},
     "ALBERT": {"sharing": "all", "embedding": 16, "activation": "gelu_tanh"},
     "GPT": {"norm": "pre", "causal": True, "activation": "relu"},
+    "no first norm": {"norm": "pre", "first_norm": False},
+    "ModernBERT, which no kernel knows": {
+        **{"norm": "pre", "first_norm": False, "bias": False, "gated": True, "window": 4},
+        **{"global_every": 2, "position_embedding": "rotary"},
+    },
     "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
 }
 

@@ -51,6 +51,10 @@ DISTILBERT = {
     "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
     "max_position_embeddings": 12,
 }  # fmt: skip
+MODERNBERT = {
+    **BERT, "num_hidden_layers": 5, "local_attention": 4, "pad_token_id": 1, "bos_token_id": 2,
+    "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
+}  # fmt: skip
 ROBERTA = {**BERT, "type_vocab_size": 1, "pad_token_id": 1}
 
 # The class, its config, the family and heads that come of it, and how many types.
@@ -129,6 +133,27 @@ CHECKPOINTS = {
     "xlnet": ("XLNetLMHeadModel", XLNET, "xlnet", {"permutation_lm"}, 2),
     "openai-gpt": ("OpenAIGPTLMHeadModel", GPT, "openai-gpt", {"causal_lm"}, 0),
     "gpt2": ("GPT2LMHeadModel", GPT | {"n_inner": 24}, "gpt2", {"causal_lm"}, 0),
+    "modernbert": ("ModernBertForMaskedLM", MODERNBERT, "modernbert", {"masked_lm"}, 0),
+    "modernbert, other angles": (
+        "ModernBertForMaskedLM",
+        MODERNBERT
+        | {"global_rope_theta": 50.0, "local_rope_theta": 7.0, "local_attention": 7}
+        | {"global_attn_every_n_layers": 2, "hidden_activation": "silu"}
+        | {"classifier_activation": "silu"},
+        "modernbert",
+        {"masked_lm"},
+        0,
+    ),
+    "modernbert with biases, without windows": (
+        "ModernBertForMaskedLM",
+        MODERNBERT
+        | {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+        | {"classifier_bias": True, "global_attn_every_n_layers": 1, "norm_eps": 1e-6},
+        "modernbert",
+        {"masked_lm"},
+        0,
+    ),
+    "bare modernbert": ("ModernBertModel", MODERNBERT, "modernbert", set(), 0),
 }
 
 
@@ -149,6 +174,10 @@ IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.in
 PAIR = ("masked_lm", "next_sentence")
 ORDER = ("masked_lm", "sentence_order")
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
+MODERN = {
+    **SHAPE, "layers": 4, "types": 0, "norm": "pre", "position_embedding": "rotary", "gated": True,
+    "bias": False, "first_norm": False,
+}  # fmt: skip
 GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
 
 # The encoder, its heads, and the class that comes of them.
@@ -224,6 +253,18 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         "OpenAIGPTLMHeadModel",
     ),
     "gpt, normalised first": (Transformer(**GPTS, norm="pre"), ("causal_lm",), "GPT2LMHeadModel"),
+    "modernbert": (
+        Transformer(**MODERN, window=4, global_every=3, rope_theta=160.0, epsilon=1e-5),
+        ("masked_lm",),
+        "ModernBertForMaskedLM",
+    ),
+    "modernbert without windows": (Transformer(**MODERN), ("masked_lm",), "ModernBertForMaskedLM"),
+    "modernbert with biases": (
+        Transformer(**MODERN | {"bias": True}, window=6, global_every=2, output_init="zero"),
+        ("masked_lm",),
+        "ModernBertForMaskedLM",
+    ),
+    "modernbert without a head": (Transformer(**MODERN), (), "ModernBertModel"),
 }
 
 
@@ -324,6 +365,7 @@ DRESSED = {
     "swift": ("byte_bpe", "<s> A </s>", "<s> A </s> </s> B </s>", "", ""),
     "xlnet": ("unigram", "A [SEP] [CLS]", "A [SEP] B [SEP] [CLS]", "0 0 2", "0 0 1 1 2"),
     "gpt": ("char_bpe", "A", "A B", "", ""),
+    "modernbert": ("byte_bpe", "<s> A </s>", "<s> A </s> B </s>", "", ""),
 }
 
 

@@ -18,12 +18,18 @@ torch.set_num_threads(1)
 
 SHAPE = {**SHAPES, "layers": 2}
 GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
+MODERN = {
+    **SHAPE, "layers": 3, "types": 0, "norm": "pre", "first_norm": False, "bias": False,
+    "gated": True, "position_embedding": "rotary", "normalisation": "rms", "value_residual": 0.5,
+}  # fmt: skip
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
 MODELS: dict[str, tuple[Encoder, str | None]] = {
     "bert": (Transformer(**SHAPE), "masked_lm"),
     "electra": (Transformer(**SHAPE | {"embedding": 8}), "replaced_token"),
     "roberta": (Transformer(**SHAPE, types=0, position_offset=2), None),
     "gpt, half shared": (Transformer(**GPTS, norm="pre", sharing="attention"), "causal_lm"),
+    "modernbert": (Transformer(**MODERN, window=4, global_every=2), "masked_lm"),
+    "alibi": (Transformer(**SHAPE, position_embedding="alibi", qk_norm=True), None),
     "xlnet": (Relative(**STREAMS), None),
 }
 

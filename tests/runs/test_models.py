@@ -40,8 +40,9 @@ KINDS = {
     "xlnet": "unigram",
     "gpt": "char_bpe",
     "elmo": "wordpiece",
+    "modernbert": "byte_bpe",
 }
-FAMILIES = ["bert", "roberta", "swift", "albert", "xlnet", "gpt"]
+FAMILIES = ["bert", "roberta", "swift", "albert", "xlnet", "gpt", "modernbert"]
 SMALL = ["encoder.layers=2", "encoder.width=32", "schedule.batch_size=8", "blocks.length=32"]
 ATTENTIVE = ["encoder.heads=2", "encoder.inner=128"]
 NARROW = ["encoder.embedding=32", "encoder.positions=32"]
@@ -99,7 +100,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 # Export and import.
 
 
-@pytest.mark.parametrize("recipe", ["bert", "roberta", "swift", "albert"])
+@pytest.mark.parametrize("recipe", ["bert", "roberta", "swift", "albert", "modernbert"])
 def test_the_pipeline_of_transformers_fills_an_exported_model_in_the_same_way(
     made: Path, recipe: str
 ) -> None:

@@ -27,6 +27,7 @@ MAIN = {
     "electra": "replaced_token",
 }
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
+COURSE = "masking.course=[[0.2, 1.0], [1.0, 0.5]]"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -61,6 +62,8 @@ CASES = {
     "ernie": ("ernie",),
     "electra": ("electra", "encoder.dropout=0.1", "encoder.embedding=16"),
     "muon": ("bert", "optimiser.use=muon"),
+    "mosaicbert": ("mosaicbert", "encoder.dropout=0.1"),
+    "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),
     "phase": ("bert", PHASES, "schedule.warmup=3", "encoder.dropout=0.1"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from clozelab.pretraining import job as setup
 from clozelab.pretraining import starting
 from clozelab.pretraining.held_out import evaluate
 from clozelab.pretraining.pretrain import pretrain
+from clozelab.runs.directory import Run
 
 torch.set_num_threads(1)
 
@@ -46,8 +48,28 @@ def test_an_encoder_is_not_changed_where_another_model_brings_it(
 ) -> None:
     words = ["--from", teacher(), "--data", store("wordpiece"), "--out", str(tmp_path / "run")]
     assert main(["pretrain", "bert", *words, "--set", "encoder.layers=3"]) == 2
-    assert "brings its own encoder" in capsys.readouterr().err
+    assert "brings its own encoder: leave --set encoder.… out\n" in capsys.readouterr().err
+    assert main(["pretrain", "bert", *words, "--size", "tiny"]) == 2
+    assert "brings its own encoder: leave --size out" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_context_is_extended_where_positions_have_no_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    went(task("modernbert", "encoder.positions=40"), tmp_path / "short")
+    words = ["pretrain", "modernbert", "--from", str(tmp_path / "short"), "--budget", "2steps"]
+    words += ["--data", store("byte_bpe"), "--out", str(tmp_path / "long"), "--device", "cpu"]
+    longer = ["encoder.positions=160", "encoder.rope_theta=7", "blocks.length=160"]
+    longer += ["schedule.phases=[]", "schedule.batch_size=4", "schedule.ramp=[]"]
+    settings = [word for change in longer for word in ("--set", change)]
+    assert main([*words, *settings, "--set", "encoder.layers=2"]) == 2
+    assert "out, but for encoder.local_rope_theta, encoder.positions" in capsys.readouterr().err
+    assert main([*words, *settings]) == 0
+    recipe = Run.open(tmp_path / "long").recipe()
+    shape: Any = recipe.encoder
+    assert (shape.positions, shape.rope_theta, recipe.blocks.length) == (160, 7.0, 160)
+    assert shape.width == 32
 
 
 def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: Path) -> None:

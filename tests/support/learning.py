@@ -33,9 +33,9 @@ QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
 STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
-    **dict.fromkeys(("distilbert", "spanbert", "electra"), "wordpiece"),
+    **dict.fromkeys(("distilbert", "spanbert", "electra", "mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
-    **dict.fromkeys(("roberta", "swift", "elmo"), "byte_bpe"),
+    **dict.fromkeys(("roberta", "swift", "elmo", "modernbert"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
     "ernie": "units",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.modernbert import modeling_modernbert
 
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder import Encoder
@@ -124,8 +127,12 @@ def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _widen(model: nn.Module) -> None:
-    """XLNet's sines are taken in single precision whatever the weights are: take them in double."""
+    """Sines that are taken in single precision whatever the weights are: take them in double."""
     inner = model.base_model
+    if model.config.model_type == "modernbert":
+        inner.rotary_emb.forward = partial(_angles, model.config)
+        modeling_modernbert.apply_rotary_pos_emb = _turned
+        return
     if not hasattr(inner, "positional_embedding"):
         return
     narrow = type(inner).positional_embedding
@@ -133,6 +140,24 @@ def _widen(model: nn.Module) -> None:
     inner.positional_embedding = lambda places, _, blocks=None: narrow(
         places.double(), 10000.0**-even, blocks
     )
+
+
+def _angles(config: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:
+    """ModernBERT's cosines and sines."""
+    size = config.hidden_size // config.num_attention_heads
+    theta = config.rope_parameters[layer_type]["rope_theta"]
+    slow = theta ** -(torch.arange(0, size, 2).double() / size)
+    angles = torch.cat([position_ids[..., None].double() * slow] * 2, dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def _turned(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
+) -> tuple[Tensor, Tensor]:
+    """ModernBERT's rotation, which transformers takes in single precision."""
+    turn = modeling_modernbert.rotate_half
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
 
 
 def agree(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:

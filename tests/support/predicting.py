@@ -40,6 +40,8 @@ class Shape:
     embedding: int = 8
     activation: Any = "gelu"
     epsilon: float = 1e-12
+    bias: bool = True
+    normalisation: Any = "layer"
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,19 @@ RUNS: dict[str, tuple[str, tuple[str, ...], int]] = {
     ),
     "roberta, untied": ("roberta", (_WARM, "objectives.0.tied=false"), 20),
     "electra, all tokens": ("electra", (_WARM, "objectives.1.use=all_tokens_lm"), 20),
+    "modernbert, windows and a course": (
+        "modernbert",
+        (_WARM, "encoder.layers=3", "masking.course=[[0.0, 1.0], [1.0, 0.5]]"),
+        20,
+    ),
+    "roberta, another block": (
+        "roberta",
+        (
+            *(_WARM, "encoder.layers=2", "encoder.qk_norm=true", "encoder.value_residual=0.5"),
+            *("encoder.output_init=zero", "encoder.activation=relu2", "encoder.norm=pre"),
+        ),
+        20,
+    ),
     "spanbert, joint": ("spanbert", (_WARM, "objectives.1.use=span_joint"), 20),
 }
 # A generator of random bits is not the same on every processor, so these are apart.

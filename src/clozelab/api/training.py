@@ -72,11 +72,17 @@ def pretrain(
     source: dict[str, Any] = {"data": data, "seed": seed or 0, "budget": budget}
     if from_ is None:
         job = starting.fresh(read, **source)
-    elif changes.size is not None or any(change.startswith("encoder.") for change in changes.set):
-        raise UserError("--from brings its own encoder: leave --size and --set encoder.… out")
+    elif changes.size is not None:
+        raise UserError("--from brings its own encoder: leave --size out")
     else:
-        shaped = any(change.startswith(("blocks.", "schedule.")) for change in changes.set)
-        job = starting.continued(read, from_, shaped=shaped, **source)
+        keys = [change.partition("=")[0] for change in changes.set]
+        job = starting.continued(
+            read,
+            from_,
+            shaped=any(key.startswith(("blocks.", "schedule.")) for key in keys),
+            own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
+            **source,
+        )
     return _trained(job, out, saving=saving, machine=on, watch=watch)
 
 

@@ -61,10 +61,12 @@ def _turned(recipe: Recipe, dial: Dial) -> Recipe:
     encoder = recipe.encoder.resized(dial.layers, dial.width)
     # What else counts tokens keeps its share of the length; a stream's rows are its batch.
     tokens = {name: _scaled(recipe, name, length) for name in ("reuse", "memory")}
+    # Windows are even, and at most an eighth of the block, as ModernBERT's are at 1,024 tokens.
+    window = min(getattr(encoder, "window", 0), max(2, length // 16 * 2))
     blocks = {"length": length, "reuse": tokens["reuse"], "rows": dial.batch_size}
     return replace(
         recipe,
-        encoder=_with(encoder, {"memory": tokens["memory"]}),
+        encoder=_with(encoder, {"memory": tokens["memory"], "window": window}),
         blocks=_with(recipe.blocks, blocks),
         # A softmax over whole words would dwarf a small encoder.
         objectives=tuple(part.with_words(256 * dial.width) for part in recipe.objectives),

@@ -109,6 +109,12 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
             f"blocks.length = {length} is more than encoder.positions = {most}; shorten the"
             " blocks or give the encoder more positions"
         )
+    window = getattr(recipe.encoder, "window", 0)
+    if window > length:
+        yield (
+            f"encoder.window = {window} is more than blocks.length = {length} and hides nothing;"
+            " narrow the window or lengthen the blocks"
+        )
     longest = max((phase[0] for phase in recipe.schedule.phases), default=length)
     if longest != length:
         yield (

@@ -1,8 +1,9 @@
 """Attention inside packed blocks: no token sees another block, and padding is never computed.
 
 On a GPU in half precision the flash kernel takes the packed tokens with their cumulative lengths;
-blocks that are all full are a rectangle and take the dense kernel, which is faster; elsewhere
-the tokens are laid into a rectangle for the ordinary kernel. Which, nobody above can tell.
+blocks that are all full are a rectangle and take the dense kernel, which is faster unless it has to
+be masked; elsewhere the tokens are laid into a rectangle for the ordinary kernel. Which, nobody
+above can tell.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozelab.contracts import Input
+from clozelab.encoder.positions import Rotation
 
 
 class Layout(NamedTuple):
@@ -25,14 +27,26 @@ class Layout(NamedTuple):
     cells: Tensor | None  # [B · L] the token in each cell of the rectangle
     cell: Tensor | None  # [N] the cell of each token
     attention_mask: Tensor | None  # [B, 1, 1, L] which cells are tokens
+    flash: bool  # whether the flash kernel serves
 
 
-def lay_out(batch: Input, dtype: torch.dtype) -> Layout:
-    """The layout of a batch whose vectors have that type."""
-    bare = Layout(batch.cu_seqlens, batch.max_seqlen, batch.dense, None, None, None)
+class Scope(NamedTuple):
+    """What a layer sees of a block, and how it takes distance into account."""
+
+    causal: bool = False
+    window: int = 0  # tokens around each, half of them on either side; 0: the whole block
+    rotation: Rotation | None = None  # of queries and keys
+    slopes: Tensor | None = None  # [H] what a score loses by each token of distance
+
+
+def lay_out(batch: Input, dtype: torch.dtype, *, slopes: bool = False) -> Layout:
+    """The layout of a batch whose vectors have that type; `slopes` is whether layers have them."""
+    # The gradient of the flash kernel ignores slopes.
+    flash = packs(batch.ids.device, dtype) and not slopes
+    bare = Layout(batch.cu_seqlens, batch.max_seqlen, batch.dense, None, None, None, flash)
     if batch.dense and batch.attention_mask is not None:
         return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
-    if batch.dense or packs(batch.ids.device, dtype):
+    if batch.dense or flash:
         return bare
     cells, cell, seen = rectangle(batch)
     return bare._replace(cells=cells, cell=cell, attention_mask=seen[:, None, None, :])
@@ -59,13 +73,17 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attend(
-    q_NHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, dropout: float, causal: bool
+    q_NHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, dropout: float
 ) -> Tensor:
-    """[N, W] attended sums, the heads side by side."""
-    if not layout.dense and layout.cells is None:
+    """[N, W] attended sums, the heads side by side; queries and keys are turned already."""
+    full = layout.dense and (not scope.window or layout.attention_mask is not None)
+    if layout.flash and not full:
+        # Both ends of a window are seen, here as below.
+        side = scope.window // 2 or None
         out_NHA: Tensor = torch.ops.aten._flash_attention_forward(
             q_NHA, k_NHA, v_NHA, layout.cu_seqlens, layout.cu_seqlens,
-            layout.max_seqlen, layout.max_seqlen, dropout, causal, False,
+            layout.max_seqlen, layout.max_seqlen, dropout, scope.causal, False,
+            window_size_left=side, window_size_right=0 if side and scope.causal else side,
         )[0]  # fmt: skip
         return out_NHA.flatten(1)
     # The ordinary kernel on a rectangle: the blocks as they lie, or laid into one.
@@ -77,13 +95,53 @@ def attend(
     q_BHLA, k_BHLA, v_BHLA = (
         x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in rows
     )
-    mask = layout.attention_mask
-    if mask is not None and causal:
-        size = (layout.max_seqlen, layout.max_seqlen)
-        mask = mask & torch.ones(size, dtype=torch.bool, device=q_NHA.device).tril()
+    columns = _columns(layout, q_NHA.device)
+    mask = _mask(columns[:, None], columns, layout.attention_mask, scope, q_NHA.dtype)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
-        is_causal=causal and mask is None,
+        is_causal=scope.causal and mask is None,
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
+
+
+def attend_at(
+    q_BHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, at_B: Tensor
+) -> Tensor:
+    """[B, W] attended sums of one token of each full block."""
+    blocks, heads, width = q_BHA.shape
+    k_BHLA, v_BHLA = (
+        x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
+    )
+    columns, queries = _columns(layout, q_BHA.device), (at_B % layout.max_seqlen).int()
+    mask = _mask(queries[:, None, None, None], columns, layout.attention_mask, scope, q_BHA.dtype)
+    attended = functional.scaled_dot_product_attention(q_BHA[:, :, None], k_BHLA, v_BHLA, mask)
+    return attended.reshape(blocks, heads * width)
+
+
+def _columns(layout: Layout, device: torch.device) -> Tensor:
+    """[L] the columns of the rectangle."""
+    return torch.arange(layout.max_seqlen, device=device, dtype=torch.int32)
+
+
+def _mask(
+    queries: Tensor, keys_L: Tensor, tokens_B11L: Tensor | None, scope: Scope, dtype: torch.dtype
+) -> Tensor | None:
+    """Which keys each query sees, or what is added to their scores; None: what the kernel knows.
+
+    The positions of the queries are [L, 1], or [B, 1, 1, 1] where each block has one.
+    """
+    sided = scope.causal and (tokens_B11L is not None or scope.window or scope.slopes is not None)
+    if not (sided or scope.window or scope.slopes is not None):
+        return tokens_B11L
+    ahead, visible = keys_L - queries, tokens_B11L
+    if scope.window:
+        near = ahead.abs() <= scope.window // 2
+        # A cell of padding sees itself, since it may see nothing else.
+        visible = near if visible is None else (near & visible) | (ahead == 0)
+    if sided:
+        visible = ahead <= 0 if visible is None else visible & (ahead <= 0)
+    if scope.slopes is None:
+        return visible
+    penalties = (-scope.slopes[:, None, None] * ahead.abs()).to(dtype)
+    return penalties if visible is None else penalties.where(visible, float("-inf"))

@@ -13,18 +13,27 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozelab.encoder.attention import Layout, attend
+from clozelab.encoder.attention import Layout, Scope, attend
 from clozelab.layers import FeedForward, Linear, Norm
 
 if TYPE_CHECKING:
     from clozelab.encoder.stack import Attention, Stack
+    from clozelab.encoder.transformer import Transformer
+
+
+def serves(shape: Transformer) -> bool:
+    """Whether the kernels know its block, which is BERT's; the compiler fuses what others have."""
+    layer = shape.bias and not shape.gated and shape.normalisation == "layer"
+    attention = shape.position_embedding == "learned" and not (shape.window or shape.qk_norm)
+    known = shape.activation in ("gelu", "gelu_tanh", "relu") and not shape.value_residual
+    return layer and attention and known
 
 
 def layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
     """What the last layer puts out; with `keep` what each does."""
     shape, states = stack.shape, []
     seeds = torch.randint(2**63 - 1, (shape.layers, 3), device=x.device)
-    normal = x if stack.norm is None else stack.halves(0)[0].norm(x)
+    normal = x if stack.norm is None else stack.halves(0)[0].normalised(x)
     for number in range(shape.layers):
         last = number == shape.layers - 1
         after = stack.norm if last or stack.norm is None else stack.halves(number + 1)[0].norm
@@ -51,6 +60,7 @@ def _layer(
     attention, ffn = halves
     rate = stack.shape.dropout if stack.training else 0.0
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
+    assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
     attended = _attended(attention, normal, layout, seeds[0])
     x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1])
     x = normal if after is None else x
@@ -72,7 +82,7 @@ def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> 
     dense = layout.dense and (long or layout.attention_mask is not None)
     if dense or qkv.shape[-1] not in WIDTHS:
         q, k, v = qkv.unbind(1)
-        out = attend(q, k, v, layout, dropout=rate, causal=attention.causal)
+        out = attend(q, k, v, layout, scope=Scope(attention.causal), dropout=rate)
     else:
         out = attend_packed(
             qkv,

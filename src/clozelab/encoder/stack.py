@@ -11,7 +11,8 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input
 from clozelab.encoder import fused
-from clozelab.encoder.attention import Layout, attend, lay_out
+from clozelab.encoder.attention import Layout, Scope, attend, attend_at, lay_out
+from clozelab.encoder.positions import alibi_slopes, rotate, rotation
 from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
 
 if TYPE_CHECKING:
@@ -19,21 +20,26 @@ if TYPE_CHECKING:
 
 
 class Embeddings(nn.Module):
-    """Token, position and type added up, then norm, dropout and the way to full width."""
+    """Token, learned position and type added up, then norm, dropout and the way to full width."""
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
         narrow = shape.embedding
         self.words = nn.Embedding(vocabulary, narrow)
-        self.positions = nn.Embedding(shape.positions + shape.position_offset, narrow)
+        rows = shape.positions + shape.position_offset
+        learned = shape.position_embedding == "learned"
+        self.positions = nn.Embedding(rows, narrow) if learned else None
         self.types = nn.Embedding(shape.types, narrow) if shape.types else None
-        self.norm = Norm(narrow, eps=shape.epsilon) if shape.embedding_norm else None
-        self.projection = Linear(narrow, shape.width) if narrow != shape.width else None
+        self.norm = _norm(shape, narrow) if shape.embedding_norm else None
+        projects = narrow != shape.width
+        self.projection = Linear(narrow, shape.width, bias=shape.bias) if projects else None
         self.offset, self.rate = shape.position_offset, shape.dropout
 
     def forward(self, batch: Input, dtype: torch.dtype) -> Tensor:
         """[N, W] in the given precision."""
-        x: Tensor = self.words(batch.ids) + self.positions(batch.position_ids + self.offset)
+        x: Tensor = self.words(batch.ids)
+        if self.positions is not None:
+            x = x + self.positions(batch.position_ids + self.offset)
         if self.types is not None:
             x = x + self.types(batch.segments)
         if self.norm is not None:
@@ -43,40 +49,64 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention, queries, keys and values from one product; the norm that belongs to it."""
+    """Self-attention, queries, keys and values from one product; the norms that belong to it."""
 
-    def __init__(self, shape: Transformer) -> None:
+    def __init__(self, shape: Transformer, *, normalises: bool = True) -> None:
         super().__init__()
-        self.qkv = Linear(shape.width, 3 * shape.width)
-        self.output = Linear(shape.width, shape.width)
-        self.norm = Norm(shape.width, eps=shape.epsilon)
+        self.qkv = Linear(shape.width, 3 * shape.width, bias=shape.bias)
+        self.output = Linear(shape.width, shape.width, bias=shape.bias)
+        self.norm = _norm(shape, shape.width) if normalises else None
+        self.query_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
+        self.key_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
         self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
+        self.value_residual = shape.value_residual
 
-    def forward(self, x_NW: Tensor, layout: Layout, at_B: Tensor | None = None) -> Tensor:
-        """[N, W] the attended sum; norm, residual and dropout are the caller's.
+    def forward(
+        self,
+        x_NW: Tensor,
+        layout: Layout,
+        scope: Scope,
+        *,
+        first_NHA: Tensor | None = None,
+        at_B: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """[N, W] the attended sum, and its values; norm, residual and dropout are the caller's.
 
-        With `at_B` it is [B, W], of one token of each full block.
+        `first_NHA` are the values of the first layer, which are mixed into its own. With `at_B` the
+        sum is [B, W], of one token of each full block.
         """
-        if at_B is not None:
-            return self._at(x_NW, layout, at_B)
-        q_NHA, k_NHA, v_NHA = self.qkv(x_NW).view(x_NW.shape[0], 3, self.heads, -1).unbind(1)
-        rate = self.rate if self.training else 0.0
-        heads_NW = attend(q_NHA, k_NHA, v_NHA, layout, dropout=rate, causal=self.causal)
-        out_NW: Tensor = self.output(heads_NW)
-        return out_NW
+        q, k_NHA, v_NHA = self._project(x_NW, at_B)
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
+        if scope.rotation is not None:
+            turns = scope.rotation
+            q = rotate(q, turns if at_B is None else turns.at(at_B))
+            k_NHA = rotate(k_NHA, turns)
+        if first_NHA is not None:
+            v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
+        if at_B is None:
+            rate = self.rate if self.training else 0.0
+            heads = attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate)
+        else:
+            heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B)
+        return self.output(heads), v_NHA
 
-    def _at(self, x_NW: Tensor, layout: Layout, at_B: Tensor) -> Tensor:
-        """[B, W] the attended sums of one token of each full block: only keys are for all."""
-        width, blocks = x_NW.shape[1], len(at_B)
-        weight, bias = (parameter.to(x_NW.dtype) for parameter in self.qkv.parameters())
-        q_BW = functional.linear(x_NW.index_select(0, at_B), weight[:width], bias[:width])
-        kv = functional.linear(x_NW, weight[width:], bias[width:])
-        kv = kv.view(blocks, layout.max_seqlen, 2, self.heads, -1)
-        k_BHLA, v_BHLA = kv.permute(2, 0, 3, 1, 4)
-        q_BH1A = q_BW.view(blocks, self.heads, 1, -1)
-        attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA)
-        out_BW: Tensor = self.output(attended.reshape(blocks, width))
-        return out_BW
+    def normalised(self, x: Tensor) -> Tensor:
+        """x, where there is no norm."""
+        return x if self.norm is None else self.norm(x)
+
+    def _project(self, x_NW: Tensor, at_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by head; with `at_B` only keys and values are for all."""
+        tokens, width = x_NW.shape
+        if at_B is None:
+            q_NHA, k_NHA, v_NHA = self.qkv(x_NW).view(tokens, 3, self.heads, -1).unbind(1)
+            return q_NHA, k_NHA, v_NHA
+        weight, bias = self.qkv.weight.to(x_NW.dtype), self.qkv.bias
+        before, after = (None, None) if bias is None else bias.to(x_NW.dtype).tensor_split([width])
+        q_BW = functional.linear(x_NW.index_select(0, at_B), weight[:width], before)
+        kv = functional.linear(x_NW, weight[width:], after).view(tokens, 2, self.heads, -1)
+        k_NHA, v_NHA = kv.unbind(1)
+        return q_BW.view(len(at_B), self.heads, -1), k_NHA, v_NHA
 
 
 class Stack(nn.Module):
@@ -89,29 +119,45 @@ class Stack(nn.Module):
     precision: torch.dtype | None = None
     recompute: bool = False
     fused: bool = False
+    slopes: Tensor | None  # [H] of ALiBi
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
         self.shape = shape
         self.embeddings = Embeddings(shape, vocabulary)
-        self.attention = nn.ModuleList(Attention(shape) for _ in range(shape.copies("attention")))
+        self.attention = nn.ModuleList(
+            Attention(shape, normalises=number > 0 or shape.first_norm)
+            for number in range(shape.copies("attention"))
+        )
         self.ffn = nn.ModuleList(
             FeedForward(
-                shape.width, shape.inner, activation=shape.activation, epsilon=shape.epsilon
+                shape.width,
+                shape.inner,
+                activation=shape.activation,
+                epsilon=shape.epsilon,
+                gated=shape.gated,
+                bias=shape.bias,
+                normalisation=shape.normalisation,
             )
             for _ in range(shape.copies("ffn"))
         )
-        self.norm = Norm(shape.width, eps=shape.epsilon) if shape.norm == "pre" else None
+        self.norm = _norm(shape, shape.width) if shape.norm == "pre" else None
+        alibi = shape.position_embedding == "alibi"
+        slopes = torch.tensor(alibi_slopes(shape.heads)) if alibi else None
+        self.register_buffer("slopes", slopes, persistent=False)
         initialise(self, shape.width)
+        self._scale_outputs()
 
     def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
         """The states of every token; with `keep` those of every layer as well."""
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
-        layout = lay_out(batch, dtype)
-        through = fused.layers if self.fused else _layers
-        states = through(self, x, layout, keep=keep)
+        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
+        if self.fused and fused.serves(self.shape):
+            states = fused.layers(self, x, layout, keep=keep)
+        else:
+            states = _layers(self, x, layout, self.scopes(batch), keep=keep)
         return Encoded(states[-1], table, (x, *states) if keep else ())
 
     def share_embeddings(self, other: Stack) -> None:
@@ -129,7 +175,31 @@ class Stack(nn.Module):
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
-        return Encoded(_layers(self, x, lay_out(batch, dtype), keep=False, at=at)[-1], table)
+        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
+        return Encoded(_layers(self, x, layout, self.scopes(batch), keep=False, at=at)[-1], table)
+
+    def scopes(self, batch: Input) -> list[Scope]:
+        """What each layer sees of a batch."""
+        shape = self.shape
+        windows = [shape.window_of(number) for number in range(shape.layers)]
+        scopes = {}
+        for window in {*windows}:
+            turns = None
+            if shape.position_embedding == "rotary":
+                theta = shape.local_rope_theta if window else shape.rope_theta
+                dtype = self.embeddings.words.weight.dtype
+                turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
+            scopes[window] = Scope(shape.causal, window, turns, self.slopes)
+        return [scopes[window] for window in windows]
+
+    @torch.no_grad()
+    def _scale_outputs(self) -> None:
+        """What each half adds at first: as drawn, less in a deep stack (GPT-2 §2.3), or nothing."""
+        if self.shape.output_init == "normal":
+            return
+        scale = 0.0 if self.shape.output_init == "zero" else (2 * self.shape.layers) ** -0.5
+        for half in (*self.attention, *self.ffn):
+            half.output.weight.mul_(scale)
 
     def halves(self, number: int) -> tuple[Attention, FeedForward]:
         """The two halves of a layer, which others may share."""
@@ -140,18 +210,32 @@ class Stack(nn.Module):
         return attention, ffn
 
 
+def _norm(shape: Transformer, width: int) -> Norm:
+    """A norm as that encoder has them."""
+    return Norm(width, eps=shape.epsilon, bias=shape.bias, kind=shape.normalisation)
+
+
 def _layers(
-    stack: Stack, x: Tensor, layout: Layout, *, keep: bool, at: Tensor | None = None
+    stack: Stack,
+    x: Tensor,
+    layout: Layout,
+    scopes: list[Scope],
+    *,
+    keep: bool,
+    at: Tensor | None = None,
 ) -> list[Tensor]:
     """What the last layer puts out, perhaps `at` some tokens alone; with `keep` what each does."""
     states: list[Tensor] = []
-    for number in range(stack.shape.layers):
-        attention, ffn = stack.halves(number)
+    first: Tensor | None = None  # the values of the first layer
+    for number, scope in enumerate(scopes):
+        last = number == len(scopes) - 1
+        arguments = (stack, number, x, first, layout, scope, at if last else None)
         if stack.recompute and stack.training:
-            x = checkpoint(_layer, stack, attention, ffn, x, layout, use_reentrant=False)
+            x, values = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
-            last = number == stack.shape.layers - 1
-            x = _layer(stack, attention, ffn, x, layout, at if last else None)
+            x, values = _layer(*arguments)
+        if number == 0 and stack.shape.value_residual:
+            first = values
         if keep:
             states.append(x)
     if stack.norm is not None:
@@ -161,17 +245,20 @@ def _layers(
 
 def _layer(
     stack: Stack,
-    attention: Attention,
-    ffn: FeedForward,
+    number: int,
     x: Tensor,
+    first: Tensor | None,
     layout: Layout,
-    at: Tensor | None = None,
-) -> Tensor:
-    """One layer: normalised after each half's sum (BERT), or before each half."""
-    rate, training = stack.shape.dropout, stack.training
-    attended = attention(x if stack.norm is None else attention.norm(x), layout, at)
+    scope: Scope,
+    at: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """One layer, and its values: normalised after each half's sum (BERT), or before each half."""
+    attention, ffn = stack.halves(number)
+    rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
+    normal = attention.normalised(x) if pre else x
+    attended, values = attention(normal, layout, scope, first_NHA=first, at_B=at)
     x = (x if at is None else x.index_select(0, at)) + drop(attended, rate, training)
-    if stack.norm is None:
-        x = attention.norm(x)
-        return ffn.norm(x + drop(ffn(x), rate, training))  # type: ignore[no-any-return]
-    return x + drop(ffn(ffn.norm(x)), rate, training)
+    if pre:
+        return x + drop(ffn(ffn.norm(x)), rate, training), values
+    x = attention.normalised(x)
+    return ffn.norm(x + drop(ffn(x), rate, training)), values

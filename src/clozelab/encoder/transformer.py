@@ -1,30 +1,40 @@
-"""The Transformer with learned positions (BERT §3, A.2), and ALBERT's two economies (§3.1)."""
+"""The Transformer, its block stated by fields: BERT's (§3, A.2), ALBERT's, GPT's, ModernBERT's."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from clozelab.contracts import EncoderPart, TextLayout
 from clozelab.errors import UserError
-from clozelab.ranges import BelowOne, Checked, NonNegativeInt, PositiveInt, above
+from clozelab.ranges import (
+    BelowOne,
+    Checked,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    above,
+)
 
 if TYPE_CHECKING:
     from clozelab.encoder.stack import Stack
 
 Half = Literal["attention", "ffn"]  # of a layer
 _HALVES: tuple[Half, ...] = ("attention", "ffn")
+# A recipe names such a field only where it is not the default, which is BERT's: so what was
+# recorded before there was such a field is still the same recipe.
+_LATER = {"later": True}
 
 
 @dataclass(frozen=True)
 class Transformer(Checked, EncoderPart):
     """A stack of attention and feed-forward layers over the sum of token, position and type.
 
-    `positions` is the longest block; the table has `position_offset` rows more (RoBERTa counts
-    from the padding id). `types = 0` is an encoder without a type table. `embedding` unlike `width`
-    puts a projection after the embedding's norm. `sharing` says which half of a layer is shared,
-    norm included, within each of `groups` equal runs of layers. The pooler belongs to the pair
-    objectives, which alone train it.
+    `positions` is the longest block; a table of learned ones has `position_offset` rows more
+    (RoBERTa counts from the padding id). `types = 0` is an encoder without a type table.
+    `embedding` unlike `width` puts a projection after the embedding's norm. `sharing` says which
+    half of a layer is shared, norm included, within each of `groups` equal runs of layers. The
+    pooler belongs to the pair objectives, which alone train it.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"token_vectors", "shared_embeddings"})
@@ -37,7 +47,7 @@ class Transformer(Checked, EncoderPart):
     positions: PositiveInt = 512
     position_offset: NonNegativeInt = 0
     types: NonNegativeInt = 2
-    activation: Literal["gelu", "gelu_tanh", "relu"] = "gelu"
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"] = "gelu"
     norm: Literal["post", "pre"] = "post"
     epsilon: Annotated[float, above(0, "must be above 0, for instance 1e-12")] = 1e-12
     embedding_norm: bool = True
@@ -46,6 +56,27 @@ class Transformer(Checked, EncoderPart):
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
     groups: PositiveInt = 1
     causal: bool = False
+    # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance.
+    position_embedding: Literal["learned", "rotary", "alibi"] = field(
+        default="learned", metadata=_LATER
+    )
+    rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # the base of the angles
+    local_rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # behind a window
+    # A layer sees so many tokens around each, half of them on either side; 0: the whole block.
+    window: NonNegativeInt = field(default=0, metadata=_LATER)
+    # Of so many layers the first has no window (Gemma 2, ModernBERT §2.1.2).
+    global_every: PositiveInt = field(default=1, metadata=_LATER)
+    # A second half of the inner layer multiplies the first (arXiv:2002.05202): GeGLU, SwiGLU.
+    gated: bool = field(default=False, metadata=_LATER)
+    bias: bool = field(default=True, metadata=_LATER)  # of dense layers and norms, all or none
+    normalisation: Literal["layer", "rms"] = field(default="layer", metadata=_LATER)
+    # Before the first attention, where the embedding's norm may serve (ModernBERT §2.1.1).
+    first_norm: bool = field(default=True, metadata=_LATER)
+    qk_norm: bool = field(default=False, metadata=_LATER)  # of queries and keys: arXiv:2302.05442
+    # The share of the first layer's values in those of every other one (arXiv:2410.17897).
+    value_residual: BelowOne = field(default=0.0, metadata=_LATER)
+    # The last product of each half: drawn as the others, divided by √(2 · layers), or zero.
+    output_init: Literal["normal", "scaled", "zero"] = field(default="normal", metadata=_LATER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +91,34 @@ class Transformer(Checked, EncoderPart):
             raise UserError(
                 f'groups = {self.groups}: has no effect with sharing = "none"; leave it out'
             )
+        self._check_positions()
+        if not self.first_norm and (self.norm != "pre" or self.copies("attention") < self.layers):
+            raise UserError(
+                'first_norm = false: leaves out a norm before a layer of its own; set norm = "pre"'
+                " and share no attention"
+            )
+
+    def _check_positions(self) -> None:
+        if self.position_embedding == "rotary" and self.head_size % 2:
+            raise UserError(
+                f"heads = {self.heads}: give each {self.head_size} elements of width ="
+                f" {self.width}, which rotary positions cannot turn in pairs; make it even"
+            )
+        if self.position_embedding != "learned" and self.position_offset:
+            raise UserError(
+                f"position_offset = {self.position_offset}: has no effect with position_embedding"
+                f' = "{self.position_embedding}"; leave it out'
+            )
+        if self.window % 2 or self.window > self.positions:
+            raise UserError(
+                f"window = {self.window}: must be even, half on either side, and at most positions"
+                f" = {self.positions}; 0 is none"
+            )
+        if bool(self.window) != (self.global_every > 1):
+            raise UserError(
+                f"window = {self.window}: goes with global_every above 1, and that is"
+                f" {self.global_every}; set both, for instance 128 and 3, or neither"
+            )
 
     @property
     def vector_width(self) -> int:
@@ -67,9 +126,21 @@ class Transformer(Checked, EncoderPart):
         return self.width
 
     @property
+    def head_size(self) -> int:
+        """Elements of a head."""
+        return self.width // self.heads
+
+    @property
     def max_positions(self) -> int:
-        """As many as its table has rows for."""
+        """As many as its table has rows for, or as it is meant for."""
         return self.positions
+
+    @property
+    def free_settings(self) -> frozenset[str]:
+        """Where positions have no table, how far they reach."""
+        if self.position_embedding == "learned":
+            return frozenset()
+        return frozenset({"positions", "rope_theta", "local_rope_theta"})
 
     @property
     def segment_types(self) -> int:
@@ -92,14 +163,18 @@ class Transformer(Checked, EncoderPart):
         return TextLayout(after=("mask",), summary="last", fallback="eod", in_pretraining=False)
 
     def resized(self, layers: int, width: int) -> Transformer:
-        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width."""
+        """The same encoder at another size: heads of 64, a feed-forward layer of 4 × width.
+
+        A gated one, which has three matrices, keeps its own share of the width, in eights.
+        """
         tied = self.embedding == self.width
+        inner = self.inner * width // self.width // 8 * 8 if self.gated else 4 * width
         return replace(
             self,
             layers=layers,
             width=width,
             heads=max(1, width // 64),
-            inner=4 * width,
+            inner=inner,
             embedding=width if tied else min(self.embedding, width),
             groups=min(self.groups, layers),
         )
@@ -107,6 +182,10 @@ class Transformer(Checked, EncoderPart):
     def copies(self, half: Half) -> int:
         """How many of that half of a layer there are; layer i uses number i · copies // layers."""
         return self.groups if self.sharing in (half, "all") else self.layers
+
+    def window_of(self, layer: int) -> int:
+        """How many tokens around each that layer sees; 0: the whole block."""
+        return self.window if layer % self.global_every else 0
 
     def build(self, vocabulary: int) -> Stack:
         """The encoder with fresh weights, for a vocabulary of that size."""
@@ -116,22 +195,34 @@ class Transformer(Checked, EncoderPart):
 
     def training_flops(self, length: float) -> float:
         """Of the dense layers and of attention."""
-        layer = 4 * self.width * self.width + 2 * self.width * self.inner
-        return float(6 * self.layers * layer + 12 * self.layers * self.width * length)
+        matrices = 3 if self.gated else 2
+        layer = 4 * self.width * self.width + matrices * self.width * self.inner
+        windows = (self.window_of(number) for number in range(self.layers))
+        seen = sum(min(length, window + 1) if window else length for window in windows)
+        return float(6 * self.layers * layer + 12 * self.width * seen)
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""
         width, inner, embedding = self.width, self.inner, self.embedding
         attention, ffn = self.copies("attention"), self.copies("ffn")
+        learned, bias = self.position_embedding == "learned", int(self.bias)
+        vectors = 2 if self.bias and self.normalisation == "layer" else 1  # of a norm
+        halves = 2 if self.gated else 1
+        rows = self.positions + self.position_offset
+        dense = 4 * (width * width + bias * width) + 2 * vectors * self.head_size * self.qk_norm
+        norms = attention if self.first_norm else attention - 1
         counts = {
             "embeddings.words": vocabulary * embedding,
-            "embeddings.positions": (self.positions + self.position_offset) * embedding,
+            "embeddings.positions": rows * embedding if learned else 0,
             "embeddings.types": self.types * embedding,
-            "embeddings.norm": 2 * embedding if self.embedding_norm else 0,
-            "embeddings.projection": embedding * width + width if embedding != width else 0,
-            "layers.attention": attention * (4 * (width * width + width) + 2 * width),
-            "layers.ffn": ffn * (2 * width * inner + inner + width + 2 * width),
+            "embeddings.norm": vectors * embedding if self.embedding_norm else 0,
+            "embeddings.projection": (
+                embedding * width + bias * width if embedding != width else 0
+            ),
+            "layers.attention": attention * dense + norms * vectors * width,
+            "layers.ffn": ffn
+            * ((halves + 1) * width * inner + bias * (halves * inner + width) + vectors * width),
             # Normalising before each half leaves the last sum without a norm: one more follows it.
-            "norm": 2 * width if self.norm == "pre" else 0,
+            "norm": vectors * width if self.norm == "pre" else 0,
         }
         return {part: count for part, count in counts.items() if count}

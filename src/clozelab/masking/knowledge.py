@@ -12,8 +12,8 @@ from clozelab.errors import UserError
 from clozelab.keys import mix, randint, uniform
 from clozelab.masking.units import (
     Cap,
-    MaskRate,
     Over,
+    Rated,
     Units,
     block_draws,
     budget,
@@ -22,13 +22,13 @@ from clozelab.masking.units import (
     refuse_cap,
     spans,
 )
-from clozelab.ranges import NonNegativeFloat, Part
+from clozelab.ranges import NonNegativeFloat
 
 LEVELS = {"character": 0, "word": Mark.SEGMENT, "phrase": Mark.PHRASE, "entity": Mark.ENTITY}
 
 
 @dataclass(frozen=True)
-class Knowledge(Part):
+class Knowledge(Rated):
     """Hide units of one level, the level drawn for each block by the weights `levels`.
 
     At level "character" every token is a unit, at "word" a segmenter's word; elsewhere a token
@@ -43,7 +43,6 @@ class Knowledge(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     levels: dict[str, float] = field(
         default_factory=lambda: {"character": 1.0, "phrase": 1.0, "entity": 1.0}
     )
@@ -77,12 +76,13 @@ class Knowledge(Part):
 
     def stage(self, progress: float) -> Knowledge:
         """The strategy at a point of the run: stage k draws from the first k levels only."""
+        now = super().stage(progress)
         if not self.stages:
-            return self
+            return now
         ends = np.cumsum(self.stages) / sum(self.stages)
         reached = 1 + int(np.searchsorted(ends[:-1], progress, side="right"))
         levels = dict(list(self.levels.items())[:reached])
-        return replace(self, levels=levels, stages=())
+        return replace(now, levels=levels, stages=())
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose units; see `Masking`."""

@@ -9,13 +9,13 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabulary
 from clozelab.keys import mix, randint, weighted
-from clozelab.masking.units import MaskRate, inverse_lengths, smallest, spans
+from clozelab.masking.units import MaskRate, Rated, inverse_lengths, smallest, spans
 from clozelab.packed import ranges
-from clozelab.ranges import Part, PositiveInt
+from clozelab.ranges import PositiveInt
 
 
 @dataclass(frozen=True)
-class PermutationTargets(Part):
+class PermutationTargets(Rated):
     """Choose what a permutation language model predicts; nothing in the input is altered.
 
     Each half of a block is walked by a cursor: draw n ≤ `longest` with P(n) ∝ 1/n, lay it at a

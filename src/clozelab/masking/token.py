@@ -12,8 +12,8 @@ from clozelab.errors import UserError
 from clozelab.keys import uniform
 from clozelab.masking.units import (
     Cap,
-    MaskRate,
     Over,
+    Rated,
     block_draws,
     budget,
     draws,
@@ -25,7 +25,7 @@ from clozelab.ranges import Part
 
 
 @dataclass(frozen=True)
-class Token(Part):
+class Token(Rated):
     """Hide single tokens, each as likely as any other (BERT §3.1, RoBERTa §4.1).
 
     `count` is the rule for how many: "round" (BERT) rounds rate · length to the nearest integer,
@@ -36,7 +36,6 @@ class Token(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     count: Literal["round", "floor", "bernoulli"] = "round"
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
@@ -67,7 +66,7 @@ class Token(Part):
 
 
 @dataclass(frozen=True)
-class Rarity(Part):
+class Rarity(Rated):
     """Hide tokens with weight count^(−smoothing), without replacement (DistilBERT's training code).
 
     The number hidden is exact. `scope = "batch"` draws over all blocks at once, as the published
@@ -77,7 +76,6 @@ class Rarity(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     smoothing: float = 0.7  # 0: every token alike, 1: rare ones by the inverse of their count
     scope: Literal["block", "batch"] = "block"
 

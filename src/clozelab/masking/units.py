@@ -6,17 +6,18 @@ n-th step together: a batch costs as many numpy calls as its slowest block has s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clozelab.contracts import Array, Blocks, Bools, Ints, Keys
+from clozelab.course import Course, check_course, factor_at
 from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.packed import ranges, sums
-from clozelab.ranges import at_least, inside
+from clozelab.ranges import Part, at_least, inside
 
 MaskRate = Annotated[
     float, inside(0, 1, "hide more than none and less than all, for instance 0.15")
@@ -28,6 +29,33 @@ T = TypeVar("T", bound=np.generic)
 _DRAWS = 8  # draws a strategy may make for one position
 _PLACE_BITS = np.uint64(0xFFFF)  # a rectangle is at most 65 536 wide
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)  # sorts behind every key
+
+
+@dataclass(frozen=True)
+class Rated(Part):
+    """A strategy that hides a share of the tokens, which may change over the run."""
+
+    mask_rate: MaskRate = 0.15  # share of the tokens to hide
+    # (share of the run, factor of the rate), linear in between; recipes name it only if they have
+    # one.
+    course: Course = field(default=(), metadata={"later": True}, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_course(self.course)
+        for _, factor in self.course:
+            if not 0 < factor * self.mask_rate < 1:
+                raise UserError(
+                    f"course: a factor of {factor} makes mask_rate = {self.mask_rate} one of"
+                    f" {factor * self.mask_rate:g}; hide more than none and less than all"
+                )
+
+    def stage(self, progress: float) -> Self:
+        """The strategy at a point of the run, which has no course any more."""
+        if not self.course:
+            return self
+        rate = self.mask_rate * factor_at(self.course, progress)
+        return replace(self, mask_rate=rate, course=())
 
 
 def draws(blocks: Blocks, key: int, draw: int) -> Keys:

@@ -12,8 +12,8 @@ from clozelab.contracts import Blocks, Bools, Hidden, Ints, Keys, Mark, Vocabula
 from clozelab.keys import mix, randint, uniform, weighted
 from clozelab.masking.units import (
     Cap,
-    MaskRate,
     Over,
+    Rated,
     Units,
     block_draws,
     budget,
@@ -25,13 +25,13 @@ from clozelab.masking.units import (
     take,
     whole,
 )
-from clozelab.ranges import Part, at_least, between, inside
+from clozelab.ranges import at_least, between, inside
 
 _MISSES = 20  # with whole ends, a block whose last tokens no word fits gives up after so many tries
 
 
 @dataclass(frozen=True)
-class WholeWord(Part):
+class WholeWord(Rated):
     """Hide whole words; a word that would overshoot the budget is passed over.
 
     `words` says whose words: those the text itself shows (spaces, punctuation, single ideographs)
@@ -41,7 +41,6 @@ class WholeWord(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
     words: Literal["tokenizer", "segmenter"] = "tokenizer"
@@ -63,7 +62,7 @@ class WholeWord(Part):
 
 
 @dataclass(frozen=True)
-class Ngram(Part):
+class Ngram(Rated):
     """Hide runs of n whole words, P(n) ∝ 1/n for n up to `longest` (ALBERT §3.1).
 
     `favour = "long"` reverses the weights. A run stops at a special; `compat = "albert"` lets it
@@ -72,7 +71,6 @@ class Ngram(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     over: Over = "length"
     cap: Cap | None = None  # the most tokens to hide in a block
     longest: Annotated[int, between(1, 20, "n-grams have 1 to 20 words")] = 3
@@ -91,7 +89,7 @@ class Ngram(Part):
 
 
 @dataclass(frozen=True)
-class SpanMasking(Part):
+class SpanMasking(Rated):
     """Hide spans of ℓ words, ℓ geometric with parameter `p`, up to `longest` (SpanBERT §3.1).
 
     The budget is ceil(rate · content) and is met exactly; the last span may be cut inside a word.
@@ -101,7 +99,6 @@ class SpanMasking(Part):
 
     provides: ClassVar[frozenset[str]] = frozenset({"targets", "spans"})
 
-    mask_rate: MaskRate = 0.15  # share of the tokens to hide
     p: Annotated[float, inside(0, 1, "the geometric parameter lies between 0 and 1")] = 0.2
     longest: Annotated[int, at_least(1, "a span has at least one word")] = 10
     ends: Literal["cut", "whole"] = "cut"

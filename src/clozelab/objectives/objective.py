@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
 
 from clozelab.contracts import Blocks, Corrupted, Hidden, ObjectivePart, Targets
-from clozelab.errors import UserError
+from clozelab.course import Course, check_course, factor_at
 from clozelab.packed import offsets
 from clozelab.ranges import Checked, NonNegativeFloat
 
 
 class Widths(Protocol):
-    """An encoder seen from its output: the width of a vector, and of the table it is tied to."""
+    """An encoder seen from its output: the width of a vector, and of the table it is tied to.
+
+    And whether its dense layers and norms have biases, and which norms those are: so its heads.
+    """
 
     @property
     def width(self) -> int:
@@ -25,12 +27,20 @@ class Widths(Protocol):
     def embedding(self) -> int:
         """The width of the embedding table."""
 
+    @property
+    def bias(self) -> bool:
+        """Of dense layers and norms."""
+
+    @property
+    def normalisation(self) -> Literal["layer", "rms"]:
+        """The kind of norms."""
+
 
 class Tied(Widths, Protocol):
     """An encoder whose heads are built like its layers: the same activation, the same norm."""
 
     @property
-    def activation(self) -> Literal["gelu", "gelu_tanh", "relu"]:
+    def activation(self) -> Literal["gelu", "gelu_tanh", "relu", "relu2", "silu"]:
         """Between two dense layers."""
 
     @property
@@ -40,11 +50,9 @@ class Tied(Widths, Protocol):
 
 def head_parameters(encoder: Widths, vocabulary: int) -> dict[str, int]:
     """Those of BERT's head over the vocabulary (§3.1): dense to the table's width, norm, bias."""
-    width = encoder.embedding
-    return {"dense": encoder.width * width + width, "norm": 2 * width, "bias": vocabulary}
-
-
-Course = tuple[tuple[float, float], ...]
+    width, bias = encoder.embedding, int(encoder.bias)
+    norm = width + width * (bias if encoder.normalisation == "layer" else 0)
+    return {"dense": encoder.width * width + bias * width, "norm": norm, "bias": vocabulary}
 
 
 @dataclass(frozen=True)
@@ -56,21 +64,12 @@ class Weighted(Checked, ObjectivePart):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shares = [share for share, _ in self.course]
-        if any(not 0 <= share <= 1 for share in shares) or any(a >= b for a, b in pairwise(shares)):
-            raise UserError(
-                "course: give pairs (share of the run, factor), shares from 0 to 1, rising"
-            )
-        if any(factor < 0 for _, factor in self.course):
-            raise UserError("course: the factors of the weight must be at least 0")
+        check_course(self.course)
 
 
 def weight_at(weight: float, course: Course, progress: float) -> float:
     """The weight at a point of the run: linear between the points of its course."""
-    if not course:
-        return weight
-    shares, factors = zip(*course, strict=True)
-    return weight * float(np.interp(progress, shares, factors))
+    return weight * factor_at(course, progress)
 
 
 def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted | None = None) -> Targets:

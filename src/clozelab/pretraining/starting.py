@@ -20,6 +20,7 @@ from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.load import load, pretrained, tied, within
 from clozelab.models.model import Model
+from clozelab.nearest import listed
 from clozelab.objectives import PAIRS, Distillation
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
@@ -62,14 +63,21 @@ def continued(
     seed: int,
     budget: str | None = None,
     shaped: bool = False,
+    own: Collection[str] = (),
 ) -> PretrainJob:
     """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
 
     Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
+    Of the encoder only what has no weights may be its `own`.
     """
     job = fresh(recipe, data=data, seed=seed, budget=budget)
     loaded = load(place)
     encoder: Any = loaded.recipe.encoder
+    if not {*own} <= encoder.free_settings:
+        free = [f"encoder.{name}" for name in sorted(encoder.free_settings)]
+        but = f", but for {listed(free)}" if free else ""
+        raise UserError(f"--from brings its own encoder: leave --set encoder.… out{but}")
+    encoder = replace(encoder, **{name: getattr(recipe.encoder, name) for name in own})
     objectives = _as_built(job.recipe, loaded.recipe, loaded.module.heads)
     recipe = within(job.recipe, encoder, objectives=objectives)
     if not shaped:

@@ -1,4 +1,4 @@
-"""Steps, batch size and learning rate: phases of length, warm-up and decay.
+"""Steps, batch size and learning rate: phases of length, warm-up, a plateau and decay.
 
 BERT A.2 gives most steps to short blocks; RoBERTa §4.2 fills steps by tokens where blocks differ.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from math import ceil, cos, isclose, pi
+from math import ceil, cos, isclose, pi, sqrt
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from clozelab.errors import UserError
-from clozelab.ranges import Checked, NonNegativeInt, PositiveFloat, PositiveInt, between
+from clozelab.ranges import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Share, between
 
 
 class Phase(NamedTuple):
@@ -44,8 +44,11 @@ class Schedule(Checked):
     # blocks see as much text.
     fill: Literal["sequences", "tokens"] = "sequences"
     # How the learning rate falls: "linear" from the peak; "google_linear" along the line that
-    # started at step 0, as BERT's code did; "polynomial" is linear to the `power`.
-    decay: Literal["linear", "google_linear", "cosine", "polynomial", "constant"] = "linear"
+    # started at step 0, as BERT's code did; "polynomial" is linear to the `power`;
+    # "one_minus_sqrt" is 1 − √share of the fall (arXiv:2405.18392), steep at first.
+    decay: Literal[
+        "linear", "google_linear", "cosine", "polynomial", "one_minus_sqrt", "constant"
+    ] = "linear"
     power: PositiveFloat = 1.0
     # The last learning rate, as a share of the peak.
     final: Annotated[float, between(0, 1, "must be a share of the peak, between 0 and 1")] = 0.0
@@ -54,6 +57,9 @@ class Schedule(Checked):
     ramp: tuple[tuple[int, float], ...] = ()  # (sequences, share) of smaller first steps
     # (step, steps of the whole run from there on) of a run; a recipe has none.
     refits: tuple[tuple[int, int], ...] | None = None
+    # The last share of the steps, over which the learning rate falls; 1: all after the warm-up.
+    # Less is a plateau before it: warm-up, stable, decay. Recipes name it only then.
+    decay_share: Share = field(default=1.0, metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +67,11 @@ class Schedule(Checked):
             raise UserError(f"warmup = {self.warmup}: must lie between 0 and steps = {self.steps}")
         if self.power != 1 and self.decay != "polynomial":
             raise UserError(f'power = {self.power}: has an effect only with decay = "polynomial"')
+        if self.decay_share < 1 and self.decay in ("google_linear", "constant"):
+            raise UserError(
+                f'decay_share = {self.decay_share}: has no effect with decay = "{self.decay}";'
+                ' leave it out, or set decay = "one_minus_sqrt"'
+            )
         self._check_phases()
         self._check_ramp()
         self._check_refits()
@@ -78,13 +89,22 @@ class Schedule(Checked):
         if self.decay == "constant":
             return 1.0
         # BERT's code began the line with the warm-up, so the learning rate drops where that ends.
-        first = 0 if self.decay == "google_linear" else self.warmup
+        first = 0 if self.decay == "google_linear" else max(self.warmup, self._plateau_end)
+        if place < first:
+            return 1.0
         left = (self.steps - place) / (self.steps - first) if place < self.steps else 0.0
         if self.decay == "cosine":
             left = (1 - cos(pi * left)) / 2
         elif self.decay == "polynomial":
             left **= self.power
+        elif self.decay == "one_minus_sqrt":
+            left = 1 - sqrt(1 - left)
         return self.final + (1 - self.final) * left
+
+    @property
+    def _plateau_end(self) -> float:
+        """The step at which the learning rate begins to fall, unless it still rises."""
+        return (1 - self.decay_share) * self.steps
 
     def progress(self, step: int) -> float:
         """The share of the run that so many steps are."""

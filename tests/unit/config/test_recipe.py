@@ -59,8 +59,8 @@ def test_recipe_round_trips_at_every_size(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(names()) - {"bert"}))
-def test_difference_from_bert_is_what_the_file_says(name: str) -> None:
-    found = difference(read("bert"), read(name))
+def test_difference_from_what_it_extends_is_what_the_file_says(name: str) -> None:
+    found = difference(read(source(name).get("extends", "bert")), read(name))
     changed = {key.split(".")[0] for key, _, _ in found}
     listed = set(source(name)) - {"extends", "title", "sizes"}
     assert changed == listed
@@ -70,7 +70,7 @@ def test_difference_from_bert_is_what_the_file_says(name: str) -> None:
 def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None:
     assert read(name).title != name
     if name not in ("bert", "elmo"):
-        assert source(name)["extends"] == "bert"
+        assert source(name)["extends"] == ("roberta" if name == "modernbert" else "bert")
 
 
 def test_difference_of_one_key() -> None:
@@ -453,3 +453,20 @@ def test_a_cap_left_from_shorter_blocks_is_warned_of() -> None:
     assert "3.9%" in said and "77" in said
     assert not read("bert", overrides=["masking.cap=77"]).warnings()
     assert not any(read(name).warnings() for name in names())
+
+
+def test_windows_are_no_wider_than_blocks_and_shrink_with_them() -> None:
+    with pytest.raises(
+        UserError, match=r"modernbert: encoder.window = 128 is more than blocks\.le"
+    ):
+        read("modernbert", overrides=["schedule.phases=[]", "blocks.length=100"])
+    windows = {size: read("modernbert", size=size).encoder for size in ("tiny", "mini", "base")}
+    assert [encoder.window for encoder in windows.values()] == [8, 16, 128]  # type: ignore[union-attr]
+
+
+def test_a_block_is_told_where_it_is_not_bert_s() -> None:
+    assert "window" not in to_toml(read("roberta")) and "gated" not in to_toml(read("bert"))
+    text = to_toml(read("neobert"))
+    assert "gated = true" in text and parse(text, "here") == read("neobert")
+    course = read("bert", overrides=["masking.course=[[0, 2], [1, 1]]"])
+    assert "course = [[0.0, 2.0], [1.0, 1.0]]" in to_toml(course)

@@ -219,3 +219,10 @@ def test_names_are_hidden_at_the_rate_in_a_corpus_of_chinese(tmp_path: Path) -> 
     assert longer > 100
     spread = 5 * (hits.sum() / epochs) ** 0.5 / epochs**0.5
     assert abs(hits.sum() / epochs - budgets[content > 0].sum()) < 3 * spread
+
+
+def test_a_stage_has_the_rate_of_its_course_too() -> None:
+    part = Knowledge(stages=(1.0, 1.0, 1.0), mask_rate=0.2, course=((0.0, 1.0), (1.0, 2.0)))
+    stage = part.stage(0.5)
+    assert list(stage.levels) == ["character", "phrase"]
+    assert (stage.mask_rate, stage.course, stage.stages) == (pytest.approx(0.3), (), ())

@@ -84,3 +84,31 @@ def test_bernoulli_may_hide_nothing() -> None:
 def test_impossible_settings_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError):
         Token(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("progress", "rate"), [(0.0, 0.3), (0.5, 0.3), (0.75, 0.225), (1.0, 0.15), (2.0, 0.15)]
+)
+def test_the_rate_follows_its_course(progress: float, rate: float) -> None:
+    part = Token(mask_rate=0.3, course=((0.5, 1.0), (1.0, 0.5)), cap=50)
+    now = part.stage(progress)
+    assert (now.mask_rate, now.course, now.cap) == (pytest.approx(rate), (), 50)
+    blocks = repeat([1] * 98, 3)
+    assert (per_block(blocks, flags(blocks, hide(now, blocks))) == round(100 * rate)).all()
+    assert Token().stage(progress) == Token()
+
+
+@pytest.mark.parametrize(
+    ("course", "sentence"),
+    [
+        (((0.5, 1.0), (0.2, 0.5)), "course: give pairs .* rising"),
+        (((0.0, 1.0), (1.0, -1.0)), "course: the factors must be at least 0"),
+        (((0.0, 1.0), (1.0, 4.0)), "a factor of 4.0 makes mask_rate = 0.3 one of 1.2; hide more"),
+        (((0.0, 1.0), (1.0, 0.0)), "a factor of 0.0 makes mask_rate = 0.3 one of 0"),
+    ],
+)
+def test_a_course_that_leaves_the_range_is_refused(
+    course: tuple[tuple[float, float], ...], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Token(mask_rate=0.3, course=course)

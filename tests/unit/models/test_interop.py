@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from markdown_it import MarkdownIt
 from safetensors.torch import save_file
 from support.peers import SHAPE, VOCABULARY, Model
@@ -25,8 +27,9 @@ from clozelab.errors import UserError
 from clozelab.models.build import build
 from clozelab.models.interop import onnx
 from clozelab.models.interop.card import card
+from clozelab.models.interop.configs import from_config
 from clozelab.models.interop.exporting import Exported, shapes, to_transformers
-from clozelab.models.interop.families import Summary
+from clozelab.models.interop.families import MODEL_TYPES, Summary
 from clozelab.models.interop.fitting import family_for
 from clozelab.models.interop.heads import TaskHead, head_shapes, summary
 from clozelab.models.interop.huggingface import read, write
@@ -82,6 +85,7 @@ CLASSES = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForPreTraining",
     "gpt": "OpenAIGPTLMHeadModel",
+    "modernbert": "ModernBertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",
     "spanbert": "BertForMaskedLM",
@@ -90,8 +94,14 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in recipes.names() if name != "elmo"])
-def test_every_recipe_has_a_class(name: str) -> None:
+ALONE = {
+    "mosaicbert": "position_embedding = 'alibi'",
+    "neobert": "normalisation = 'rms'",
+}  # of no class
+
+
+def built(name: str) -> Exported:
+    """A recipe's model for transformers, its weights unmade."""
     recipe = recipes.read(name)
     specials = recipe.tokenizer.specials
     roles = {
@@ -104,14 +114,26 @@ def test_every_recipe_has_a_class(name: str) -> None:
     ids = Vocabulary(size, roles, np.arange(len(specials), dtype=np.int32))
     with torch.device("meta"):
         weights = build(recipe, size, seed=0).state_dict()
-    there = to_transformers(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
+    return to_transformers(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
+
+
+@pytest.mark.parametrize("name", sorted({*recipes.names()} - {*ALONE, "elmo"}))
+def test_every_recipe_has_a_class(name: str) -> None:
+    there = built(name)
     assert there.config["architectures"] == [CLASSES.get(name, "BertForPreTraining")]
-    assert there.length == recipe.blocks.length
+    assert there.length == recipes.read(name).blocks.length
     assert {name.split(".")[1] for name in there.left} <= {
         "span_boundary",
         "distillation",
         "generator",
     }
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_recipe_of_no_class_says_what_keeps_it_from_one(name: str) -> None:
+    with pytest.raises(UserError, match="or export to ONNX") as error:
+        built(name)
+    assert ALONE[name] in str(error.value)
 
 
 def test_elmo_has_no_class_and_is_told_what_to_do() -> None:
@@ -537,7 +559,7 @@ def test_a_family_that_nothing_says_is_asked_for(classes: list[str] | None) -> N
         ({"model_type": "deberta"}, "model_type 'deberta' is unknown"),
         ({"vocab_size": None}, "no vocab_size"),
         ({"hidden_size": None}, "no hidden_size"),
-        ({"hidden_act": "silu"}, "activation 'silu'"),
+        ({"hidden_act": "mish"}, "activation 'mish'"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"model_type": "ernie", "use_task_id": True}, "use_task_id = True"),
         (
@@ -552,6 +574,89 @@ def test_a_config_that_cannot_be_ours_is_refused(change: dict[str, Any], problem
     config = {key: value for key, value in {**config, **change}.items() if value is not None}
     with pytest.raises(UserError, match=problem):
         from_transformers(config, tensors)
+
+
+# Published: ModernBERT-base and, where it differs, -large.
+MODERNBERT = {
+    "model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"], "vocab_size": 50368,
+    "num_hidden_layers": 22, "num_attention_heads": 12, "hidden_size": 768,
+    "intermediate_size": 1152, "max_position_embeddings": 8192, "hidden_activation": "gelu",
+    "global_attn_every_n_layers": 3, "local_attention": 128, "global_rope_theta": 160000.0,
+    "local_rope_theta": 10000.0, "norm_eps": 1e-05, "layer_norm_eps": 1e-05, "norm_bias": False,
+    "attention_bias": False, "mlp_bias": False, "classifier_bias": False, "decoder_bias": True,
+    "classifier_activation": "gelu", "classifier_pooling": "mean", "classifier_dropout": 0.0,
+    "attention_dropout": 0.0, "embedding_dropout": 0.0, "mlp_dropout": 0.0, "pad_token_id": 50283,
+    "position_embedding_type": "absolute", "tie_word_embeddings": True, "bos_token_id": 50281,
+    "eos_token_id": 50282, "cls_token_id": 50281, "sep_token_id": 50282,
+}  # fmt: skip
+LARGE = {
+    "num_hidden_layers": 28, "num_attention_heads": 16, "hidden_size": 1024,
+    "intermediate_size": 2624,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "change"), [("base", {}), ("large", LARGE)])
+def test_the_published_configurations_are_the_recipe_s(size: str, change: dict[str, Any]) -> None:
+    published = MODERNBERT | change
+    config = transformers.ModernBertConfig(**published)
+    recipe = recipes.read("modernbert", size=size)
+    wanted = replace(recipe.encoder, output_init="normal")  # of which a config says nothing
+    for given in (published, config.to_dict()):  # as they were published, and as written today
+        assert from_config(given, MODEL_TYPES["modernbert"]) == wanted
+    with torch.device("meta"):
+        peer = transformers.ModernBertForMaskedLM(config)
+        ours = build(recipe, 50368, seed=0)
+    assert sum(recipe.parameters().values()) == peer.num_parameters()
+    there = to_transformers(
+        recipe.encoder, ours.state_dict(), vocabulary=replace(IDS, size=50368), length=8192
+    )
+    theirs = {name: t.shape for name, t in peer.state_dict().items() if name != "decoder.weight"}
+    assert {name: tensor.shape for name, tensor in there.tensors.items()} == theirs
+    same = ("layer_types", "rope_parameters", "local_attention", "intermediate_size", "norm_eps")
+    back = transformers.ModernBertConfig(**there.config)
+    assert all(getattr(back, key) == getattr(config, key) for key in same)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"norm_bias": True}, "norm_bias = True must be attention_bias = False here"),
+        ({"decoder_bias": False}, "decoder_bias = False is not available here, only True"),
+        ({"classifier_activation": "relu"}, "classifier_activation = 'relu' must be hidden_act"),
+        ({"layer_types": ["sliding_attention"] * 22}, "layer_types = .* full_attention in the fir"),
+        ({"rope_scaling": {"factor": 2.0}}, "rope_scaling = .* is not available here"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 9.0}}},
+            "rope_parameters.full_attention = 'yarn' must be 'default'",
+        ),
+        ({"rope_parameters": [1]}, "rope_parameters = .* must be a table"),
+        ({"global_rope_theta": "wide"}, "global_rope_theta = 'wide' must be a number"),
+        ({"global_rope_theta": -1.0}, "rope_theta = -1.0: must be above 0"),
+        ({"local_attention": 16384}, "window = 16384: must be even.*at most positions = 8192"),
+        ({"hidden_size": 12 * 63}, "give each 63 elements"),
+        ({"num_attention_heads": 11}, "heads = 11: must divide width = 768"),
+        ({"hidden_activation": "mish", "classifier_activation": "mish"}, "activation 'mish'"),
+    ],
+)
+def test_a_modernbert_that_cannot_be_ours_is_refused(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        from_config(MODERNBERT | change, MODEL_TYPES["modernbert"])
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
+def test_the_head_of_a_task_on_modernbert_is_left_aside(kind: str) -> None:
+    small = MODERNBERT | {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "hidden_size": 24}
+    small |= {"architectures": [f"ModernBert{kind}"], "intermediate_size": 8, "pad_token_id": 1}
+    cls = getattr(transformers, f"ModernBert{kind}")
+    tensors = cls(transformers.ModernBertConfig(**small)).state_dict()
+    got = from_transformers(small, tensors)
+    assert (got.heads, got.task, got.bare) == ((), None, True)
+    assert got.left == [
+        "classifier.bias",
+        "classifier.weight",
+        "head.dense.weight",
+        "head.norm.weight",
+    ]
 
 
 def test_albert_at_full_width_has_nothing_to_project() -> None:

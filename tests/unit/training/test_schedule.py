@@ -14,7 +14,8 @@ from clozelab.config.recipe import read
 from clozelab.errors import UserError
 from clozelab.training.schedule import Phase, Schedule
 
-DECAYS = ["linear", "google_linear", "cosine", "polynomial", "constant"]
+DECAYS = ["linear", "google_linear", "cosine", "polynomial", "one_minus_sqrt", "constant"]
+PLATEAUS = {"linear", "cosine", "polynomial", "one_minus_sqrt"}  # that may fall later
 
 
 def schedule(**values: Any) -> Schedule:
@@ -36,6 +37,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
         decay=decay,  # type: ignore[arg-type]
         power=draw(st.sampled_from([0.5, 2.0])) if decay == "polynomial" else 1.0,
         final=draw(st.sampled_from([0.0, 0.001, 0.5])),
+        decay_share=draw(st.sampled_from([0.1, 0.5, 1.0])) if decay in PLATEAUS else 1.0,
         phases=tuple((n, p / sum(parts)) for n, p in zip(lengths, parts, strict=True)),
         ramp=tuple((2 + n, p / rest) for n, p in enumerate(rests)),
     )
@@ -60,6 +62,13 @@ def test_the_rate_rises_from_nought_in_equal_steps(decay: str) -> None:
         ({"decay": "linear", "final": 0.2}, {10: 1, 55: 0.6, 100: 0.2}),
         ({"decay": "cosine", "final": 0.2}, {10: 1, 55: 0.6, 100: 0.2}),
         ({"decay": "google_linear", "final": 0.2}, {10: 0.92, 100: 0.2}),
+        ({"decay": "one_minus_sqrt"}, {10: 1, 20: 2 / 3, 50: 1 / 3, 100: 0}),
+        (
+            {"decay": "one_minus_sqrt", "decay_share": 0.25},
+            {10: 1, 74: 1, 75: 1, 76: 0.8, 84: 0.4, 91: 0.2, 99: 1 - 0.96**0.5, 100: 0},
+        ),
+        ({"decay": "linear", "decay_share": 0.5, "final": 0.2}, {49: 1, 50: 1, 75: 0.6, 100: 0.2}),
+        ({"decay": "linear", "decay_share": 0.95}, {10: 1, 55: 0.5, 100: 0}),
     ],
 )
 def test_the_rate_falls_as_its_decay_says(
@@ -145,6 +154,22 @@ def test_a_ramp_takes_its_shares_of_the_steps() -> None:
 def test_a_short_run_warms_up_for_one_step_in_twenty(steps: int, warmup: int) -> None:
     found = read("bert").schedule.fitted(steps)
     assert (found.steps, found.warmup) == (steps, warmup)
+
+
+@pytest.mark.parametrize("decay", ["google_linear", "constant"])
+def test_a_plateau_goes_with_a_decay_that_can_wait(decay: str) -> None:
+    with pytest.raises(UserError, match=f'decay_share = .* no effect with decay = "{decay}"'):
+        schedule(decay=decay, decay_share=0.1)
+    with pytest.raises(UserError, match=r"decay_share = 1\.5: must be a share"):
+        schedule(decay_share=1.5)
+
+
+def test_a_plateau_keeps_its_share_of_a_shorter_run_and_of_a_refitted_one() -> None:
+    found = schedule(decay="one_minus_sqrt", decay_share=0.25)
+    assert found.fitted(400).factor(300) == 1 > found.fitted(400).factor(301)
+    late = found.refitted(50, 150)  # the second half of the schedule in twice the steps
+    assert late.factor(100) == 1 > late.factor(101)
+    assert late.factor(150) == 0
 
 
 def test_a_fitted_warm_up_keeps_its_share_up_to_half() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from clozelab.encoder import Encoder, Relative, Transformer
 from clozelab.errors import UserError
-from clozelab.models.interop import typed
+from clozelab.models.interop import modernbert, typed
 from clozelab.models.interop.families import Family
 
 Config = dict[str, Any]
@@ -28,7 +29,9 @@ _DEMANDS: dict[str, Any] = {
     "clamp_len": -1,
     "bi_data": False,
     "same_length": False,
+    "decoder_bias": True,
 }
+_NUMBERS = ("epsilon", "rope_theta", "local_rope_theta", *_DROPOUTS)
 
 # Their activations and ours; the first of several is the one that is written.
 _ACTIVATIONS = {
@@ -38,6 +41,9 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
 }
 
 
@@ -59,6 +65,8 @@ def to_config(encoder: Any, family: Family, *, predicts: bool = True) -> Config:
         config["d_head"] = encoder.width // encoder.heads
     elif family.is_gpt:
         config["embd_pdrop"] = encoder.dropout
+    elif family.name == "modernbert":
+        config |= modernbert.outward(encoder)
     elif "causal" not in family.fixed:
         config["is_decoder"] = encoder.causal
     return config | family.constants
@@ -73,9 +81,14 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
     """Say which setting the family cannot have."""
     albert, openai_gpt = family.name == "albert", family.name == "openai-gpt"
     gelu = {"activation": "gelu"} if family.gelu_head and predicts else {}
+    # Where a family says nothing of a field that came later, its block is BERT's; how an encoder
+    # began is over.
+    has = {*family.keys, "output_init", *(("bias",) if family.name == "modernbert" else ())}
+    later = {each.name: each.default for each in fields(encoder) if "later" in each.metadata}
+    plain = {setting: value for setting, value in later.items() if setting not in has}
     faults = [
         (setting, getattr(encoder, setting) != value, repr(value))
-        for setting, value in (family.fixed | gelu).items()
+        for setting, value in (plain | family.fixed | gelu).items()
     ]
     narrows = "embedding" in family.keys
     halves = albert and encoder.sharing in ("attention", "ffn")
@@ -85,7 +98,11 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
         ("embedding", not narrows and encoder.embedding != encoder.width, f"{encoder.width}"),
         ("sharing", halves, '"all" or "none"'),
         ("groups", uneven, f"groups that divide {encoder.layers} layers"),
-        ("activation", openai_gpt and encoder.activation == "gelu", "'gelu_tanh' or 'relu'"),
+        (
+            "activation",
+            openai_gpt and encoder.activation in ("gelu", "relu2"),
+            "'gelu_tanh', 'relu' or 'silu'",
+        ),
         ("inner", openai_gpt and encoder.inner != wide, f"4 × width = {wide}"),
     ]
     for setting, wrong, right in faults:
@@ -106,6 +123,8 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
     for key, value in _DEMANDS.items():
         if config.get(key) not in (None, value):
             raise typed.wrong(key, config[key], f"is not available here, only {value!r}")
+    modern = family.name == "modernbert"
+    config = modernbert.inward(config) if modern else config
     settings = _settings(config, family) | family.fixed
     width = settings["width"]
     if family.name == "xlnet":
@@ -128,6 +147,8 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
                 f"config.json: num_hidden_groups = {groups} must divide"
                 f" num_hidden_layers = {layers}"
             )
+    elif modern:
+        settings["bias"] = config["bias"]
     return Transformer(**settings)
 
 
@@ -139,10 +160,10 @@ def _settings(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
         key = next((name for name in names if config.get(name) is not None), names[0])
         if setting == "activation":
             settings[setting] = typed.word(config, key, usual[setting])
-        elif setting in ("epsilon", *_DROPOUTS):
+        elif setting in _NUMBERS:
             settings[setting] = typed.number(config, key, usual[setting])
         else:
-            least = 0 if setting in ("types", "memory") else 1
+            least = 0 if setting in ("types", "memory", "window") else 1
             settings[setting] = typed.whole(config, key, usual.get(setting), least=least)
         if settings[setting] is None:
             raise UserError(

@@ -37,6 +37,8 @@ def family_for(
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
+    if encoder.position_embedding == "rotary":
+        return "modernbert"
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     detects, electra = "replaced_token" in heads, FAMILIES["electra"]
@@ -156,7 +158,7 @@ def adapted(
 ) -> tuple[Transformer, dict[str, Tensor]]:
     """The same function in the shape that the family has."""
     inside = "encoder.embeddings"
-    words, positions = weights[f"{inside}.words.weight"], weights[f"{inside}.positions.weight"]
+    words = weights[f"{inside}.words.weight"]
     added: dict[str, Tensor] = {}
     offset = vocabulary.role("pad") + 1 if family.is_roberta else 0
     if family.name == "roberta" and encoder.position_offset != offset:
@@ -165,6 +167,7 @@ def adapted(
             f" from the padding id, here {offset - 1} + 1; leave the family out"
         )
     if encoder.position_offset != offset:  # rows before the first position are never read
+        positions = weights[f"{inside}.positions.weight"]
         unread = positions.new_zeros(offset, positions.shape[1])
         added["positions.weight"] = torch.cat([unread, positions[encoder.position_offset :]])
         encoder = replace(encoder, position_offset=offset)
@@ -181,4 +184,7 @@ def special_ids(family: Family, vocabulary: Vocabulary) -> dict[str, int | None]
     """The ids that a config names."""
     roles = {"eod": vocabulary.roles.get("sep"), **vocabulary.roles}
     ends = zip(("bos_token_id", "eos_token_id"), map(roles.get, family.ends), strict=False)
-    return {"pad_token_id": roles.get("pad"), **dict(ends)}
+    ids = {"pad_token_id": roles.get("pad"), **dict(ends)}
+    if family.name == "modernbert":
+        ids |= {"cls_token_id": roles.get("cls"), "sep_token_id": roles.get("sep")}
+    return ids

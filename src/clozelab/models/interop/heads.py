@@ -141,6 +141,8 @@ def head_from_config(
     """The head that a file holds; None where it holds none, or one that is not available here."""
     kind = _kind(config, tensors, family)
     beam = "start_logits.dense.weight" in tensors
+    if architecture(family, TaskHead(kind, head="beam" if beam else "span")) is None:
+        return None
     module = ("start" if beam else "scores") if kind == "answer" else "classifier"
     scores = next(map(tensors.get, family.theirs(f"heads.{kind}.{module}.weight")), None)
     epsilon = typed.number(config, "layer_norm_eps", EPSILON)

@@ -66,8 +66,10 @@ class VocabularyHead(PlainHead):
 
     def add_layers(self, encoder: Tied) -> None:
         """A dense layer to the table's width, and its norm."""
-        self.dense = Linear(encoder.width, encoder.embedding)
-        self.norm = Norm(encoder.embedding, eps=encoder.epsilon)
+        self.dense = Linear(encoder.width, encoder.embedding, bias=encoder.bias)
+        self.norm = Norm(
+            encoder.embedding, eps=encoder.epsilon, bias=encoder.bias, kind=encoder.normalisation
+        )
         self.activation = encoder.activation
 
     def to_table(self, states_KW: Tensor) -> Tensor:

@@ -1,0 +1,50 @@
+"""Positions without a table: rotations of queries and keys, and penalties of distance.
+
+RoPE (arXiv:2104.09864, §3.2) turns pairs of elements by angles that grow with the position, so that
+a product of a query and a key depends on their distance. ALiBi (arXiv:2108.12409, §3) subtracts
+the distance, times a slope of the head, from each score.
+"""
+
+from __future__ import annotations
+
+from math import log2
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Rotation(NamedTuple):
+    """The angles of every token; element i of a head is paired with the one half a head on."""
+
+    cos: Tensor  # [N, 1, A / 2]
+    sin: Tensor
+
+    def at(self, tokens: Tensor) -> Rotation:
+        """Of some tokens."""
+        return Rotation(self.cos.index_select(0, tokens), self.sin.index_select(0, tokens))
+
+
+def rotation(position_ids_N: Tensor, size: int, theta: float, dtype: torch.dtype) -> Rotation:
+    """For heads of that size: the slowest pair turns once in about 2π · theta positions."""
+    exponents = torch.arange(0, size, 2, device=position_ids_N.device, dtype=dtype) / size
+    angles = position_ids_N.to(dtype)[:, None, None] * theta**-exponents
+    return Rotation(angles.cos(), angles.sin())
+
+
+def rotate(x_NHA: Tensor, by: Rotation) -> Tensor:
+    """The heads turned, in the precision of the angles."""
+    first, second = x_NHA.to(by.cos.dtype).chunk(2, dim=-1)
+    turned = torch.cat([first * by.cos - second * by.sin, second * by.cos + first * by.sin], dim=-1)
+    return turned.to(x_NHA.dtype)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slope of each head: powers of 2 from 2^(−8 / n) to 2^−8 where n heads are a power of 2.
+
+    Other numbers of heads take those of the power below, and every other one of twice as many.
+    """
+    most = 2 ** int(log2(heads))
+    slopes = [2 ** (-8 * number / most) for number in range(1, most + 1)]
+    between = [2 ** (-4 * number / most) for number in range(1, 2 * most, 2)]
+    return slopes + between[: heads - most]
