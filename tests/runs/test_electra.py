@@ -136,8 +136,9 @@ def beside(hf: Path, folder: Path, **settings: Any) -> Path:
     ("settings", "sentence"),
     [
         ({"hidden_size": 64}, r"hf: generator: width = 64 is more than the encoder's 32; give the"),
-        ({"num_hidden_layers": 1}, r"generator: layers = 1, and .* of width 32 has 2 here; remove"),
+        ({"num_hidden_layers": 1}, r"generator: layers = 1, and .* of width 32 has 2 here; give"),
         ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of width 32 has 1 here"),
+        ({"tie_word_embeddings": False}, r"generator: its head has a table of its own; give the"),
         ({"vocab_size": 99}, r"generator: has 99 words, and the encoder "),
     ],
 )
