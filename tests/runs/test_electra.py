@@ -113,6 +113,23 @@ def test_both_come_back_as_they_went(run: Path, hf: Path, tmp_path: Path) -> Non
         assert (hf / file).read_bytes() == (tmp_path / "out" / file).read_bytes(), file
 
 
+@pytest.mark.parametrize(
+    ("setting", "kinds"),
+    [
+        ("encoder.activation=relu", ("ElectraForPreTraining", "AlbertForMaskedLM")),
+        ("encoder.norm=pre", ("RobertaPreLayerNormModel", "RobertaPreLayerNormForMaskedLM")),
+    ],
+)
+def test_what_electra_s_classes_cannot_have_goes_out_as_another(
+    tmp_path: Path, setting: str, kinds: tuple[str, str]
+) -> None:
+    share = "objectives.0.share=1.0" if "pre" in setting else "objectives.0.share=0.5"
+    went(task("electra", setting, share, steps=1), tmp_path / "run")
+    clozelab.export(str(tmp_path / "run"), tmp_path / "hf", **SILENT)
+    for place, kind in zip((tmp_path / "hf", tmp_path / "hf" / "generator"), kinds, strict=True):
+        assert json.loads((place / "config.json").read_text())["architectures"] == [kind]
+
+
 def test_without_its_generator_it_detects_and_predicts_nothing(hf: Path, tmp_path: Path) -> None:
     shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
     model = load(str(tmp_path / "hf"))
