@@ -190,12 +190,7 @@ def check_objective(part: Any) -> None:
     read = torch.from_numpy(blocks.ids.astype("i8"))
     read[hidden.positions[::2]] = _SPECIAL["unk"]  # half of the hidden tokens were replaced
     encoded = Encoded(states, table, ids=read)
-    # In a micro-batch positions count over all blocks.
-    base = np.repeat(offsets(sizes)[:-1], np.diff(targets.starts))
-    columns = {
-        name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
-        for name, values in targets.columns.items()
-    }
+    columns = _columns(targets, offsets(sizes))
 
     def sums(where: slice) -> dict[str, float]:
         some = {name: values[where] for name, values in columns.items()}
@@ -238,12 +233,7 @@ def check_generator(part: Any) -> None:
         mine = np.flatnonzero(np.isin(_places(some), _places(blocks)[chosen]))
         hidden = Hidden(np.stack([mine, mine + 1], axis=1))
         corrupted = Corrupted(some.ids, np.zeros(len(mine), np.uint8), mix(_places(some)[mine], 0))
-        targets = part.targets(some, hidden, corrupted)
-        base = np.repeat(some.starts[:-1], np.diff(targets.starts))
-        columns = {
-            name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
-            for name, values in targets.columns.items()
-        }
+        columns = _columns(part.targets(some, hidden, corrupted), some.starts)
         ids = torch.from_numpy(some.ids.astype("i8"))
         batch = _input(some.lengths.tolist())._replace(ids=ids)
         with torch.no_grad():
@@ -255,6 +245,17 @@ def check_generator(part: Any) -> None:
         found.append(written.ids.split(some.lengths.tolist()))
     same = torch.equal(found[0][3], found[1][0]) and torch.equal(found[0][1], found[1][1])
     _hold(same, "what it writes depends on the other blocks of a batch")
+
+
+def _columns(targets: Targets, starts: Ints) -> dict[str, Any]:
+    """Targets as a micro-batch has them, where positions count over all blocks."""
+    import torch
+
+    base = np.repeat(starts[:-1], np.diff(targets.starts))
+    return {
+        name: torch.from_numpy((values + base * (name in Targets.POSITIONS)).astype("i8"))
+        for name, values in targets.columns.items()
+    }
 
 
 def _places(blocks: Blocks) -> Ints:

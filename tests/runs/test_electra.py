@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ import transformers
 from safetensors.torch import load_file
 from support.corpora import write
 from support.finetuning import order, sample, tuned
-from support.learning import MACHINE, QUIET, shrunk, store, task, went
+from support.learning import MACHINE, QUIET, shrunk, steps_of, store, task, went
 
 import clozelab
 from clozelab import cli
@@ -26,6 +28,7 @@ from clozelab.models.load import load
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain, resume
 from clozelab.pretraining.starting import continued, fresh, resumed
+from clozelab.runs.events import means
 from clozelab.runs.session import SaveOptions
 from clozelab.studies import spec as studies
 from clozelab.training.loop import Step
@@ -110,6 +113,23 @@ def test_both_come_back_as_they_went(run: Path, hf: Path, tmp_path: Path) -> Non
         assert (hf / file).read_bytes() == (tmp_path / "out" / file).read_bytes(), file
 
 
+@pytest.mark.parametrize(
+    ("setting", "kinds"),
+    [
+        ("encoder.activation=relu", ("ElectraForPreTraining", "AlbertForMaskedLM")),
+        ("encoder.norm=pre", ("RobertaPreLayerNormModel", "RobertaPreLayerNormForMaskedLM")),
+    ],
+)
+def test_what_electra_s_classes_cannot_have_goes_out_as_another(
+    tmp_path: Path, setting: str, kinds: tuple[str, str]
+) -> None:
+    share = "objectives.0.share=1.0" if "pre" in setting else "objectives.0.share=0.5"
+    went(task("electra", setting, share, steps=1), tmp_path / "run")
+    clozelab.export(str(tmp_path / "run"), tmp_path / "hf", **SILENT)
+    for place, kind in zip((tmp_path / "hf", tmp_path / "hf" / "generator"), kinds, strict=True):
+        assert json.loads((place / "config.json").read_text())["architectures"] == [kind]
+
+
 def test_without_its_generator_it_detects_and_predicts_nothing(hf: Path, tmp_path: Path) -> None:
     shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
     model = load(str(tmp_path / "hf"))
@@ -136,8 +156,9 @@ def beside(hf: Path, folder: Path, **settings: Any) -> Path:
     ("settings", "sentence"),
     [
         ({"hidden_size": 64}, r"hf: generator: width = 64 is more than the encoder's 32; give the"),
-        ({"num_hidden_layers": 1}, r"generator: layers = 1, and .* of width 32 has 2 here; remove"),
+        ({"num_hidden_layers": 1}, r"generator: layers = 1, and .* of width 32 has 2 here; give"),
         ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of width 32 has 1 here"),
+        ({"tie_word_embeddings": False}, r"generator: its head has a table of its own; give the"),
         ({"vocab_size": 99}, r"generator: has 99 words, and the encoder "),
     ],
 )
@@ -229,6 +250,18 @@ def test_held_out_losses_are_the_same_every_time_and_under_other_masks(run: Path
         str(run), data=store("wordpiece"), blocks=16, masks="spanbert", **SILENT
     )
     assert other["generator"]["loss"] != first["generator"]["loss"]
+
+
+def test_it_learns_which_tokens_were_replaced_not_just_how_many() -> None:
+    width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
+    recipe = shrunk("electra", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
+    few = store("wordpiece", documents=3)  # a text that it can learn by heart
+    trainer = PretrainTrainer(fresh(recipe, data=[few], seed=0), MACHINE, HERE)
+    last = [means(step.sums)["replaced_token"] for step in steps_of(trainer)[-10:]]
+    share = recipe.masking.mask_rate  # type: ignore[attr-defined]
+    chance = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert fmean(one["loss"] for one in last) < 0.8 * chance
+    assert fmean(one["accuracy_replaced"] for one in last) > 0.4
 
 
 def test_the_ablations_of_the_paper_run_and_resume(tmp_path: Path) -> None:

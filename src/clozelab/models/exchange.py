@@ -20,7 +20,7 @@ from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
 from clozelab.models.interop.exporting import to_transformers
 from clozelab.models.interop.families import FAMILIES
-from clozelab.models.interop.fitting import family_for
+from clozelab.models.interop.fitting import family_for, suits
 from clozelab.models.interop.heads import TaskHead
 from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import load
@@ -55,7 +55,9 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
             generator = replace(
                 generator, origin=replace(model.origin, heads=("masked_lm",), bare=False)
             )
-        part = _export(generator, folder / FOLDER, family="electra", name=str(out / FOLDER))
+        fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
+        family = "electra" if fits else None
+        part = _export(generator, folder / FOLDER, family=family, name=str(out / FOLDER))
     return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from clozelab.config import slots
 from clozelab.contracts import Counts, Ids, Input, Ints
 from clozelab.errors import UserError
-from clozelab.models.generator import predicting
 from clozelab.models.model import Model
 from clozelab.models.reader import packed
 from clozelab.objectives import PARTS, language_models
@@ -57,7 +56,6 @@ def fill(model: Model, text: str, *, top: int = 5, device: str | None = None) ->
             f"{model.place}: encoder {name} reads whole words by their characters and has no"
             " blanks; use clozelab embed"
         )
-    model = predicting(model)
     heads = language_models(model.module.heads, *_WAYS)
     if not heads:
         raise UserError(

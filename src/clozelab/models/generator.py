@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from clozelab.models.model import Model
 from clozelab.objectives import Generator, MaskedLm
 
 FOLDER = "generator"  # beside the files of the encoder that it writes for, in transformers' form
-_ENCODER, _HEAD = "heads.generator.encoder.", "heads.generator.head."
+_REMEDY = "give the generator of this encoder, or remove {} to go on without one"
 _TABLES = tuple(f"embeddings.{name}." for name in ("words", "positions", "types", "norm"))
 
 
@@ -38,60 +38,71 @@ def generator_of(model: Model) -> Model | None:
     return replace(model, recipe=recipe, module=alone, origin=None)
 
 
+def encoder_predicts(model: Model) -> bool:
+    """Whether the encoder is asked for tokens: not beside a generator, nor if it only detects."""
+    heads = [*model.module.heads]
+    return "generator" not in heads and heads != ["replaced_token"]
+
+
 def predicting(model: Model) -> Model:
-    """The model that is asked for tokens: its generator, where it has one, else itself."""
+    """The model that is asked for tokens: itself, or its generator."""
+    if encoder_predicts(model):
+        return model
     generator = generator_of(model)
-    if generator is None and [*model.module.heads] == ["replaced_token"]:
+    if generator is None:
         raise UserError(
             f"{model.place}: tells replaced tokens and predicts none; its generator does, which"
             f" transformers has as ElectraForMaskedLM: name that, or put it into"
             f" {model.place}/{FOLDER}"
         )
-    return generator or model
+    return generator
 
 
 def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
     """The generator that came beside an encoder, as the model of both has it."""
-    mine: Any = imported.encoder
-    theirs: Any = other.encoder
-    if "masked_lm" not in other.heads:
-        raise UserError(f"{place}: has no head over the vocabulary; give ElectraForMaskedLM")
-    if theirs.width > mine.width:
-        raise UserError(
-            f"{place}: width = {theirs.width} is more than the encoder's {mine.width}; give the"
-            f" generator of this encoder, or remove {place} to go on without it"
-        )
-    words = "encoder.embeddings.words.weight"
-    if len(imported.weights[words]) != len(other.weights[words]):
-        raise UserError(
-            f"{place}: has {len(other.weights[words]):,} words, and the encoder"
-            f" {len(imported.weights[words]):,}; give the generator of this encoder, or remove"
-            f" {place} to go on without it"
-        )
-    weights = {
-        f"{_ENCODER if name.startswith('encoder.') else _HEAD}{_inside(name)}": value
-        for name, value in other.weights.items()
-    }
-    shared = {name for name in weights if name.removeprefix(_ENCODER).startswith(_TABLES)}
-    same = _same_tables(imported.weights, weights, shared)
-    part = Generator(share=theirs.width / mine.width, sharing="embeddings" if same else "none")
-    usual = part.shape(mine)
-    for field in fields(usual):
-        here, there = getattr(usual, field.name), getattr(theirs, field.name)
+    mine, theirs = (_parts(one.weights) for one in (imported, other))
+    shared = {name for name in theirs["encoder"] if name.startswith(_TABLES)}
+    same = all(
+        name in mine["encoder"] and torch.equal(theirs["encoder"][name], mine["encoder"][name])
+        for name in shared
+    )
+    _check(imported, other, place)
+    share = other.encoder.width / imported.encoder.width
+    part = Generator(share=share, sharing="embeddings" if same else "none")
+    for name, here in vars(part.shape(imported.encoder)).items():
+        there = getattr(other.encoder, name)
         if here != there:
             raise UserError(
-                f"{place}: {field.name} = {there}, and the generator of an encoder of width"
-                f" {mine.width} has {here} here; remove {place} to go on without it"
+                f"{place}: {name} = {there}, and the generator of an encoder of width"
+                f" {imported.encoder.width} has {here} here; {_REMEDY.format(place)}"
             )
-    kept = {name: value for name, value in weights.items() if not (same and name in shared)}
-    return WithGenerator(part, kept)
+    own = theirs["encoder"].keys() - (shared if same else set())
+    weights = {f"heads.generator.encoder.{name}": theirs["encoder"][name] for name in own}
+    weights |= {f"heads.generator.head.{name}": value for name, value in theirs["head"].items()}
+    return WithGenerator(part, weights)
 
 
-def _inside(name: str) -> str:
-    """A tensor's name without that of the module of a model it is in."""
-    return name.removeprefix("encoder.").removeprefix("heads.masked_lm.")
+def _check(imported: Imported, other: Imported, place: str) -> None:
+    """Refuse what is no generator of an encoder."""
+    sizes = [len(one.weights["encoder.embeddings.words.weight"]) for one in (imported, other)]
+    mine, theirs = imported.encoder.width, other.encoder.width
+    faults = {
+        "has no head over the vocabulary, as ElectraForMaskedLM has": (
+            "masked_lm" not in other.heads
+        ),
+        "its head has a table of its own": "heads.masked_lm.table" in other.weights,
+        f"width = {theirs} is more than the encoder's {mine}": theirs > mine,
+        f"has {sizes[1]:,} words, and the encoder {sizes[0]:,}": sizes[0] != sizes[1],
+    }
+    for fault, there in faults.items():
+        if there:
+            raise UserError(f"{place}: {fault}; {_REMEDY.format(place)}")
 
 
-def _same_tables(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: set[str]) -> bool:
-    pairs = ((mine.get(f"encoder.{name.removeprefix(_ENCODER)}"), theirs[name]) for name in names)
-    return all(a is not None and torch.equal(a, b) for a, b in pairs)
+def _parts(weights: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a model's encoder and of its head over the vocabulary."""
+    parts = {"encoder": "encoder.", "head": "heads.masked_lm."}
+    return {
+        part: {n.removeprefix(start): w for n, w in weights.items() if n.startswith(start)}
+        for part, start in parts.items()
+    }

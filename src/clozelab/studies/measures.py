@@ -21,7 +21,7 @@ from typing import Any
 from clozelab import registry
 from clozelab.config.recipe import Recipe, read
 from clozelab.errors import UserError
-from clozelab.models.generator import generator_of
+from clozelab.models.generator import encoder_predicts
 from clozelab.models.load import load, pretrained
 from clozelab.models.model import Model
 from clozelab.models.reader import Text
@@ -243,7 +243,7 @@ def _mean(items: Nats) -> Value:
 def _scorer(cell: Measuring) -> TextScorer | None:
     """How the encoder is asked for tokens; None where a generator would answer in its place."""
     loaded = load(str(cell.model))
-    if generator_of(loaded) is not None or [*loaded.module.heads] == ["replaced_token"]:
+    if not encoder_predicts(loaded):
         return None
     words = loaded.recipe.encoder.reads == "words"
     return scorer(loaded, spelling=Corpus.open(cell.corpus).spelling if words else None)

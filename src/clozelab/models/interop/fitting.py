@@ -44,7 +44,7 @@ def family_for(
     detects, electra = "replaced_token" in heads, FAMILIES["electra"]
     if task is not None and task.kind in SUMMARISED:
         detects = task.summary.activation == electra.summary.activation
-    if detects and all(getattr(encoder, name) == value for name, value in electra.fixed.items()):
+    if detects and suits(encoder, electra):
         return "electra"
     narrow = encoder.embedding != encoder.width
     if encoder.sharing != "none" or narrow or "sentence_order" in heads:
@@ -59,6 +59,12 @@ def family_for(
     if task is not None and task.kind in SUMMARISED:
         plain = plain and task.summary.activation == FAMILIES["distilbert"].summary.activation
     return "distilbert" if plain else "bert"
+
+
+def suits(encoder: Any, family: Family, *, predicts: bool = False) -> bool:
+    """Whether an encoder has what a family has in one way only, a head over the vocabulary too."""
+    gelu = {"activation": "gelu"} if predicts and family.gelu_head else {}
+    return all(getattr(encoder, name) == value for name, value in (family.fixed | gelu).items())
 
 
 def _families(encoder: object) -> tuple[str, ...]:
