@@ -56,7 +56,7 @@ from clozelab.finetuning.request import Data
 from clozelab.finetuning.trial import Trial
 from clozelab.models.load import load
 from clozelab.runs.directory import Run
-from clozelab.runs.events import Said, Scored, drained
+from clozelab.runs.events import Said, Scored, drained, means
 from clozelab.runs.session import SaveOptions, Session
 from clozelab.training.loop import Step, train
 
@@ -714,3 +714,12 @@ def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> N
     assert "tags such as DT name no entities" in "".join(s.text for s in events(Said, happened))
     result = Run(tmp_path / "out").result()
     assert result is not None and list(result["cells"][0]["scores"]) == ["accuracy"]
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
+def test_a_modern_block_is_fine_tuned(name: str) -> None:
+    file = sample("definitions", 16)
+    words = ("steps=60", "batch_size=16", "learning_rate=5e-3", "length=32", "warmup=0", *STILL)
+    work = doubled(inputs_of(order("classify", file, *words, model=base(name))))
+    losses = [means(step.sums)["classify"]["loss"] for step in steps_of(work)]
+    assert losses[-1] < 0.5 * losses[0]

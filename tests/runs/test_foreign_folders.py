@@ -40,6 +40,9 @@ SMALL = {
 ALBERT = {**SMALL, "embedding_size": 8, "num_hidden_groups": 1}
 XLNET = {"vocab_size": SIZE, "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 24}
 GPT = {"vocab_size": SIZE, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 40}
+MARKS = {
+    "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
+}  # fmt: skip
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForPreTraining", SMALL),
     "bert tuned": ("BertForSequenceClassification", {**SMALL, "num_labels": 3}),
@@ -48,6 +51,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "xlnet": ("XLNetForQuestionAnswering", XLNET),
     "xlnet tuned": ("XLNetForSequenceClassification", XLNET),
     "gpt2": ("GPT2LMHeadModel", GPT),
+    "modernbert": ("ModernBertForMaskedLM", {**SMALL, "local_attention": 8, **MARKS}),
 }
 
 

@@ -103,7 +103,7 @@ def test_layers_by_number_and_from_the_end(model: Model, tmp_path: Path) -> None
     assert "has layers 0 (the embedding) to 2" in message
 
 
-@pytest.mark.parametrize("name", ["gpt", "xlnet", "elmo"])
+@pytest.mark.parametrize("name", ["gpt", "xlnet", "elmo", "modernbert"])
 def test_other_encoders_are_probed_by_their_own_summary(tmp_path: Path, name: str) -> None:
     went(task(name, steps=1), tmp_path / "run")
     root, model = sst2(tmp_path), load(str(tmp_path / "run"))

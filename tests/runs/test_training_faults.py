@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ def test_a_context_is_extended_where_positions_have_no_weights(
     shape: Any = recipe.encoder
     assert (shape.positions, shape.rope_theta, recipe.blocks.length) == (160, 7.0, 160)
     assert shape.width == 32
+    student: Any = starting.taught(
+        shrunk("distilbert"), str(tmp_path / "long"), data=[store("byte_bpe")], seed=0
+    ).recipe.encoder
+    assert student == replace(shape, types=0, output_init="normal")  # of its teacher's block
 
 
 def test_a_recipe_beside_a_continued_run_is_compared_but_for_its_size(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def _word(value: Any) -> str:
 
 
 def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
-    """The student's recipe at the teacher's width, with its own share of the layers.
+    """The student's recipe at the teacher's width and of its block, with its share of the layers.
 
     A teacher that was shrunk has learned from short blocks, so its student does too.
     """
@@ -234,7 +234,9 @@ def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
     full = recipes.read("bert").encoder.layers
     same = (
         *("width", "heads", "inner", "embedding", "positions", "position_offset"),
-        *("activation", "epsilon"),
+        *("activation", "epsilon", "norm", "embedding_norm", "first_norm", "normalisation", "bias"),
+        *("position_embedding", "rope_theta", "local_rope_theta", "window", "global_every"),
+        *("gated", "qk_norm", "value_residual"),
     )
     taken = {name: getattr(other, name) for name in same}
     taken["layers"] = max(1, other.layers * student.layers // full)

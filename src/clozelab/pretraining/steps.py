@@ -149,10 +149,16 @@ class Steps:
         return self._blanks[id(shape)]
 
     def sample(self, sources: list[BlockSource]) -> PackedExamples:
-        """Some blocks like those to come."""
+        """Some blocks like those to come, with as many targets as a step will have at most."""
+        course = getattr(self.recipe.masking, "course", ())
+        fullest, _ = max(course, key=lambda point: point[1], default=(0.0, 1.0))
         taken = [source.order(0)[:_SAMPLE] for source in sources]
-        pairs = zip(sources, taken, strict=True)
-        return concatenate([source.examples(0, numbers, progress=0.0) for source, numbers in pairs])
+        return concatenate(
+            [
+                source.examples(0, numbers, progress=fullest)
+                for source, numbers in zip(sources, taken, strict=True)
+            ]
+        )
 
     def tokens_a_step(self, first: float = 0.0) -> float:
         """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""

@@ -265,6 +265,7 @@ class Model(nn.Module):
         {"embedding": 6, "position_offset": 2},
         {"sharing": "all", "groups": 2},
         {"sharing": "attention"},
+        {"norm": "pre", "gated": True, "bias": False, "qk_norm": True, "normalisation": "rms"},
     ],
 )
 def test_a_student_as_deep_as_its_teacher_starts_as_its_equal(changes: dict[str, object]) -> None:
@@ -320,6 +321,12 @@ def test_a_student_that_shares_layers_starts_each_copy_from_its_first_use() -> N
         ({"embedding": 4}, "embedding is 4 and the teacher's 8"),
         ({"heads": 4}, "heads is 4 and the teacher's 2"),
         ({"norm": "pre"}, "norm is pre and the teacher's post"),
+        ({"bias": False}, "bias is False and the teacher's True"),
+        (
+            {"position_embedding": "rotary"},
+            "position_embedding is rotary and the teacher's learned",
+        ),
+        ({"gated": True}, "gated is True and the teacher's False"),
         ({"positions": 20}, "20 positions and the teacher only 12"),
     ],
 )

@@ -307,3 +307,14 @@ def test_rows_of_a_stream_follow_one_another_and_epochs_begin_fresh() -> None:
         cut = int(np.flatnonzero(one.fixed[one.starts[row] + reuse : one.starts[row + 1]])[0])
         same = min(cut, reuse)
         assert mine[reuse : reuse + same].tolist() == after[:same].tolist()
+
+
+@pytest.mark.parametrize("course", ["[[0.0, 2.0], [1.0, 1.0]]", "[[0.0, 1.0], [1.0, 2.0]]"])
+def test_a_sample_has_the_most_targets_that_a_course_gives(course: str) -> None:
+    steps = made(shrunk("roberta", f"masking.course={course}", steps=8), "byte_bpe")
+    sample = steps.sample(steps.sources(0, 32))
+    share = sample.counts()["masked_lm"] / sample.tokens
+    assert share == pytest.approx(0.3, abs=0.02)
+    counts = [job().counts["masked_lm"] for job in steps.jobs(0, steps.start())]
+    rises = course.startswith("[[0.0, 1.0]")
+    assert (counts[-1] > counts[0]) == rises and counts[0] != counts[-1]

@@ -43,7 +43,7 @@ def hidden_one_by_one(loaded: Model, ids: Ints, hides: Callable[[int], Sequence[
     return nats
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "albert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "albert", "modernbert", "mosaicbert"])
 def test_each_token_is_hidden_alone(name: str) -> None:
     loaded = model(name)
     found = likelihoods(loaded, TEXTS, method="original", device="cpu")

@@ -86,7 +86,10 @@ def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
     return values_K.where(labels_K != Targets.IGNORED, 0.0).sum()
 
 
-_ALIKE = ("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset")
+_ALIKE = (
+    *("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset"),
+    *("position_embedding", "gated", "bias", "normalisation", "qk_norm"),
+)
 
 
 def start_from(
