@@ -8,6 +8,9 @@ SEED ?= 0
 MINUTES ?= 9
 QUICK := tests/architecture tests/contracts tests/golden tests/unit
 
+# Tests start many processes: none of them is to compile the source again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo quick test slow faults test-all check format bench clean
 
 help:  ## this list
