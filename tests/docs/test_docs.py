@@ -108,6 +108,8 @@ def shortened(words: str) -> str:
     words = re.sub(r"^torchrun\b", launcher, words)
     if "--budget" in words:
         words = re.sub(r"--budget \S+", "--budget 2steps --set schedule.batch_size=4", words)
+    if words.startswith("clozelab study roberta-masking --data") and "--variants" not in words:
+        words += " --variants static,dynamic"
     if words.startswith("clozelab bench"):
         words += " --size 1x64 --length 32 --sequences 2 --steps 1"
     if words.startswith("clozelab finetune"):
