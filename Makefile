@@ -7,6 +7,11 @@ EXTRAS ?= dev
 SEED ?= 0
 MINUTES ?= 9
 QUICK := tests/architecture tests/contracts tests/golden tests/unit
+# Each process has a stretch of the files, whose fixtures it makes once, and takes of the other's last.
+TWO := -n 2 --dist worksteal
+
+# Tests start many processes: none of them is to compile the source again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo quick test slow faults test-all check format bench clean
 
@@ -24,13 +29,13 @@ demo: setup  ## from text to two encoders, a task and transformers, on embedded 
 	$(BIN)/clozelab demo
 
 quick: setup  ## import rules, contracts, golden numbers and units: what to run while changing things
-	OMP_NUM_THREADS=1 CLOZELAB_QUICK=1 $(BIN)/pytest -n 2 -m 'not slow and not thorough' $(QUICK)
+	OMP_NUM_THREADS=1 CLOZELAB_QUICK=1 $(BIN)/pytest $(TWO) -m 'not slow and not thorough' $(QUICK)
 
 test: setup  ## the whole suite but what is slow
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(TWO)
 
 slow: setup  ## the tests that take minutes each
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(TWO) -m slow
 
 faults: setup  ## kills, flipped bits, second writers, signals, full disks: SEED=0, MINUTES=9
 	$(BIN)/python tools/faults.py --seed $(SEED) --minutes $(MINUTES)

@@ -149,7 +149,7 @@ def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> T
 
 @pytest.mark.parametrize("rate", [0.0, 0.2])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (150, 1, 0, 64, 130)])
+@pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1, 0, 64)])
 def test_attention_stays_inside_its_block(
     lengths: tuple[int, ...], causal: bool, rate: float
 ) -> None:

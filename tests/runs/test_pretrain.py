@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.corpora import ENVIRONMENT, build, run, write
+from support.corpora import ENVIRONMENT, build, write
 from support.learning import (
     MACHINE,
     QUIET,
@@ -32,6 +32,7 @@ from support.learning import (
 from support.processes import started
 from support.texts import corpus, tokenizer
 
+from clozelab.cli import main
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import to_toml
 from clozelab.errors import UserError
@@ -440,6 +441,8 @@ def test_weights_cannot_be_shared_out_in_one_process(tmp_path: Path) -> None:
 
 # The command
 
+QUIETLY = ["--save-every", "0", "--evaluate-every", "0"]
+
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
@@ -448,21 +451,23 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     recipe = shrunk("bert", "encoder.dropout=0.1", steps=120)
     file.write_text(to_toml(recipe), encoding="utf-8")
     words = ["pretrain", str(file), "--data", store("wordpiece"), "--device", "cpu"]
-    return [*words, "--save-every", "0", "--evaluate-every", "0"]
+    return [*words, *QUIETLY]
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(told: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "run"
-    done = run(*told, "--out", str(out))
-    assert done.returncode == 0, done.stderr
-    assert "120 steps" in done.stderr
+    assert main([*told, "--out", str(out)]) == 0
     return out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
-    number: signal.Signals, told: list[str], uninterrupted: Path, tmp_path: Path
+    number: signal.Signals,
+    told: list[str],
+    uninterrupted: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "run"
     words = [sys.executable, "-m", "clozelab", *told, "--out", str(out)]
@@ -477,8 +482,8 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     stopped = load(str(out)).step
     assert 0 < stopped < 120
     assert len(Run.open(out).events("step")) == stopped
-    done = run("pretrain", "--resume", str(out), "--save-every", "0", "--evaluate-every", "0")
-    assert done.returncode == 0, done.stderr
+    assert main(["pretrain", "--resume", str(out), *QUIETLY]) == 0
+    assert "120 steps" in capsys.readouterr().err
     assert_same(checkpoint(out, 120), checkpoint(uninterrupted, 120))
 
 

@@ -17,24 +17,25 @@ STRAY = -1  # among word lengths: a piece that begins no word
 
 def lay(words: list[list[int]], *, bare: bool = False, seed: int = 0) -> Blocks:
     """`[CLS] words [SEP]` blocks, or bare words: lengths in tokens, 0 one more [SEP], or STRAY."""
-    rng = np.random.default_rng(seed)
     ids, marks, starts = [], [], [0]
     for block in words:
         for length in block if bare else [None, *block, 0]:
             if length:
-                ids += rng.integers(6, WORDS.size, abs(length)).tolist()
+                ids += [len(SPECIAL)] * abs(length)  # any word, until all are drawn
                 marks += [Mark.ALL if length > 0 else 0] + [0] * (abs(length) - 1)
             else:
                 ids.append(SPECIAL["cls" if length is None else "sep"])
                 marks.append(Mark.ALL)
         starts.append(len(ids))
     packed = np.array(ids, dtype=np.int32)
+    fixed = packed < len(SPECIAL)
+    packed[~fixed] = np.random.default_rng(seed).integers(6, WORDS.size, np.count_nonzero(~fixed))
     return Blocks(
         ids=packed,
         starts=np.array(starts, dtype=np.int64),
         marks=np.array(marks, dtype=np.uint8),
         segments=np.zeros(len(ids), dtype=np.uint8),
-        fixed=packed < len(SPECIAL),
+        fixed=fixed,
         numbers=np.arange(len(words), dtype=np.int64),
     )
 

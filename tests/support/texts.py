@@ -73,10 +73,18 @@ def copy(kind: str) -> Tokenizer:
 
 
 def encoder(tokenizer: Tokenizer, *, segment: bool = False) -> CachedTokenizer:
-    """An encoder whose counts do not matter."""
+    """An encoder with an empty memory, made once for a tokenizer; its counts do not matter."""
+    made = _encoder(tokenizer, segment)
+    made._forget()
+    return made
+
+
+@cache
+def _encoder(tokenizer: Tokenizer, segment: bool) -> CachedTokenizer:
     return CachedTokenizer(tokenizer, segment=segment, counts=Counts())
 
 
+@cache
 def literal(tokenizer: Tokenizer) -> Tokenizer:
     """A copy to which a special's name is text; a unigram model is to forget the names as well."""
     names = {token.content for token in tokenizer.get_added_tokens_decoder().values()}

@@ -10,7 +10,6 @@ import torch
 from support.made import prose
 from support.streaming import PLAIN, SPECIAL, TARGET, batch, memories, plain, sees, shape, slots
 from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn import functional
 
 from clozelab.blocks.stream import StreamPair
@@ -533,6 +532,8 @@ def _check_targets(blocks: Blocks, hidden: Hidden, targets: Targets) -> None:
 
 @pytest.mark.thorough
 def test_one_layer_is_compiled_for_all_and_for_training_only() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend  # two seconds of imports
+
     torch._dynamo.reset()
     model, counter = built(shape(layers=5)).train(), CompileCounterWithBackend("aot_eager")
     weights = list(model.parameters())

@@ -115,6 +115,7 @@ def test_a_cpu_that_others_use_is_no_fault_of_its_arithmetic() -> None:
     assert found(busy=None, starved=5.0, waited=5.0) == SHARED  # the feed's threads wait as well
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(core_wait() is None, reason="the kernel does not tell how long threads wait")
 def test_waiting_for_a_core_is_measured() -> None:
     """Two processes on one core: each waits for about half of the time."""

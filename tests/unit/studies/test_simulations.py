@@ -24,7 +24,7 @@ pytestmark = pytest.mark.thorough
 LOSS, PAIRS = "held_out.masked_lm", "pairs.blimp"
 NAMES = ("a", "b", "c", "d")
 CLAIMS = (("a", "b"), ("c", "d"), ("a", "c"))
-QUICK, SLOW = 300, 4000
+QUICK, SLOW = 150, 4000
 
 
 class World(NamedTuple):

@@ -465,6 +465,7 @@ def _size(path: Path, **reading: str) -> int:
     return sum(len(document.text) for document in documents([str(path)], made, Counts()))
 
 
+@pytest.mark.thorough
 def test_memory_stays_bounded_whatever_the_input(tmp_path: Path) -> None:
     """A document of the longest kind is held about three times over, and no file is held."""
     path = tmp_path / "a.txt"

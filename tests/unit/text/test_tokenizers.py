@@ -43,6 +43,7 @@ def tokens(known: Tokenizer, text: str) -> list[str]:
     return known.encode(text, add_special_tokens=False).tokens
 
 
+@pytest.mark.thorough
 def test_training_twice_gives_the_same_bytes() -> None:
     runs = [
         subprocess.Popen(
@@ -194,6 +195,7 @@ def _rates(known: Tokenizer, texts: tuple[str, ...]) -> tuple[float, float]:
     return number / words, lost / number
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["wordpiece", "char_bpe"])
 @pytest.mark.parametrize("size", [600, 4000])
 def test_pieces_are_as_good_as_the_librarys(kind: str, size: int) -> None:

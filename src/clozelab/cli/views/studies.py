@@ -13,7 +13,6 @@ from rich.text import Text
 from clozelab.api.studies import Study
 from clozelab.cli.views import Values, or_dash, table
 from clozelab.studies import spec as specs
-from clozelab.studies.plan import StudyPlan
 from clozelab.studies.power import LOW, claim_powers
 from clozelab.studies.records import parts_line
 from clozelab.studies.spec import StudySpec
@@ -33,6 +32,8 @@ def study(result: Any, values: Values) -> Iterator[RenderableType]:
 
 def event(event: Any, values: Values) -> Iterator[RenderableType]:
     """The plan before the first cell, the scores after the last."""
+    from clozelab.studies.plan import StudyPlan  # needs torch; a study is described without
+
     if isinstance(event, StudyPlan):
         yield from _planned(event.request.study, event.as_json())
     elif isinstance(event, Study) and event.result()["cells"]:
