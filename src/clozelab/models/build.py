@@ -29,9 +29,8 @@ class PretrainingModel(nn.Module):
             if PARTS[name].needs_teacher
         }
         # What they ask of both encoders beside the states.
-        self.asked: tuple[dict[str, Any], dict[str, Any]] = next(
-            (head.asks for head in heads.values() if hasattr(head, "asks")), ({}, {})
-        )
+        asks: list[Any] = [head.asks for head in heads.values() if hasattr(head, "asks")]
+        self.asked: tuple[dict[str, Any], dict[str, Any]] = asks[0] if asks else ({}, {})
         # The objectives whose modules write what the encoder reads.
         self.writers = tuple(name for name in heads if PARTS[name].generates_input)
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it

@@ -242,7 +242,8 @@ def _beside(
 ) -> Recipe:
     """The student's recipe at the teacher's width and of its block, with its share of the layers.
 
-    But for what is its `own`; `more` of the encoder's settings are the teacher's, too. A teacher that was shrunk has learned from short blocks, so its student does too.
+    But for what is its `own`; `more` of the encoder's settings are the teacher's, too. A teacher
+    that was shrunk has learned from short blocks, so its student does too.
     """
     student: Any = recipe.encoder
     other: Any = teacher.encoder

@@ -39,7 +39,7 @@ class Relating(nn.Module):
         cells_K = mine.cell.index_select(0, targets["at"])
         shares = wide(mine.qkv).new_zeros(mine.seen.numel())
         shares_BL = shares.index_add(0, cells_K, counts_K.to(shares.dtype)).view_as(mine.seen)
-        blocks, length = mine.seen.shape
+        length = mine.seen.shape[1]
 
         def divergence(
             mine_BLW: Tensor, theirs_BLW: Tensor, seen_BL: Tensor, shares_BL: Tensor
@@ -66,7 +66,8 @@ class Relating(nn.Module):
 
     def _relations(self, x_BLW: Tensor, seen_BL: Tensor) -> Tensor:
         """[B, H, L, L] the logarithms of each token's relations to those of its block."""
-        x_BHLA = wide(x_BLW).unflatten(2, (self.heads, -1)).transpose(1, 2)
+        blocks, length, _ = x_BLW.shape
+        x_BHLA = wide(x_BLW).reshape(blocks, length, self.heads, -1).transpose(1, 2)
         scores = x_BHLA @ x_BHLA.transpose(2, 3) / math.sqrt(x_BHLA.shape[3])
         # Finite, so that padding has a gradient of zero and not NaN.
         least = torch.finfo(scores.dtype).min
