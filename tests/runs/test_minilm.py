@@ -108,6 +108,12 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
     assert not (tmp_path / "run").exists()
 
 
+def test_bench_has_no_teacher(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["minilm", "--size", "tiny", "--data", store("wordpiece"), "--device", "cpu"]
+    assert main(["bench", *words]) == 2
+    assert "bench has no teacher" in " ".join(capsys.readouterr().err.split())
+
+
 def test_another_tokenizer_and_no_teacher_are_refused() -> None:
     with pytest.raises(UserError, match="teacher's vocabulary is not that of"):
         student(teacher(), "byte_bpe")
