@@ -215,6 +215,14 @@ class Input(NamedTuple):
     attention_mask: Tensor | None = None  # [B, L] dense with padding: which cells are tokens
 
 
+class Projections(NamedTuple):
+    """Queries, keys and values of one layer, the blocks as rows."""
+
+    qkv: Tensor  # [B, L, 3, W] all heads side by side
+    seen: Tensor  # [B, L] which cells are tokens; of an empty block all
+    cell: Tensor  # [N] the cell of each token, counted over the rows
+
+
 class Encoded(NamedTuple):
     """What an encoder makes of its input.
 
@@ -227,6 +235,7 @@ class Encoded(NamedTuple):
     queries: Tensor | None = None  # [B · T, W] XLNet: the query stream
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
     ids: Tensor | None = None  # [N] what it read, if an objective may ask
+    projections: Projections | None = None  # of a layer, if asked for
 
 
 Sums = dict[str, "Tensor"]  # "loss", "count", "correct" and the like: each a sum, never a mean
@@ -355,6 +364,10 @@ class ObjectivePart:
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = None
     # Whether its head compares the student with a teacher's model, which is run beside it.
     needs_teacher: ClassVar[bool] = False
+    # The language model of student and teacher by which it compares them, if by one.
+    compares: ClassVar[Literal["masked"] | None] = None
+    # Whether its student has the size that its recipe states, whatever the teacher's.
+    own_size: ClassVar[bool] = False
     # Whether its module comes before the encoder: `Input`, targets → the `Input` that the encoder
     # reads, and the sums.
     generates_input: ClassVar[bool] = False
@@ -365,6 +378,13 @@ class ObjectivePart:
 
     def check_encoder(self, encoder: Any) -> None:
         """Refuse an encoder that it cannot stand beside, for more than what it needs."""
+
+    def check_teacher(self, encoder: Any) -> None:
+        """Refuse the encoder of a teacher that it cannot learn from."""
+
+    def layer_choice(self, teacher_layers: int, student_layers: int) -> tuple[int, ...]:
+        """The teacher layer that each layer of the student starts from; none: fresh weights."""
+        return ()
 
     def training_flops(
         self, encoder: Any, vocabulary: int, *, length: float, predicted: float

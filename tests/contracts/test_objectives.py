@@ -23,8 +23,9 @@ from clozelab.objectives.spans import SpanBoundary, SpanJoint
 
 torch.set_num_threads(1)
 # The permutation objective asks the encoder's query stream and has its tests beside that; a
-# generator comes before the encoder (tests/unit/objectives/test_replaced.py).
-APART = {"permutation_lm", "generator"}
+# generator comes before the encoder (tests/unit/objectives/test_replaced.py), and relations need
+# the encoder's queries, keys and values (tests/unit/objectives/test_relations.py).
+APART = {"permutation_lm", "generator", "relations"}
 EXAMPLES: dict[str, list[Objective]] = {
     "masked_lm": [MaskedLm(), MaskedLm(tied=False)],
     "next_sentence": [NextSentence()],

@@ -34,7 +34,7 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"recipe": "robertta"}, {}, "variant dynamic: recipe robertta is unknown; did you mean"),
     ({"share": 0}, {}, "share = 0 must be above 0"),
     ({"protocol": "ourz"}, {}, "protocol ourz is unknown; did you mean ours?"),
-    ({"teacher": "static"}, {}, "has no objective distillation"),
+    ({"teacher": "static"}, {}, "has no objective that needs a teacher"),
     ({"recipe": "distilbert"}, {}, "learns from a teacher; name its teacher"),
     ({"recipe": "distilbert", "teacher": "statik"}, {}, "did you mean static?"),
     ({"recipe": "distilbert", "teacher": "dynamic"}, {}, "is its own teacher"),

@@ -33,7 +33,8 @@ QUIET = SaveOptions(save_every=0, evaluate_every=0, evaluate_blocks=32)
 RECIPES = names()
 STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
-    **dict.fromkeys(("distilbert", "spanbert", "electra", "mosaicbert", "neobert"), "wordpiece"),
+    **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra"), "wordpiece"),
+    **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
     **dict.fromkeys(("roberta", "swift", "elmo", "modernbert"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
@@ -82,6 +83,8 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
         if key in whole["encoder"]:
             settings[f"encoder.{key}"] = 0.0
     settings["blocks.length"] = 32
+    if name == "minilm":
+        settings["objectives.0.heads"] = 8
     if name == "xlnet":
         settings |= {"blocks.reuse": 16, "blocks.rows": batch_size}
     settings |= {"schedule.steps": steps, "schedule.warmup": 0, "schedule.batch_size": batch_size}
@@ -90,10 +93,10 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
 
 
 def task(name: str, *overrides: str, seed: int = 0, **shape: int) -> PretrainJob:
-    """A run of a shrunk recipe on its store; DistilBERT's under a small teacher."""
+    """A run of a shrunk recipe on its store; a student's under a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
     data = [store(STORES[name])]
-    if name == "distilbert":
+    if any(part.needs_teacher for part in recipe.objectives):
         return starting.taught(recipe, teacher(), data=data, seed=seed, sized=True)
     return starting.fresh(recipe, data=data, seed=seed)
 

@@ -128,7 +128,7 @@ def unpack_old(folder: Path) -> None:
 def pretraining(name: str) -> dict[str, Any]:
     """Losses and batches of a recipe."""
     recipe, overrides, steps = RUNS[name]
-    if name == "distilbert":
+    if name in ("distilbert", "minilm"):
         teacher, text = str(old() / "run"), [str(old() / "corpus")]
         student = shrunk(recipe, *overrides, steps=steps)
         trainer = doubled(starting.taught(student, teacher, data=text, seed=0))

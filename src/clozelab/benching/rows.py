@@ -14,6 +14,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.sizes import DIAL
 from clozelab.contracts import Counts
+from clozelab.errors import UserError
 from clozelab.pretraining.fitting import fitted
 from clozelab.ranges import CheckedOptions, PositiveInt
 from clozelab.runs.events import drained
@@ -89,6 +90,11 @@ def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: s
     At a released size the table has the recipe's own rows, though the corpus may have fewer.
     """
     recipe = recipes.read(row.recipe, size=row.size, overrides=request.settings)
+    alone = tuple(part for part in recipe.objectives if not part.needs_teacher)
+    if not alone:
+        raise UserError(
+            f"{row.recipe}: bench has no teacher, without which it learns nothing; name another"
+        )
     blocks: Any = recipe.blocks
     length = row.length or blocks.length
     sequences = row.sequences or max(1, _TOKENS[device] // length)
@@ -97,7 +103,7 @@ def recipe_of(row: BenchRow, request: BenchRequest, corpus: Corpus, *, device: s
     shaped = replace(
         recipe,
         blocks=replace(blocks, length=length, **stream),
-        objectives=tuple(part for part in recipe.objectives if not part.needs_teacher),
+        objectives=alone,
         schedule=schedule.fitted(_MOST),
     )
     measured = fitted(shaped, corpus)

@@ -184,8 +184,8 @@ def _memory(recipe: Recipe) -> Iterator[str]:
 
 
 def _teaching(recipe: Recipe) -> Iterator[str]:
-    """A student's layers start from as many of its teacher's, and both predict by masked_lm."""
-    masked = any(part.language_model == "masked" for part in recipe.objectives)
+    """A student's layers start from as many of its teacher's, and both predict what is compared."""
+    predicted = {part.language_model for part in recipe.objectives} | {None}
     for part in recipe.objectives:
         name, layers = use("objectives", part), len(getattr(part, "layers", ()))
         if layers and layers != recipe.encoder.layers:
@@ -193,7 +193,7 @@ def _teaching(recipe: Recipe) -> Iterator[str]:
                 f"objective {name} lists {layers} layers for encoder.layers ="
                 f' {recipe.encoder.layers}; list as many, or use start = "spread"'
             )
-        if part.needs_teacher and not masked:
+        if part.compares not in predicted:
             yield f"objective {name} compares what masked_lm predicts; list masked_lm beside it"
 
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozelab.contracts import Encoded, Input
+from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
-from clozelab.encoder.attention import Layout, Scope, attend, attend_at, lay_out
+from clozelab.encoder.attention import Layout, Scope, attend, attend_at, lay_out, rectangle
 from clozelab.encoder.positions import alibi_slopes, rotate, rotation
 from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
 
@@ -148,17 +148,25 @@ class Stack(nn.Module):
         initialise(self, shape.width)
         self._scale_outputs()
 
-    def forward(self, batch: Input, *, keep: bool = False) -> Encoded:
-        """The states of every token; with `keep` those of every layer as well."""
+    def forward(self, batch: Input, *, keep: bool = False, project: int | None = None) -> Encoded:
+        """The states of every token; with `keep` those of every layer as well.
+
+        `project` asks for queries, keys and values of a layer; -1 is the last.
+        """
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
         layout = lay_out(batch, dtype, slopes=self.slopes is not None)
+        keeps = keep or project is not None
         if self.fused and fused.serves(self.shape):
-            states = fused.layers(self, x, layout, keep=keep)
+            states = fused.layers(self, x, layout, keep=keeps)
         else:
-            states = _layers(self, x, layout, self.scopes(batch), keep=keep)
-        return Encoded(states[-1], table, (x, *states) if keep else ())
+            states = _layers(self, x, layout, self.scopes(batch), keep=keeps)
+        encoded = Encoded(states[-1], table, (x, *states) if keep else ())
+        if project is None:
+            return encoded
+        number = project % self.shape.layers
+        return encoded._replace(projections=self._projected(batch, (x, *states)[number], number))
 
     def share_embeddings(self, other: Stack) -> None:
         """Take another encoder's tables and their norm; the way to full width stays its own."""
@@ -191,6 +199,17 @@ class Stack(nn.Module):
                 turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
             scopes[window] = Scope(shape.causal, window, turns, self.slopes)
         return [scopes[window] for window in windows]
+
+    def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
+        """Queries, keys and values of a layer that reads x, before norms and rotation of heads.
+
+        They are computed once more, so that the layers need not hand them out.
+        """
+        attention, _ = self.halves(number)
+        qkv = attention.qkv(x_NW if self.norm is None else attention.normalised(x_NW))
+        cells, cell, seen = rectangle(batch)
+        qkv = qkv.index_select(0, cells).view(*seen.shape, 3, -1)
+        return Projections(qkv, seen, cell)
 
     @torch.no_grad()
     def _scale_outputs(self) -> None:

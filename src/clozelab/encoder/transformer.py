@@ -37,7 +37,9 @@ class Transformer(Checked, EncoderPart):
     pooler belongs to the pair objectives, which alone train it.
     """
 
-    provides: ClassVar[frozenset[str]] = frozenset({"token_vectors", "shared_embeddings"})
+    provides: ClassVar[frozenset[str]] = frozenset(
+        {"token_vectors", "shared_embeddings", "projections"}
+    )
 
     layers: PositiveInt
     heads: PositiveInt

@@ -22,12 +22,15 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
-        # The objectives that compare it with a teacher, and the head of both by which they do.
+        # The objectives that compare it with a teacher, and the heads of both by which they do.
         self.taught = {
-            name: next(iter(language_models(heads, str(head.compares))), "")
-            for name, head in heads.items()
-            if hasattr(head, "compares")
+            name: language_models(heads, *filter(None, [PARTS[name].compares]))[:1]
+            for name in heads
+            if PARTS[name].needs_teacher
         }
+        # What they ask of both encoders beside the states.
+        asks: list[Any] = [head.asks for head in heads.values() if hasattr(head, "asks")]
+        self.asked: tuple[dict[str, Any], dict[str, Any]] = asks[0] if asks else ({}, {})
         # The objectives whose modules write what the encoder reads.
         self.writers = tuple(name for name in heads if PARTS[name].generates_input)
         self.pooler: nn.Module | None = None  # of an imported model, where no head has it
@@ -42,7 +45,8 @@ class PretrainingModel(nn.Module):
         for name in self.writers:
             inputs, sums[name] = self.heads[name](batch.input, batch.targets[name])
             batch = batch._replace(input=inputs)
-        encoded: Encoded = self.encoder(batch.input)._replace(ids=batch.input.ids)
+        asked = self.asked[0] if self.teacher else {}
+        encoded: Encoded = self.encoder(batch.input, **asked)._replace(ids=batch.input.ids)
         for name, head in self.heads.items():
             if name not in self.taught and name not in self.writers:
                 sums[name] = head(encoded, batch.targets[name])
@@ -54,12 +58,13 @@ class PretrainingModel(nn.Module):
         """The sums of the objectives that compare the model with its teacher."""
         (teacher,) = self.teacher
         with torch.no_grad():
-            teacher_encoded: Encoded = teacher.encoder(batch.input)
+            teacher_encoded: Encoded = teacher.encoder(batch.input, **self.asked[1])
         sums = {}
-        for name, head in self.taught.items():
-            predict: Any = self.heads[head]
-            teach: Any = teacher.heads[head]
-            logits = {"predict": predict.logits, "teach": teach.logits}
+        for name, heads in self.taught.items():
+            logits: dict[str, Any] = {}
+            for head in heads:
+                predict, teach = self.heads[head], teacher.heads[head]
+                logits = {"predict": predict.logits, "teach": teach.logits}
             sums[name] = self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)
         return sums
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from clozelab.objectives.distillation import Distillation
 from clozelab.objectives.language_models import BidirectionalLm, CausalLm, MaskedLm, PermutationLm
+from clozelab.objectives.relations import Relations
 from clozelab.objectives.replaced import AllTokensLm, Generator, ReplacedToken
 from clozelab.objectives.sentence_pair import NextSentence, SentenceOrder
 from clozelab.objectives.spans import SpanBoundary, SpanJoint
@@ -18,6 +19,7 @@ Objective = (
     | CausalLm
     | BidirectionalLm
     | Distillation
+    | Relations
     | Generator
     | ReplacedToken
     | AllTokensLm
@@ -33,6 +35,7 @@ PARTS: dict[str, type[Objective]] = {
     "causal_lm": CausalLm,
     "bidirectional_lm": BidirectionalLm,
     "distillation": Distillation,
+    "relations": Relations,
     "generator": Generator,
     "replaced_token": ReplacedToken,
     "all_tokens_lm": AllTokensLm,

@@ -25,6 +25,7 @@ class Distillation(Weighted):
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     needs_teacher: ClassVar[bool] = True
+    compares: ClassVar[Literal["masked"]] = "masked"
 
     teacher: str = "bert"
     temperature: Annotated[float, above(0, "must be above 0, for instance 2")] = 2.0

@@ -147,7 +147,7 @@ def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:
             f" --tokenizer-from {place}"
         )
     whole = pretrained(loaded)
-    if not whole.heads:
+    if {*whole.heads} <= {*whole.taught}:
         raise UserError(
             f"{place}: is an encoder alone, without a head to measure; pretrain it with one by"
             f" --from {place}"

@@ -21,7 +21,7 @@ from clozelab.models.build import build
 from clozelab.models.load import load, pretrained, tied, within
 from clozelab.models.model import Model
 from clozelab.nearest import listed
-from clozelab.objectives import PAIRS, Distillation
+from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
 from clozelab.pretraining.job import PretrainJob
@@ -118,22 +118,35 @@ def taught(
 ) -> PretrainJob:
     """A run of a student's recipe under a teacher; not `sized`, it is as wide as the teacher.
 
-    But for the settings of its encoder that are its `own`.
+    But for the settings of its encoder that are its `own`. Where the objective lets a student have
+    its own size, that is the recipe's, and the rest is the teacher's, `sized` or not.
     """
     teacher = load(place)
     stores = open_stores(data)
     corpus = stores[0][0]
     objectives: list[Any] = [part for part in recipe.objectives if part.needs_teacher]
     if not objectives:
-        raise UserError(f"{recipe.name}: has no objective distillation; use --recipe distilbert")
+        raise UserError(
+            f"{recipe.name}: has no objective that needs a teacher; use --recipe distilbert or"
+            " minilm"
+        )
     if teacher.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
             f"{place}: the teacher's vocabulary is not that of {corpus.path}; build the corpus"
             f" with --tokenizer-from {place}"
         )
-    if "masked_lm" not in teacher.module.heads:
-        raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
-    if not sized:
+    for part in objectives:
+        if part.compares and "masked_lm" not in teacher.module.heads:
+            raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
+        try:
+            part.check_teacher(teacher.recipe.encoder)
+        except UserError as error:
+            name = slots.use("objectives", part)
+            raise UserError(f"{place}: objective {name}: {error}") from None
+    if all(part.own_size for part in objectives):
+        size = ("layers", "width", "heads", "inner", "embedding")
+        recipe = _beside(recipe, teacher.recipe, {*own, *size}, more=("types",))
+    elif not sized:
         recipe = _beside(recipe, teacher.recipe, own)
     said = notes(recipe, corpus)
     recipe = fitted(recipe, corpus)
@@ -146,7 +159,7 @@ def taught(
         stores,
         seed=seed,
         budget=budgets.parse(budget) if budget else None,
-        start=_layers(objectives[0], recipe, teacher, seed=seed),
+        start=_layers(objectives, recipe, teacher, seed=seed),
         teacher=pretrained(teacher),
         origin=place,
         notes=said,
@@ -224,10 +237,13 @@ def _word(value: Any) -> str:
     return "–" if value is None else written(value)
 
 
-def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
+def _beside(
+    recipe: Recipe, teacher: Recipe, own: Collection[str], *, more: tuple[str, ...] = ()
+) -> Recipe:
     """The student's recipe at the teacher's width and of its block, with its share of the layers.
 
-    A teacher that was shrunk has learned from short blocks, so its student does too.
+    But for what is its `own`; `more` of the encoder's settings are the teacher's, too. A teacher
+    that was shrunk has learned from short blocks, so its student does too.
     """
     student: Any = recipe.encoder
     other: Any = teacher.encoder
@@ -236,7 +252,7 @@ def _beside(recipe: Recipe, teacher: Recipe, own: Collection[str]) -> Recipe:
         *("width", "heads", "inner", "embedding", "positions", "position_offset"),
         *("activation", "epsilon", "norm", "embedding_norm", "first_norm", "normalisation", "bias"),
         *("position_embedding", "rope_theta", "local_rope_theta", "window", "global_every"),
-        *("gated", "qk_norm", "value_residual"),
+        *("gated", "qk_norm", "value_residual", *more),
     )
     taken = {name: getattr(other, name) for name in same}
     taken["layers"] = max(1, other.layers * student.layers // full)
@@ -278,13 +294,14 @@ def _as_short(recipe: Recipe, other: Recipe) -> Recipe:
 
 
 def _layers(
-    lesson: Distillation, recipe: Recipe, teacher: Model, *, seed: int
+    objectives: Sequence[Any], recipe: Recipe, teacher: Model, *, seed: int
 ) -> dict[str, Tensor] | None:
     """The weights a student takes from its teacher, if it takes any."""
     student: Any = recipe.encoder
     other: Any = teacher.recipe.encoder
-    choice = lesson.layer_choice(other.layers, student.layers)
-    if not choice:
+    choices = (part.layer_choice(other.layers, student.layers) for part in objectives)
+    choice = next(filter(None, choices), None)
+    if choice is None:
         return None
     size = recipe.tokenizer.vocabulary
     mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))

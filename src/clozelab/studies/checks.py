@@ -110,8 +110,9 @@ def _check_recipes(study: StudySpec, place: str) -> None:
             raise UserError(f"{place}: variant {variant.name}: {error}") from None
         taught = any(part.needs_teacher for part in recipe.objectives)
         if taught != (variant.teacher is not None):
-            fix = "name its teacher" if taught else "leave teacher out, or use recipe distilbert"
-            what = "learns from a teacher" if taught else "has no objective distillation"
+            other = "leave teacher out, or use recipe distilbert or minilm"
+            fix = "name its teacher" if taught else other
+            what = "learns from a teacher" if taught else "has no objective that needs a teacher"
             raise UserError(f"{place}: variant {variant.name} {what}; {fix}")
         rest = replace(variant, name="x", says="", paper={}, set=(), recipe=None, teacher=None)
         same = repr((recipe.tables(), plain(rest), variant.teacher))

@@ -57,6 +57,8 @@ def test_models_with_a_pooler(name: str, size: str, pooled: int, whole: int) -> 
         ("xlnet", "base", 116_718_336, 116_750_336),
         ("xlnet", "large", 360_268_800, 360_300_800),
         ("distilbert", "base", 66_362_880, 66_985_530),
+        ("minilm", "6x384", 22_565_376, 22_565_376),
+        ("minilm", "12x384", 33_212_160, 33_212_160),
         ("gpt", "base", 116_534_784, 116_534_784),
     ],
 )

@@ -85,6 +85,7 @@ CLASSES = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForPreTraining",
     "gpt": "OpenAIGPTLMHeadModel",
+    "minilm": "BertModel",
     "modernbert": "ModernBertForMaskedLM",
     "roberta": "RobertaForMaskedLM",
     "roberta_wwm": "BertForMaskedLM",

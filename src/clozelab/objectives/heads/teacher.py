@@ -6,7 +6,7 @@ The teacher is run by the caller, in evaluation, on what the student sees.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +29,6 @@ class Teaching(nn.Module):
 
     States of another width than the teacher's (`teacher_width`) are compared after a projection.
     """
-
-    compares: Literal["masked"] = "masked"  # the language model of both that is compared
 
     def __init__(self, part: Distillation, width: int, teacher_width: int | None) -> None:
         super().__init__()

@@ -1,0 +1,83 @@
+"""Relations of queries, keys and values: a teacher's self-attention as target (MiniLMv2 §3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from clozelab.contracts import Blocks, Corrupted, Hidden, Targets
+from clozelab.errors import UserError
+from clozelab.objectives.objective import Weighted, Widths, every
+from clozelab.ranges import NonNegativeFloat, PositiveInt
+
+if TYPE_CHECKING:
+    from clozelab.objectives.heads.relating import Relating
+
+
+@dataclass(frozen=True)
+class Relations(Weighted):
+    """The divergence of a student's relations between tokens from its teacher's (§3.1).
+
+    Queries of all heads are joined and split again into `heads` relation heads; the relation of a
+    token is the softmax of its scaled products with the queries of its block. So for keys and
+    values. The student's last layer is compared with one of the teacher's. Their widths, depths and
+    attention heads may differ.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"projections"})
+    needs_teacher: ClassVar[bool] = True
+    own_size: ClassVar[bool] = True
+
+    heads: PositiveInt = 64  # §4.1: 48 for a base teacher, 64 for a large one
+    teacher_layer: int = -1  # from 0, or from the end; §4.1: of a large teacher not the last
+    queries: NonNegativeFloat = 1.0  # the weight of each kind of relation
+    keys: NonNegativeFloat = 1.0
+    values: NonNegativeFloat = 1.0
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """None: relations are compared as they are."""
+        return {}
+
+    def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
+        """Every token; the labels only mark real ones."""
+        return every(blocks)
+
+    def build(
+        self, encoder: Widths, vocabulary: int, *, teacher_width: int | None = None
+    ) -> Relating:
+        """The comparison, which has no weights."""
+        from clozelab.objectives.heads.relating import Relating
+
+        return Relating(self)
+
+    def check_encoder(self, encoder: Any) -> None:
+        """The relation heads divide the student's width."""
+        self._check_width(encoder.width, "encoder.width =")
+
+    def check_teacher(self, encoder: Any) -> None:
+        """They divide the teacher's as well; it has queries, keys and values, and that layer."""
+        if "projections" not in encoder.provides or encoder.causal:
+            raise UserError(
+                "relations are between the queries, keys and values of tokens that see each other,"
+                " which this teacher does not have; use a bidirectional transformer"
+            )
+        self._check_width(encoder.width, "the teacher's width of")
+        if not -encoder.layers <= self.teacher_layer < encoder.layers:
+            raise UserError(
+                f"teacher_layer = {self.teacher_layer}: the teacher has the layers 0 to"
+                f" {encoder.layers - 1}, or -{encoder.layers} to -1 from its end"
+            )
+
+    def training_flops(
+        self, encoder: Any, vocabulary: int, *, length: float, predicted: float
+    ) -> float:
+        """Of the student's products, forward and backward; nothing meets the vocabulary."""
+        return float(18 * encoder.width * length)
+
+    def _check_width(self, width: int, whose: str) -> None:
+        if width % self.heads:
+            most = max(n for n in range(1, self.heads) if width % n == 0)
+            raise UserError(
+                f"heads = {self.heads} relation heads do not divide {whose} {width}; use a divisor"
+                f" of the widths of student and teacher, for instance {most}"
+            )
