@@ -134,8 +134,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_kind_learns_a_small_real_sample(
     tmp_path: Path, kind: str, name: str, count: int, metric: str, chance: float
 ) -> None:
-    happened = tuned(order(kind, sample(name, count)), tmp_path / "out")
-    found = events(Scored, happened)
+    given = order(kind, sample(name, count), model=base(made="embedded"))
+    found = events(Scored, tuned(given, tmp_path / "out"))
     assert len(found) == 12  # one an epoch
     assert found[-1].at_best[metric] > max(85, chance + 30)
 
@@ -163,7 +163,7 @@ def test_coreference_is_learned_from_stories(told: str) -> None:
         "shape=constant",
         *STILL,
     )
-    made = inputs_for(order("coreference", told, *settings))
+    made = inputs_for(order("coreference", told, *settings, model=base(made="embedded")))
     # Smaller than the usual head, and with as many mentions as our stories have.
     kind: Any = replace(
         made.task.kind,

@@ -58,7 +58,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """RoBERTa's recipe and BERT's, over one corpus of WordPiece."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("roberta", "bert"):
-        given = starting.fresh(shrunk(name, steps=2), data=[store("wordpiece")], seed=0)
+        data = [store("wordpiece", made="small")]
+        given = starting.fresh(shrunk(name, steps=2), data=data, seed=0)
         said = [one.text for one in of(Said, went(given, folder / name, saving=QUIET))]
         assert sum(line.endswith(LINE) for line in said) == (name == "roberta")
     return folder
@@ -67,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_record_and_every_checkpoint_have_the_tokenizer_of_the_corpus(made: Path) -> None:
     for file in (made / "roberta" / "recipe.toml", *made.glob("roberta/checkpoints/*/recipe.toml")):
         found = recipes.read(file).tokenizer
-        assert found == part_of(tokenizer("wordpiece"))
+        assert found == part_of(tokenizer("wordpiece", "small"))
     assert recipes.read(made / "roberta" / "recipe.toml").masking == shrunk("roberta").masking
 
 
@@ -75,7 +76,7 @@ def test_the_card_and_the_page_show_it(made: Path, tmp_path: Path) -> None:
     export(str(made / "roberta"), tmp_path / "hf")
     card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
     assert 'use = "wordpiece"' in card and "byte_bpe" not in card and "<mask>" not in card
-    size = tokenizer("wordpiece").get_vocab_size()
+    size = tokenizer("wordpiece", "small").get_vocab_size()
     kinds = {*shown(made / "roberta", made / "bert")}
     assert kinds == {f"wordpiece, uncased, {size:,}"}
 
@@ -94,7 +95,7 @@ def test_where_the_record_does_not_say_the_page_does_not_either(made: Path, tmp_
         place.mkdir()
         for name in ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json"):
             (place / name).write_bytes((made / place.name / name).read_bytes())
-    size = tokenizer("wordpiece").get_vocab_size()
+    size = tokenizer("wordpiece", "small").get_vocab_size()
     assert shown(*places) == [f"wordpiece, uncased, {size:,}"] * 2
     for place in places:  # as they were written before: what was asked for, and no word of it
         recipe = recipes.read(place / "recipe.toml")

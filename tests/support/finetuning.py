@@ -48,18 +48,18 @@ def folder() -> Path:
     return made
 
 
-def base(recipe: str = "bert") -> str:
-    """A small run of that recipe after a few steps, made once."""
-    return _base(recipe)
+def base(recipe: str = "bert", *, made: str = "small") -> str:
+    """A small run of that recipe after a few steps, made once; a small vocabulary learns less."""
+    return _base(recipe, made)
 
 
 @cache
-def _base(recipe: str) -> str:
-    place = folder() / recipe
+def _base(recipe: str, made: str) -> str:
+    place = folder() / f"{recipe}-{made}"
     shape = _SHAPE if recipe in ("bert", "gpt") else {}
     words = [f"encoder.{key}={value}" for key, value in shape.items()]
     words += ["blocks.reuse=32"] if recipe == "xlnet" else []
-    went(task(recipe, *words, "blocks.length=64", steps=4, batch_size=4), place)
+    went(task(recipe, *words, "blocks.length=64", steps=4, batch_size=4, made=made), place)
     return str(place)
 
 

@@ -55,8 +55,11 @@ _SHAPES = {
 
 
 @cache
-def store(kind: str, *, documents: int = 60, skip: int = 0) -> str:
-    """A store of the embedded text, built once for all tests; its folder."""
+def store(kind: str, *, documents: int = 60, skip: int = 0, made: str = "small") -> str:
+    """A store of the embedded text, built once for all tests; its folder.
+
+    With a small vocabulary: most of the time of a shrunk run goes by its size.
+    """
     folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     out = folder / "corpus"
@@ -68,7 +71,7 @@ def store(kind: str, *, documents: int = 60, skip: int = 0) -> str:
         build(str(data.chinese()), out, known, held_out=0.1, phrases=True, entities=names)
     else:
         file = write(folder / "text.jsonl", corpus()[skip : skip + documents])
-        build(file, out, tokenizer(kind), held_out=0.1)
+        build(file, out, tokenizer(kind, made), held_out=0.1)
     return str(out)
 
 
@@ -92,21 +95,24 @@ def shrunk(name: str, *overrides: str, steps: int = 4, batch_size: int = 4) -> R
     return read(name, size="tiny", overrides=[*words, *overrides])
 
 
-def task(name: str, *overrides: str, seed: int = 0, **shape: int) -> PretrainJob:
+def task(
+    name: str, *overrides: str, seed: int = 0, made: str = "small", **shape: int
+) -> PretrainJob:
     """A run of a shrunk recipe on its store; a student's under a small teacher."""
     recipe = shrunk(name, *overrides, **shape)
-    data = [store(STORES[name])]
+    data = [store(STORES[name], made=made)]
     if any(part.needs_teacher for part in recipe.objectives):
-        return starting.taught(recipe, teacher(), data=data, seed=seed, sized=True)
+        return starting.taught(recipe, teacher(made), data=data, seed=seed, sized=True)
     return starting.fresh(recipe, data=data, seed=seed)
 
 
 @cache
-def teacher() -> str:
+def teacher(made: str = "small") -> str:
     """A small BERT that was trained for a few steps; its folder."""
     folder = Path(tempfile.mkdtemp(prefix="clozelab-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    list(pretrain(task("bert", "encoder.layers=2"), folder / "run", machine=MACHINE, saving=QUIET))
+    job = task("bert", "encoder.layers=2", made=made)
+    list(pretrain(job, folder / "run", machine=MACHINE, saving=QUIET))
     return str(folder / "run")
 
 

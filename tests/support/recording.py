@@ -133,11 +133,12 @@ def pretraining(name: str) -> dict[str, Any]:
         student = shrunk(recipe, *overrides, steps=steps)
         trainer = doubled(starting.taught(student, teacher, data=text, seed=0))
     elif name == "bert, two corpora":
-        text = [store("wordpiece"), f"{store('wordpiece', documents=20, skip=60)}:0.5"]
+        whole = store("wordpiece", made="embedded")
+        text = [whole, f"{store('wordpiece', documents=20, skip=60, made='embedded')}:0.5"]
         given = starting.fresh(shrunk(recipe, *overrides, steps=steps), data=text, seed=0)
         trainer = doubled(given)
     else:
-        trainer = doubled(task(recipe, *overrides, steps=steps))
+        trainer = doubled(task(recipe, *overrides, steps=steps, made="embedded"))
     # Muon multiplies in the precision that is fast on a processor.
     with patch.object(muon, "product_dtype", return_value=torch.float64):
         numbers = _numbers(steps_of(trainer), trainer.model)
@@ -147,7 +148,7 @@ def pretraining(name: str) -> dict[str, Any]:
 def dropout(name: str) -> dict[str, Any]:
     """Losses of a recipe with dropout."""
     recipe, overrides, steps = DROPOUT[name]
-    trainer = doubled(task(recipe, *overrides, steps=steps))
+    trainer = doubled(task(recipe, *overrides, steps=steps, made="embedded"))
     return _numbers(steps_of(trainer), trainer.model)
 
 

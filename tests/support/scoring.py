@@ -23,8 +23,8 @@ TEXTS = [
 
 
 def corpus(recipe: str) -> Corpus:
-    """The store that a recipe is trained on."""
-    return Corpus.open(store(STORES[recipe]))
+    """The store that a recipe is trained on, to which the words of a text are single tokens."""
+    return Corpus.open(store(STORES[recipe], made="embedded"))
 
 
 @cache
