@@ -35,7 +35,7 @@ STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
     **dict.fromkeys(("distilbert", "spanbert", "electra", "mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
-    **dict.fromkeys(("roberta", "swift", "elmo", "modernbert"), "byte_bpe"),
+    **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
     "ernie": "units",
