@@ -70,7 +70,8 @@ def test_difference_from_what_it_extends_is_what_the_file_says(name: str) -> Non
 def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None:
     assert read(name).title != name
     if name not in ("bert", "elmo"):
-        assert source(name)["extends"] == ("roberta" if name == "modernbert" else "bert")
+        after_roberta = name in ("modernbert", "diffusion")
+        assert source(name)["extends"] == ("roberta" if after_roberta else "bert")
 
 
 def test_difference_of_one_key() -> None:
