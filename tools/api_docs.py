@@ -29,7 +29,7 @@ minor versions.
 # What objects can do beside what clozelab itself asks of them.
 MEMBERS = {
     "Corpus": "open build show check documents show_blocks decode",
-    "Model": "fill embed predict probe encode export vocabulary",
+    "Model": "fill generate embed predict probe encode export vocabulary",
     "Recipe": "read override diff to_toml tables parameters warnings",
     "Run": "open recipe machine result losses curves events"
     " resume load finetune predict evaluate export",

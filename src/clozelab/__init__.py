@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from clozelab.api.benching import bench
     from clozelab.api.corpora import build_corpus, check_corpus, show_corpus
     from clozelab.api.measuring import evaluate, matrix, probe
-    from clozelab.api.models import embed, export, fill, import_model, load
+    from clozelab.api.models import embed, export, fill, generate, import_model, load
     from clozelab.api.predicting import answer, predict
     from clozelab.api.recipes import diff, mask, read, show_blocks
     from clozelab.api.scoring import score
@@ -53,6 +53,7 @@ __all__ = [
     "export",
     "fill",
     "finetune",
+    "generate",
     "import_model",
     "load",
     "mask",
@@ -76,7 +77,7 @@ _HOMES = {
     "clozelab.api.benching": ("bench",),
     "clozelab.api.corpora": ("build_corpus", "check_corpus", "show_corpus"),
     "clozelab.api.measuring": ("evaluate", "matrix", "probe"),
-    "clozelab.api.models": ("embed", "export", "fill", "import_model", "load"),
+    "clozelab.api.models": ("embed", "export", "fill", "generate", "import_model", "load"),
     "clozelab.api.predicting": ("answer", "predict"),
     "clozelab.api.recipes": ("diff", "mask", "read", "show_blocks"),
     "clozelab.api.scoring": ("score",),

@@ -181,7 +181,8 @@ class Targets:
 
     Columns named in `POSITIONS` hold positions inside the target's own block, `queries` those that
     the encoder's query stream predicts; `labels` (and whatever else ends in "labels") hold what is
-    to be predicted, IGNORED where there is nothing.
+    to be predicted, IGNORED where there is nothing; `weights`, where targets do not count alike,
+    how much each counts: those of a block sum to a whole number.
     """
 
     IGNORED: ClassVar[int] = -100

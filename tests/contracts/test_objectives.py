@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 # the encoder's queries, keys and values (tests/unit/objectives/test_relations.py).
 APART = {"permutation_lm", "generator", "relations"}
 EXAMPLES: dict[str, list[Objective]] = {
-    "masked_lm": [MaskedLm(), MaskedLm(tied=False)],
+    "masked_lm": [MaskedLm(), MaskedLm(tied=False), MaskedLm(weighting="inverse_rate")],
     "next_sentence": [NextSentence()],
     "sentence_order": [SentenceOrder()],
     "span_boundary": [
@@ -84,7 +84,7 @@ def test_targets_lie_in_their_blocks_and_hang_on_no_other(
     assert len(found.starts) == len(blocks) + 1
     for column, values in found.columns.items():
         assert len(values) == found.starts[-1]
-        assert values.dtype == np.int64
+        assert values.dtype == (np.float64 if column == "weights" else np.int64)
         if column in Targets.POSITIONS:
             assert (values >= 0).all()
             assert (values < np.repeat(sizes, np.diff(found.starts))).all()
@@ -142,8 +142,10 @@ def test_the_count_is_of_labels_and_idle_slots_change_nothing(name: str, part: O
     case = complete(PROSE, SpanMasking(mask_rate=0.3))
     plain, sums = measured(part, case)
     filled, more = measured(part, case, idle=9)
-    labels = [v for k, v in case.targets(part).columns.items() if k.endswith("labels")]
-    assert sums["count"] == sum((v != Targets.IGNORED).sum() for v in labels)
+    found = case.targets(part).columns
+    labels = [v for k, v in found.items() if k.endswith("labels")]
+    count = sum((v != Targets.IGNORED).sum() for v in labels)
+    assert sums["count"] == pytest.approx(found["weights"].sum() if "weights" in found else count)
     assert more == pytest.approx(sums, rel=1e-12)
     grads = zip(plain.parameters(), filled.parameters(), strict=True)
     for one, two in grads:

@@ -194,8 +194,9 @@ def test_nothing_is_dropped_when_judged() -> None:
 
 @pytest.mark.parametrize("rounded", [False, True])
 @pytest.mark.parametrize("plain_head", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
-    plain_head: bool, rounded: bool, monkeypatch: pytest.MonkeyPatch
+    plain_head: bool, rounded: bool, weighted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = stack()
     head = (PlainHead if plain_head else VocabularyHead)(model.shape, 50).to(DEVICE)
@@ -204,6 +205,9 @@ def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
         "labels": torch.tensor([4, Targets.IGNORED, 49, 0], device=DEVICE),
         "decisions": torch.tensor([0, 1, 2, 0], device=DEVICE),
     }
+    if weighted:
+        weights = torch.tensor([3.0, 3.0, 1.5, 0.5], dtype=torch.float64, device=DEVICE)
+        targets["weights"] = weights
 
     def step() -> tuple[Sums, list[Tensor]]:
         model.zero_grad()

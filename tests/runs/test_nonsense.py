@@ -45,6 +45,7 @@ COMMANDS = [
     "export FOLDER NEW --family bert",
     "import FOLDER NEW",
     "fill FOLDER [MASK] --top 2",
+    "generate FOLDER --length 4 --steps 2 --prompt a --temperature 1 --top-k 2 --seed 0",
     "embed FOLDER text --out NEW.npz --layer 1",
     "bench bert --size 1x32 --length 8 --sequences 1 --steps 0 --against transformers --out FILE",
 ]  # fmt: skip

@@ -36,7 +36,7 @@ STORES = {
     **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra"), "wordpiece"),
     **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
-    **dict.fromkeys(("roberta", "swift", "elmo", "modernbert"), "byte_bpe"),
+    **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
     "ernie": "units",

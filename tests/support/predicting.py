@@ -96,7 +96,7 @@ def columns(targets: Targets, sizes: Sequence[int] | Ints, *, idle: int = 0) -> 
     for name, values in targets.columns.items():
         moved = values + base if name in Targets.POSITIONS else values
         fill = Targets.IGNORED if name.endswith("labels") else 0
-        out[name] = torch.from_numpy(np.append(moved, np.full(idle, fill)).astype(np.int64))
+        out[name] = torch.from_numpy(np.append(moved, np.full(idle, fill)).astype(values.dtype))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Models: open one, fill blanks, embed texts, hand it to other libraries and take it from them."""
+"""Models: open one, fill blanks, generate, embed, hand it to other libraries and take it back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clozelab.models.embed import Layer, Vectors
     from clozelab.models.exchange import Exchanged
     from clozelab.models.fill import Filled
+    from clozelab.models.generate import Generated
     from clozelab.models.model import Model
 
 
@@ -74,6 +75,45 @@ def fill(
             "this model reads from the left: a blank is guessed from what stands before it alone"
         )
     return filled
+
+
+@command
+def generate(
+    model: ModelLike,
+    *,
+    length: int = 32,
+    steps: int | None = None,
+    prompt: Text = "",
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    remasking: Literal["confidence", "random"] = "confidence",
+    seed: int = 0,
+    json: bool = False,
+    device: Device | None = None,
+    watch: Watch,
+) -> Generated:
+    """Generate a text with a masked language model: from all masks to none, in steps.
+
+    Args:
+        length: tokens to generate (32)
+        steps: each unmasks an even part of them (one token a step)
+        prompt: the text to go on from, or - for standard input
+        temperature: of the softmax; 0 takes the likeliest token (1)
+        top_k: draw from so many of the likeliest tokens (all)
+        remasking: the tokens that stay in a step: the most probable, or any (confidence)
+        seed: of what is drawn; the same seed, the same text (0)
+        json: print it as JSON, with all steps
+    """
+    from clozelab.models.generate import Sampling, generate
+
+    sampling = Sampling(temperature, top_k, remasking, seed)
+    before = read_text(prompt, "--prompt")
+    before = before.rstrip("\n") if prompt == "-" else before
+    steps = length if steps is None else steps
+    asked = predicting(model, watch)
+    return generate(
+        asked, length=length, steps=steps, prompt=before, sampling=sampling, device=device
+    )
 
 
 @command

@@ -93,6 +93,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(clozelab.export),
     "import": Command(clozelab.import_model),
     "fill": Command(clozelab.fill, "models.filled"),
+    "generate": Command(clozelab.generate, "models.generated"),
     "embed": Command(clozelab.embed, required=("out",)),
     "report": Command(clozelab.report),
     "bench": Command(clozelab.bench, "bench.measured"),

@@ -3,7 +3,7 @@
 from clozelab.masking.corruption import Corruption
 from clozelab.masking.knowledge import Knowledge
 from clozelab.masking.permutation_targets import PermutationTargets
-from clozelab.masking.token import NoMasking, Rarity, Token
+from clozelab.masking.token import NoMasking, Rarity, Token, UniformRate
 from clozelab.masking.words import Ngram, SpanMasking, WholeWord
 
 PARTS: dict[str, type] = {
@@ -14,6 +14,7 @@ PARTS: dict[str, type] = {
     "knowledge": Knowledge,
     "partial": PermutationTargets,
     "rarity": Rarity,
+    "uniform_rate": UniformRate,
     "nothing": NoMasking,
 }
 

@@ -1,4 +1,4 @@
-"""Strategies that hide single tokens: evenly (BERT, RoBERTa), by rarity (DistilBERT), or none."""
+"""Strategies that hide single tokens: evenly, by rarity, at a rate of each block's own, or none."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import numpy as np
 
 from clozelab.contracts import Blocks, Hidden, Ints, Vocabulary
 from clozelab.errors import UserError
-from clozelab.keys import uniform
+from clozelab.keys import randint, uniform
 from clozelab.masking.units import (
     Cap,
     Over,
     Rated,
     block_draws,
     budget,
+    content,
     draws,
     lowest,
     refuse_cap,
@@ -49,13 +50,10 @@ class Token(Rated):
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose tokens; see `Masking`."""
         free = np.arange(len(blocks.ids)) if self.specials else np.flatnonzero(~blocks.fixed)
-        keys = draws(blocks, key, 0)[free]
         if self.count == "bernoulli":
-            return _single(free[uniform(keys) < self.mask_rate])
-        rows, places = blocks.rows[free], blocks.positions[free]
-        available = np.bincount(rows, minlength=len(blocks))
-        counts = np.minimum(self._wanted(blocks, key), available)
-        return _single(free[smallest(keys, rows, places, counts=counts)])
+            return _single(free[uniform(draws(blocks, key, 0)[free]) < self.mask_rate])
+        available = np.bincount(blocks.rows[free], minlength=len(blocks))
+        return _evenly(blocks, key, free, counts=np.minimum(self._wanted(blocks, key), available))
 
     def _wanted(self, blocks: Blocks, key: int) -> Ints:
         if self.count == "round":
@@ -98,12 +96,39 @@ class Rarity(Rated):
 
 
 @dataclass(frozen=True)
+class UniformRate(Part):
+    """Hide a share of each block that is drawn for it, uniform in (0, 1] (arXiv:2406.07524).
+
+    Of the n tokens that may be hidden, k are: each k from 1 to n is as likely as any other, and so
+    is each token.
+    """
+
+    # Differs from MDLM, which tosses a coin for each token at a rate t, so that t is the share on
+    # average alone. The bound is the same with less variance (LLaDA, arXiv:2502.09992 §2.4), and no
+    # block is without a target.
+
+    provides: ClassVar[frozenset[str]] = frozenset({"targets"})
+
+    def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
+        """Choose tokens; see `Masking`."""
+        available = content(blocks)
+        counts = np.minimum(1 + randint(block_draws(blocks, key, 0), available), available)
+        return _evenly(blocks, key, np.flatnonzero(~blocks.fixed), counts=counts)
+
+
+@dataclass(frozen=True)
 class NoMasking(Part):
     """Hide nothing: for objectives that predict every token from one side (GPT, ELMo)."""
 
     def hide(self, blocks: Blocks, key: int, *, vocabulary: Vocabulary) -> Hidden:
         """Choose nothing; see `Masking`."""
         return _single(np.empty(0, dtype=np.int64))
+
+
+def _evenly(blocks: Blocks, key: int, free: Ints, *, counts: Ints) -> Hidden:
+    """So many of each block's free tokens, each as likely as any other."""
+    keys, rows, places = draws(blocks, key, 0)[free], blocks.rows[free], blocks.positions[free]
+    return _single(free[smallest(keys, rows, places, counts=counts)])
 
 
 def _single(chosen: Ints) -> Hidden:

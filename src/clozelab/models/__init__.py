@@ -1,1 +1,1 @@
-"""Trained models: open, fill, embed, export, import."""
+"""Trained models: open, fill, generate, embed, export, import."""

@@ -100,7 +100,7 @@ def _tokens(model: Model, parts: list[str], *, masked: bool) -> tuple[Ids, Ints]
     return ids, encoded.starts[1:-1] + np.arange(len(parts) - 1)
 
 
-def _from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
+def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
     text, device = model.reader().around(ids), model.device
     encoded = model.module.encode(packed([text], device))
@@ -152,7 +152,7 @@ def _from_left(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
 
 
 # The language models whose heads can fill a blank, the best first.
-_WAYS = {"masked": _from_both, "permutation": _from_queries, "causal": _from_left}
+_WAYS = {"masked": from_both, "permutation": _from_queries, "causal": _from_left}
 
 
 def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPrediction, ...]]:
@@ -161,7 +161,7 @@ def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPredicti
     best = chances.topk(min(top, chances.shape[1]))
     return [
         tuple(
-            TokenPrediction(_written(model.tokenizer, number)[0], number, chance)
+            TokenPrediction(written(model.tokenizer, number)[0], number, chance)
             for number, chance in zip(numbers, values, strict=True)
         )
         for numbers, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -171,13 +171,13 @@ def _guesses(model: Model, logits: Tensor, top: int) -> list[tuple[TokenPredicti
 def _put(tokenizer: Tokenizer, parts: list[str], numbers: list[int]) -> Iterator[str]:
     """The text with a token in every blank; a piece that goes on a word takes no space before."""
     for part, number in zip(parts, numbers, strict=False):
-        token, joins = _written(tokenizer, number)
+        token, joins = written(tokenizer, number)
         yield part.rstrip() if joins else part
         yield token.removeprefix("##")
     yield parts[-1]
 
 
-def _written(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
+def written(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
     """A token as a reader would write it, and whether it goes on the word before it."""
     piece = tokenizer.id_to_token(number) or "?"
     if piece.startswith("##"):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clozelab.finetuning.tuned import Tuned
     from clozelab.models.embed import Vectors
     from clozelab.models.fill import Filled
+    from clozelab.models.generate import Generated
     from clozelab.scoring.probe import Probes
 
 ORIGIN = "origin.json"  # a model that is trained on has no such file: it is no longer what came
@@ -123,6 +124,10 @@ class Model:
     def fill(self, text: str, **options: Any) -> Filled:
         """Guess the blanks of a text: `clozelab.fill`."""
         return clozelab.fill(self, text, **options)
+
+    def generate(self, **options: Any) -> Generated:
+        """Generate a text: `clozelab.generate`."""
+        return clozelab.generate(self, **options)
 
     def embed(self, text: str | Sequence[str], **options: Any) -> Vectors:
         """Compute the vectors of texts: `clozelab.embed`."""

@@ -17,6 +17,7 @@ from clozelab.objectives.objective import (
     following,
     head_parameters,
 )
+from clozelab.packed import sums
 from clozelab.ranges import PositiveInt
 
 if TYPE_CHECKING:
@@ -55,14 +56,26 @@ class _TableObjective(Weighted):
 
 @dataclass(frozen=True)
 class MaskedLm(_TableObjective):
-    """The hidden tokens (BERT §3.1, task 1), through BERT's head and the embedding table."""
+    """The hidden tokens (BERT §3.1, task 1), through BERT's head and the embedding table.
+
+    `weighting = "inverse_rate"` divides each loss by the share of its block that is hidden, and
+    their sum by all tokens that may be: where every share is as likely as any other, the mean is a
+    bound on the negative log-likelihood of a token (MDLM, arXiv:2406.07524).
+    """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
+    weighting: Literal["even", "inverse_rate"] = field(default="even", metadata={"later": True})
+
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks."""
-        return chosen(blocks, hidden, corrupted)
+        targets = chosen(blocks, hidden, corrupted)
+        if self.weighting == "even":
+            return targets
+        counts = np.diff(targets.starts)
+        weights = np.repeat(sums(~blocks.fixed, blocks.starts) / np.maximum(counts, 1), counts)
+        return replace(targets, columns={**targets.columns, "weights": weights})
 
 
 @dataclass(frozen=True)

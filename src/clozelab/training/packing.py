@@ -47,12 +47,17 @@ class PackedExamples:
         return np.arange(len(self) + 1) if self.groups is None else self.groups
 
     def counts(self) -> dict[str, int]:
-        """How many labels each objective has to predict."""
-        return {name: _labels(targets.columns) for name, targets in self.targets.items()}
+        """How many labels each objective has to predict, or what their weights come to."""
+        return {
+            name: round(float(targets.columns["weights"].sum()))
+            if "weights" in targets.columns
+            else _labels(targets.columns)
+            for name, targets in self.targets.items()
+        }
 
     def shares(self) -> dict[str, float]:
         """The labels of each objective for every token."""
-        return {name: count / self.tokens for name, count in self.counts().items()}
+        return {name: _labels(each.columns) / self.tokens for name, each in self.targets.items()}
 
     def select(self, numbers: Ints) -> PackedExamples:
         """Some of the groups, in that order."""
@@ -225,8 +230,11 @@ def batch_shape(
         count = max(int(1.2 * size / mean) + 4, int(alone.max()))
     slots = {}
     for name, targets in examples.targets.items():
-        expected = size * int(targets.starts[-1]) / examples.tokens
-        needed = min(size, int(1.02 * expected + 3 * expected**0.5))
+        rate = int(targets.starts[-1]) / examples.tokens
+        expected = size * rate
+        # Blocks may differ in their rate by more than chance.
+        variance = size / mean * float(np.var(np.diff(targets.starts) - rate * lengths))
+        needed = min(size, int(1.02 * expected + 3 * max(expected, variance) ** 0.5))
         slots[name] = max(-(-needed // 16) * 16, *_sizes(targets.starts, examples.units))
     return BatchShape(size, count, slots, max_seqlen, constant)
 

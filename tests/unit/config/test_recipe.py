@@ -70,7 +70,7 @@ def test_difference_from_what_it_extends_is_what_the_file_says(name: str) -> Non
 def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None:
     assert read(name).title != name
     if name not in ("bert", "elmo"):
-        other = {"modernbert": "roberta", "minilm": "distilbert"}
+        other = {"modernbert": "roberta", "diffusion": "roberta", "minilm": "distilbert"}
         assert source(name)["extends"] == other.get(name, "bert")
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.hiding import assert_even, flags, hide, lay, per_block, repeat
 
 from clozelab.errors import UserError
-from clozelab.masking.token import Token
+from clozelab.masking.token import Token, UniformRate
 
 COUNTS = [(10, 2), (30, 4), (50, 8), (128, 19), (512, 77)]
 
@@ -112,3 +112,14 @@ def test_a_course_that_leaves_the_range_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         Token(mask_rate=0.3, course=course)
+
+
+def test_every_share_of_a_block_is_as_likely_as_any_other_and_so_is_every_token() -> None:
+    blocks = repeat([1] * 10 + [0] * 3, 20_000)
+    chosen = flags(blocks, hide(UniformRate(), blocks))
+    counts = np.bincount(per_block(blocks, chosen), minlength=11)
+    assert counts[0] == 0
+    assert_even(counts[1:], 20_000, 1)
+    hits = chosen.reshape(20_000, -1)[:, 1:11]
+    threes = hits[hits.sum(axis=1) == 3]
+    assert_even(threes.sum(axis=0), len(threes), 3)

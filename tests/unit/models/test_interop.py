@@ -84,6 +84,7 @@ CLASSES = {
     "albert": "AlbertForPreTraining",
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForPreTraining",
+    "diffusion": "RobertaForMaskedLM",
     "gpt": "OpenAIGPTLMHeadModel",
     "minilm": "BertModel",
     "modernbert": "ModernBertForMaskedLM",

@@ -15,7 +15,10 @@ from clozelab.runs.events import means
 from clozelab.training.loop import DivergedError, Prepared, measure, train
 
 torch.set_num_threads(1)
-SPLIT = ["bert", "albert", "spanbert", "xlnet", "gpt", "elmo", "distilbert", "minilm", "electra"]
+SPLIT = [
+    *("bert", "albert", "spanbert", "xlnet", "gpt", "elmo"),
+    *("distilbert", "minilm", "electra", "diffusion"),
+]
 TWO_CLASSES = {"next_sentence", "sentence_order", "replaced_token"}
 
 

@@ -159,6 +159,28 @@ def test_a_room_made_for_blocks_gives_them_constant_shapes(
     assert LONGEST <= shape.tokens <= max(tokens, LONGEST)
 
 
+def test_blocks_that_differ_in_their_rate_still_fit_into_one_micro_batch() -> None:
+    rng = np.random.default_rng(0)
+
+    def step() -> PackedExamples:
+        return share_of([(128, int(count)) for count in rng.integers(1, 129, 32)])
+
+    sample = concatenate([step() for _ in range(8)])
+    shape = batch_shape(sample, tokens=32 * 128, blocks=32, max_seqlen=128, constant=True)
+    assert shape.slots["words"] < 0.8 * 32 * 128
+    assert sum(len(shape.divide(step())) > 1 for _ in range(200)) <= 3  # three standard deviations
+
+
+def test_weights_are_what_targets_count_for_and_labels_what_is_predicted() -> None:
+    examples = share_of([(6, 4), (10, 2)])
+    words = examples.targets["words"]
+    weights = np.repeat([6 / 4, 10 / 2], [4, 2])
+    weighted = replace(words, columns={**words.columns, "weights": weights})
+    examples = replace(examples, targets={**examples.targets, "words": weighted})
+    assert examples.counts() == {"words": 16, "pair": 2}
+    assert examples.shares() == {"words": 6 / 16, "pair": 2 / 16}
+
+
 def test_a_blank_micro_batch_has_dummies_and_no_label() -> None:
     examples = share_of([(5, 2), (7, 3)])
     for constant in (True, False):

@@ -1,7 +1,8 @@
-"""What a model says, as something to look at: guesses for blanks, predictions, answers."""
+"""What a model says, as something to look at: guesses, generated texts, predictions, answers."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,8 +17,10 @@ from clozelab.cli.views import Values
 if TYPE_CHECKING:
     from clozelab.api.predicting import PassageAnswer, Predictions
     from clozelab.models.fill import Filled
+    from clozelab.models.generate import Generated
 
 _NUMBER = re.compile(r"-?\d+\.\d+")
+_MASKED = "_"  # as the steps of a generation show it
 _AROUND = 300  # characters of a passage on either side of its answer
 
 
@@ -35,6 +38,35 @@ def filled(result: Filled, values: Values) -> Iterator[RenderableType]:
     for number, part in enumerate(result.parts):
         text.append(part, style="bold green" if number % 2 else "")
     yield Group(lines, Text(), text)
+
+
+def generated(result: Generated, values: Values) -> Iterator[RenderableType]:
+    """A line for each step, what is new in it in colour, and the text; elsewhere the text alone."""
+    if values.get("json"):
+        yield json.dumps(result.as_json(), indent=1, ensure_ascii=False)
+        return
+    if out.is_terminal:
+        lines = Table.grid(padding=(0, 2))
+        for step in range(len(result.steps)):
+            number = Text(str(step + 1), style="dim", justify="right")
+            lines.add_row(number, _line(result, step))
+        yield Group(lines, Text())
+    yield Text(result.text)
+
+
+def _line(result: Generated, step: int) -> Text:
+    """All tokens as they are after a step."""
+    seen = {each.position for before in result.steps[:step] for each in before}
+    new = {each.position for each in result.steps[step]}
+    line = Text()
+    for token in result.tokens:
+        if token.position in seen | new:
+            line.append("" if token.joins or not line else " ")
+            style = "bold green" if token.position in new else ""
+            line.append(token.token.removeprefix("##"), style=style)
+        else:
+            line.append(f" {_MASKED}" if line else _MASKED, style="dim")
+    return line
 
 
 def predictions(result: Predictions, values: Values) -> Iterator[RenderableType]:

@@ -42,7 +42,7 @@ class SpanBoundaryHead(nn.Module):
     def forward(self, encoded: Encoded, targets: dict[str, Tensor]) -> Sums:
         """The loss at the targets, how many there are, and how many were right."""
         x = self.guesses(encoded, targets)
-        return predictions(x, encoded.table, self.bias, targets["labels"], fused=self.fused)[1]
+        return predictions(x, encoded.table, self.bias, targets, fused=self.fused)[1]
 
     def guesses(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, E], where the table is."""

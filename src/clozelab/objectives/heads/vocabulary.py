@@ -40,10 +40,7 @@ class PlainHead(nn.Module):
         """[K, V] logits at the targets, and the sums over them."""
         x_KE = self.to_table(self.states(encoded, targets))
         table_VE = encoded.table if self.table is None else self.table
-        decisions = targets.get("decisions")
-        return predictions(
-            x_KE, table_VE, self.bias, targets["labels"], decisions, fused=self.fused
-        )
+        return predictions(x_KE, table_VE, self.bias, targets, fused=self.fused)
 
     def logits(self, states_KW: Tensor, table_VE: Tensor | None) -> Tensor:
         """[K, V]."""
@@ -126,28 +123,39 @@ def predictions(
     x_KE: Tensor,
     table_VE: Tensor | None,
     bias_V: Tensor | None,
-    labels_K: Tensor,
-    decisions_K: Tensor | None = None,
+    targets: dict[str, Tensor],
     *,
     fused: bool,
 ) -> tuple[Tensor, Sums]:
     """`logits_from_table`, and their `classification_sums`, in fewer passes if it is fused."""
+    labels_K = targets["labels"]
+    decisions_K, weights_K = targets.get("decisions"), targets.get("weights")
     scores, size = _rounded(x_KE, table_VE, bias_V)
     logits_KV = scores[:, :size]
     if not fused:
-        return logits_KV, classification_sums(logits_KV, labels_K, decisions_K)
+        return logits_KV, classification_sums(logits_KV, labels_K, decisions_K, weights_K)
     from clozelab.kernels.entropy import entropy
 
     losses_K, best_K = entropy(scores, labels_K, size)
-    return logits_KV, _counted(losses_K.sum(), best_K, labels_K, decisions_K)
+    loss = losses_K.sum() if weights_K is None else _weighted(losses_K, weights_K)
+    return logits_KV, _counted(loss, best_K, labels_K, decisions_K, weights_K)
 
 
-def classification_sums(logits: Tensor, labels: Tensor, decisions: Tensor | None = None) -> Sums:
+def classification_sums(
+    logits: Tensor,
+    labels: Tensor,
+    decisions: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Sums:
     """Cross-entropy and hits over the labels that count, split by what the encoder saw there."""
     loss = functional.cross_entropy(
-        wide(logits), labels, ignore_index=Targets.IGNORED, reduction="sum"
+        wide(logits),
+        labels,
+        ignore_index=Targets.IGNORED,
+        reduction="sum" if weights is None else "none",
     )
-    return _counted(loss, logits.argmax(-1), labels, decisions)
+    loss = loss if weights is None else _weighted(loss, weights)
+    return _counted(loss, logits.argmax(-1), labels, decisions, weights)
 
 
 def wide(x: Tensor) -> Tensor:
@@ -175,13 +183,24 @@ def _wants_round(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def _counted(loss: Tensor, best: Tensor, labels: Tensor, decisions: Tensor | None) -> Sums:
+def _weighted(losses: Tensor, weights: Tensor) -> Tensor:
+    return (losses * weights.to(losses.dtype)).sum()
+
+
+def _counted(
+    loss: Tensor,
+    best: Tensor,
+    labels: Tensor,
+    decisions: Tensor | None,
+    weights: Tensor | None,
+) -> Sums:
     there = labels != Targets.IGNORED
-    right = (best == labels) & there
+    there = there if weights is None else there * weights
+    right = (best == labels) * there
     sums = {"loss": loss, "count": there.sum(), "correct": right.sum()}
     if decisions is not None:
         for name, decision in _DECISIONS.items():
             chosen = decisions == decision
-            sums[f"count_{name}"] = (there & chosen).sum()
-            sums[f"correct_{name}"] = (right & chosen).sum()
+            sums[f"count_{name}"] = (there * chosen).sum()
+            sums[f"correct_{name}"] = (right * chosen).sum()
     return sums
