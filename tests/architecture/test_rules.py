@@ -252,7 +252,7 @@ def test_no_bare_except_and_no_swallowed_error() -> None:
 
 def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
-    modules += ", clozelab.reporting.study, clozelab.studies.verdicts"
+    modules += ", clozelab.reporting.study, clozelab.studies.verdicts, clozelab.cli.views.studies"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)
 
