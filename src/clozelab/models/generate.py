@@ -73,16 +73,16 @@ class Sampling:
             raise UserError(f"--top-k {self.top_k}: at least 1, or leave it out")
 
     def draw(self, logits: Tensor, at: Ints, step: int) -> tuple[Ints, Tensor]:
-        """[K] a token for each row of logits, and their probabilities."""
+        """[K] a column for each row of logits, and their probabilities."""
         logits = logits.double()
         if self.temperature:
-            tokens = self._sampled(logits, uniform(self._keys("token", at, step)))
+            columns = self._sampled(logits, uniform(self._keys("token", at, step)))
         else:
-            tokens = logits.argmax(-1)
-        return tokens.numpy(), logits.softmax(-1).gather(1, tokens[:, None])[:, 0]
+            columns = logits.argmax(-1)
+        return columns.numpy(), logits.softmax(-1).gather(1, columns[:, None])[:, 0]
 
     def _sampled(self, logits: Tensor, draws: NDArray[np.float64]) -> Tensor:
-        """The first token of each row whose cumulative probability exceeds the row's draw."""
+        """The first column of each row whose cumulative probability exceeds the row's draw."""
         warm = (logits - logits.amax(-1, keepdim=True)) / self.temperature
         if self.top_k is not None:
             least = warm.topk(min(self.top_k, warm.shape[1])).values[:, -1:]
@@ -126,8 +126,7 @@ def generate(
             " unmasks at least one"
         )
     first = len(ids) - length
-    allowed = torch.zeros(model.vocabulary.size, dtype=torch.bool)
-    allowed[torch.from_numpy(model.vocabulary.ordinary).long()] = True
+    ordinary = model.vocabulary.ordinary  # special tokens were never hidden
     hidden: Bools = np.arange(len(ids)) >= first
     done: list[tuple[Unmasked, ...]] = []
     with join(device) as world, torch.inference_mode():
@@ -135,9 +134,9 @@ def generate(
         head = model.module.heads[heads[0]]
         for step in range(steps):
             at = np.flatnonzero(hidden)
-            logits = from_both(model, head, ids, at=at).cpu()[:, : model.vocabulary.size]
-            logits = logits.masked_fill(~allowed, -math.inf)  # special tokens are never hidden
-            tokens, probabilities = sampling.draw(logits, at - first, step)
+            logits = from_both(model, head, ids, at=at).cpu()[:, ordinary]
+            columns, probabilities = sampling.draw(logits, at - first, step)
+            tokens = ordinary[columns]
             count = -(-len(at) // (steps - step))  # an even part of what is left
             stay = sampling.keep(probabilities, at - first, step, count=count)
             ids[at[stay]], hidden[at[stay]] = tokens[stay], False
@@ -162,7 +161,7 @@ def _masked(model: Model, prompt: str, length: int) -> Ids:
     return np.concatenate([before, np.full(length, mask, dtype=before.dtype)])
 
 
-def _unmasked(model: Model, at: Ints, tokens: Ints, chances: Tensor) -> tuple[Unmasked, ...]:
+def _unmasked(model: Model, at: Ints, tokens: Ids, chances: Tensor) -> tuple[Unmasked, ...]:
     found = []
     for position, number, chance in zip(
         at.tolist(), tokens.tolist(), chances.tolist(), strict=True

@@ -81,7 +81,7 @@ def test_weights_are_inverse_rates_and_sum_to_the_tokens_of_their_block() -> Non
     assert {*found.columns} - {*case.targets(MaskedLm()).columns} == {"weights"}
 
 
-def test_a_head_weighs_losses_gradients_and_hits_alike() -> None:
+def test_a_head_weighs_losses_and_hits_alike() -> None:
     torch.manual_seed(0)
     shape, states = shrunk("diffusion").encoder, torch.randn(6, 32, dtype=torch.float64)
     head = DIFFUSION.build(shape, 50).double()  # type: ignore[arg-type]
