@@ -174,7 +174,8 @@ def test_the_sample_for_the_tokenizer_counts_text(
 ) -> None:
     short = texts(200)
     rows = "".join(json.dumps({"id": "0" * 400, "text": text}) + "\n" for text in short * 4)
-    path = tmp_path / ("a.jsonl.gz" if packed else "a.jsonl")
+    monkeypatch.chdir(tmp_path)  # documents are chosen by their names, and so by the file's
+    path = Path("a.jsonl.gz" if packed else "a.jsonl")
     path.write_bytes(gzip.compress(rows.encode()) if packed else rows.encode())
     total = 4 * sum(len(text.encode()) for text in short)
     assert (path.stat().st_size < total // 2) == packed

@@ -255,7 +255,7 @@ def test_held_out_losses_are_the_same_every_time_and_under_other_masks(run: Path
 def test_it_learns_which_tokens_were_replaced_not_just_how_many() -> None:
     width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
     recipe = shrunk("electra", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
-    few = store("wordpiece", documents=3)  # a text that it can learn by heart
+    few = store("wordpiece", documents=3, made="embedded")  # a text that it can learn by heart
     trainer = PretrainTrainer(fresh(recipe, data=[few], seed=0), MACHINE, HERE)
     last = [means(step.sums)["replaced_token"] for step in steps_of(trainer)[-10:]]
     share = recipe.masking.mask_rate  # type: ignore[attr-defined]

@@ -409,7 +409,7 @@ def test_probabilities_are_those_of_the_logits_by_name() -> None:
         (lambda: Classify(("a", "b"), positive="c"), "positive"),
         (lambda: Classify(("a", "b"), metrics=("pearson",)), "metrics"),
         (lambda: Classify(("a", "b"), metrics=()), "metrics"),
-        (lambda: Classify(("a", "b"), summary="gelu"), "summary"),  # type: ignore[arg-type]
+        (lambda: Classify(("a", "b"), summary="silu"), "summary"),  # type: ignore[arg-type]
         (lambda: Regress(pool="max"), "pool"),  # type: ignore[arg-type]
         (lambda: Regress(dropout=1.0), "dropout"),
         (lambda: Choose(1), "choices"),
