@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clozelab.contracts import Vocabulary
 from clozelab.errors import UserError
-from clozelab.files import new_folder, write_tensors
+from clozelab.files import write_tensors
 from clozelab.models.interop.exporting import Exported
 from clozelab.models.interop.tokenizer import tokenizer_config, with_special_tokens
 
@@ -39,18 +39,18 @@ class ModelFiles(NamedTuple):
 def write(
     folder: Path, model: Exported, *, tokenizer: Tokenizer, vocabulary: Vocabulary, card: str
 ) -> None:
-    """A directory that transformers opens; it appears whole or not at all."""
+    """A directory that transformers opens, inside one that its caller makes whole."""
     family = model.family
     ready = with_special_tokens(tokenizer, family, vocabulary, tuned=model.task is not None)
     types = 2 if family == "xlnet" else model.config.get("type_vocab_size", 0)
     settings = tokenizer_config(ready, vocabulary, family=family, types=types, length=model.length)
     tensors = {name: tensor.detach().cpu().clone() for name, tensor in model.tensors.items()}
-    with new_folder(folder) as place:
-        _write_json(place / "config.json", model.config)
-        _write_json(place / "tokenizer_config.json", settings)
-        (place / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
-        (place / "README.md").write_text(card, encoding="utf-8", errors="replace")
-        write_tensors(place / "model.safetensors", tensors)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_json(folder / "config.json", model.config)
+    _write_json(folder / "tokenizer_config.json", settings)
+    (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
+    (folder / "README.md").write_text(card, encoding="utf-8", errors="replace")
+    write_tensors(folder / "model.safetensors", tensors)
 
 
 def read(place: str) -> ModelFiles:
