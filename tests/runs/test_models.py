@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import shutil
 from dataclasses import replace
@@ -22,6 +23,7 @@ from clozelab import cli, embed
 from clozelab.errors import UserError
 from clozelab.models import reader
 from clozelab.models.build import build as build_model
+from clozelab.models.exchange import export
 from clozelab.models.fill import _put, fill
 from clozelab.models.load import load, tied
 from clozelab.models.reader import packed
@@ -161,6 +163,21 @@ def test_the_card_tells_recipe_data_and_results(made: Path) -> None:
     assert result is not None
     loss = result["held_out"]["masked_lm"]["loss"]
     assert f"| held out masked lm loss | {loss:.4g} |" in card
+
+
+def test_an_export_appears_whole_or_not_at_all(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("clozelab.models.interop.huggingface.write_tensors", full)
+        with pytest.raises(OSError, match="No space left"):
+            export(str(made / "bert"), tmp_path / "hf")
+    assert list(tmp_path.iterdir()) == []
+    export(str(made / "bert"), tmp_path / "hf")
+    assert [file.name for file in tmp_path.iterdir()] == ["hf"]
 
 
 def test_export_says_what_it_left_out(
