@@ -372,9 +372,15 @@ class ObjectivePart:
     # Whether its module comes before the encoder: `Input`, targets → the `Input` that the encoder
     # reads, and the sums.
     generates_input: ClassVar[bool] = False
+    # Whether it tells the tokens that were replaced: by a generator, or by the corruption.
+    detects_replaced: ClassVar[bool] = False
 
     def with_words(self, most: int) -> Self:
         """The same objective for a store that knows so many words; few objectives count words."""
+        return self
+
+    def built_as(self, other: Self) -> Self:
+        """The same objective, its module built so that it takes the weights of another's."""
         return self
 
     def check_encoder(self, encoder: Any) -> None:

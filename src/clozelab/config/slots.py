@@ -219,18 +219,18 @@ def _characters(recipe: Recipe) -> Iterator[str]:
 
 def _generators(recipe: Recipe) -> Iterator[str]:
     """A generator suits its encoder; without one, there are no masks to be found."""
-    names = [use("objectives", part) for part in recipe.objectives]
-    for name, part in zip(names, recipe.objectives, strict=True):
+    generated = any(part.generates_input for part in recipe.objectives)
+    for part in recipe.objectives:
+        name = use("objectives", part)
         try:
             part.check_encoder(recipe.encoder)
         except UserError as error:
             yield f"objective {name}: {error}"
-    generated = any(part.generates_input for part in recipe.objectives)
-    if "replaced_token" in names and recipe.corruption.mask and not generated:
-        yield (
-            f"objective replaced_token would find [MASK], with corruption.mask ="
-            f" {recipe.corruption.mask}; list generator beside it, or set corruption.mask = 0"
-        )
+        if part.detects_replaced and recipe.corruption.mask and not generated:
+            yield (
+                f"objective {name} would find [MASK], with corruption.mask ="
+                f" {recipe.corruption.mask}; list generator beside it, or set corruption.mask = 0"
+            )
 
 
 _RULES = (_sizes, _predictions, _memory, _teaching, _characters, _generators)

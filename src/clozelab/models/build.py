@@ -22,12 +22,12 @@ class PretrainingModel(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.heads = nn.ModuleDict(heads)
-        # The objectives that compare it with a teacher, and the heads of both by which they do.
-        self.taught = {
-            name: language_models(heads, *filter(None, [PARTS[name].compares]))[:1]
-            for name in heads
-            if PARTS[name].needs_teacher
-        }
+        # The objectives that compare it with a teacher, and the head of both by which, if by one.
+        self.taught: dict[str, str | None] = {}
+        for name in heads:
+            if PARTS[name].needs_teacher:
+                compared = PARTS[name].compares
+                self.taught[name] = language_models(heads, compared)[0] if compared else None
         # What they ask of both encoders beside the states.
         asks: list[Any] = [head.asks for head in heads.values() if hasattr(head, "asks")]
         self.asked: tuple[dict[str, Any], dict[str, Any]] = asks[0] if asks else ({}, {})
@@ -60,9 +60,9 @@ class PretrainingModel(nn.Module):
         with torch.no_grad():
             teacher_encoded: Encoded = teacher.encoder(batch.input, **self.asked[1])
         sums = {}
-        for name, heads in self.taught.items():
+        for name, head in self.taught.items():
             logits: dict[str, Any] = {}
-            for head in heads:
+            if head is not None:
                 predict, teach = self.heads[head], teacher.heads[head]
                 logits = {"predict": predict.logits, "teach": teach.logits}
             sums[name] = self.heads[name](encoded, teacher_encoded, batch.targets[name], **logits)

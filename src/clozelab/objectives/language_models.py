@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -39,6 +39,10 @@ class _TableObjective(Weighted):
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
         """A table alone, BERT's head (§3.1: dense to the table's width, norm, bias) or XLNet's."""
         return "transform"
+
+    def built_as(self, other: Self) -> Self:
+        """With a table of its own where the other has one."""
+        return replace(self, tied=self.tied and other.tied)
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

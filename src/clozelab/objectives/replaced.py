@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -45,6 +45,10 @@ class Generator(Weighted):
 
     share: Annotated[float, _NARROW] = 0.25
     sharing: Literal["embeddings", "none"] = "embeddings"
+
+    def built_as(self, other: Self) -> Self:
+        """As wide as the other, and sharing what it shares."""
+        return replace(self, share=other.share, sharing=other.sharing)
 
     def shape(self, encoder: Any) -> Any:
         """The generator's encoder, for that of a recipe."""
@@ -101,6 +105,7 @@ class ReplacedToken(Weighted):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
+    detects_replaced: ClassVar[bool] = True
 
     over: Literal["tokens", "targets"] = "tokens"
 

@@ -18,7 +18,7 @@ from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.models.build import build
-from clozelab.models.load import load, pretrained, tied, within
+from clozelab.models.load import load, pretrained, within
 from clozelab.models.model import Model
 from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
@@ -262,19 +262,14 @@ def _beside(
 
 
 def _as_built(recipe: Recipe, other: Recipe, heads: Iterable[str]) -> tuple[Any, ...]:
-    """The recipe's objectives, untied where a model is so already, and with its generator."""
-    named = {
+    """The recipe's objectives, built as those of a model that has such heads."""
+    named: dict[str, Any] = {
         name: part
         for part in other.objectives
         if (name := slots.use("objectives", part)) in {*heads}
     }
-    ties = {name: False for name, part in named.items() if not getattr(part, "tied", True)}
-    generator: Any = named.get("generator")
     return tuple(
-        replace(part, share=generator.share, sharing=generator.sharing)
-        if generator is not None and slots.use("objectives", part) == "generator"
-        else part
-        for part in tied(recipe.objectives, ties)
+        part.built_as(named.get(slots.use("objectives", part), part)) for part in recipe.objectives
     )
 
 
