@@ -279,6 +279,8 @@ class EncoderPart:
     recurrent: ClassVar[bool] = False
     # What torch.compile makes one graph of.
     compiles: ClassVar[Literal["model", "layers"]] = "model"
+    # The fields that a student has from its teacher, unless its recipe states them: its block.
+    block_settings: ClassVar[frozenset[str]] = frozenset()
     # Parameters that pretraining alone trains: fine-tuning never uses them.
     pretraining_parameters: ClassVar[frozenset[str]] = frozenset()
 

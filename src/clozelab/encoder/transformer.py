@@ -41,6 +41,15 @@ class Transformer(Checked, EncoderPart):
         {"token_vectors", "shared_embeddings", "projections"}
     )
 
+    block_settings: ClassVar[frozenset[str]] = frozenset(
+        {
+            *("width", "heads", "inner", "embedding", "embedding_norm", "positions"),
+            *("position_offset", "position_embedding", "rope_theta", "local_rope_theta"),
+            *("window", "global_every", "activation", "gated", "bias", "norm", "first_norm"),
+            *("normalisation", "epsilon", "qk_norm", "value_residual"),
+        }
+    )
+
     layers: PositiveInt
     heads: PositiveInt
     width: PositiveInt

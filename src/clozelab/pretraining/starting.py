@@ -247,14 +247,14 @@ def _beside(
     """
     student: Any = recipe.encoder
     other: Any = teacher.encoder
+    if type(student) is not type(other):
+        mine, theirs = (slots.use("encoder", part) for part in (student, other))
+        raise UserError(
+            f"{recipe.name}: encoder {mine} cannot have the size of its teacher's {theirs}; give"
+            " it one of its own by --size"
+        )
     full = recipes.read("bert").encoder.layers
-    same = (
-        *("width", "heads", "inner", "embedding", "positions", "position_offset"),
-        *("activation", "epsilon", "norm", "embedding_norm", "first_norm", "normalisation", "bias"),
-        *("position_embedding", "rope_theta", "local_rope_theta", "window", "global_every"),
-        *("gated", "qk_norm", "value_residual", *more),
-    )
-    taken = {name: getattr(other, name) for name in same}
+    taken = {name: getattr(other, name) for name in {*student.block_settings, *more}}
     taken["layers"] = max(1, other.layers * student.layers // full)
     taken = {name: value for name, value in taken.items() if name not in own}
     encoder = replace(student, **taken)

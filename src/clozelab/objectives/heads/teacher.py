@@ -143,6 +143,11 @@ def _check(
     teacher_state: dict[str, Tensor], student_state: dict[str, Tensor], teacher: Any, student: Any
 ) -> None:
     """Refuse a student that has no room for the teacher's weights."""
+    if type(student) is not type(teacher) or not student.block_settings:
+        raise UserError(
+            "distillation: only a transformer starts from layers of its teacher, and of a"
+            ' transformer; set start = "random"'
+        )
     pairs = {name: (getattr(student, name), getattr(teacher, name)) for name in _ALIKE}
     words = "encoder.embeddings.words.weight"
     pairs["vocabulary"] = (len(student_state[words]), len(teacher_state[words]))
