@@ -2,8 +2,8 @@
 
     python benchmarks/recipes.py --english CORPUS --chinese CORPUS --out results/recipes
 
-Several run at once on the device, so their speed is no figure; bert comes first, since distilbert
-learns from it. The Chinese corpus needs words, phrases and names (corpus build --phrases
+Several run at once on the device, so their speed is no figure; bert comes first, since students
+learn from it. The Chinese corpus needs words, phrases and names (corpus build --phrases
 --entities FILE), which ERNIE and the Chinese whole-word recipe hide.
 """
 
@@ -21,10 +21,12 @@ from pathlib import Path
 from clozelab.config import recipe as recipes
 
 CHINESE = ("roberta_wwm", "ernie")
+STUDENTS = ("distilbert", "minilm")
 WAVES = (
     ("bert", "roberta", "albert", "spanbert"),
     ("distilbert", "xlnet", *CHINESE),
-    ("gpt", "elmo"),
+    ("gpt", "elmo", "minilm", "diffusion"),
+    ("electra", "modernbert", "mosaicbert", "neobert"),
 )
 KEPT = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", "log.txt")
 
@@ -35,8 +37,8 @@ def run(name: str, given: argparse.Namespace) -> str:
     data = given.chinese if name in CHINESE else given.english
     rest = ["--data", data, "--out", str(place), "--budget", given.budget, "--save-every", "0"]
     words = ["pretrain", name, "--size", given.size, *rest]
-    if name == "distilbert":
-        words = ["distil", str(Path(given.work) / "bert"), *rest]
+    if name in STUDENTS:
+        words = ["distil", str(Path(given.work) / "bert"), "--recipe", name, *rest]
         optimiser = recipes.read("bert", size=given.size).optimiser
         words += ["--set", f"optimiser.learning_rate={optimiser.learning_rate}"]
     began = time.perf_counter()

@@ -1,0 +1,107 @@
+"""Whether what is fast learns the same: each recipe by plain arithmetic, and as it runs by default.
+
+    python benchmarks/curves.py --data CORPUS --out FILE.json electra modernbert …
+
+"plain" is single precision without the compiler, our kernels and CUDA graphs; "fast" is whatever
+suits the device. Both have the same weights, order and masks, and no dropout. Several run at once,
+so their speed is no figure. A student's teacher is a fast bert.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from clozelab import Run
+from clozelab.config import recipe as recipes
+from clozelab.runs.directory import machine_facts
+
+WAYS = {"plain": ["--precision", "fp32", "--no-compile", "--no-kernels", "--no-graphs"], "fast": []}
+WINDOW = 10  # steps that a point of a curve is the mean of
+LAST = 10  # points whose mean is printed
+
+
+def learned(
+    name: str, way: str, seed: int, *, work: Path, given: argparse.Namespace
+) -> dict[str, list[float]]:
+    """The losses of one run by objective, a point for each window of steps."""
+    recipe = recipes.read(name, size=given.size)
+    place = work / f"{name}-{way}-{seed}"
+    start = (
+        ["distil", str(work / "teacher"), "--recipe", name] if taught(name) else ["pretrain", name]
+    )
+    known = {setting.name for setting in fields(recipe.encoder)}
+    quiet = [f"encoder.{key}=0.0" for key in ("dropout", "attention_dropout") if key in known]
+    run(
+        *[*start, "--out", str(place), "--seed", str(seed), *WAYS[way]],
+        *[word for change in quiet for word in ("--set", change)],
+        given=given,
+    )
+    return {
+        key.removesuffix(".loss"): [
+            fmean(loss for _, loss in curve[at : at + WINDOW])
+            for at in range(0, len(curve), WINDOW)
+        ]
+        for key, curve in Run.open(place).curves().items()
+        if key.endswith(".loss")
+    }
+
+
+def taught(name: str) -> bool:
+    """Whether a recipe is a student's."""
+    return any(part.needs_teacher for part in recipes.read(name).objectives)
+
+
+def run(*words: str, given: argparse.Namespace) -> None:
+    """Train one model, of which only the records are asked for."""
+    command = [sys.executable, "-m", "clozelab", *words, "--data", given.data]
+    command += ["--size", given.size, "--budget", f"{given.steps}steps", "--no-progress"]
+    command += ["--save-every", "0", "--evaluate-every", "0"]
+    command += [word for change in given.set for word in ("--set", change)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+
+
+def main() -> None:
+    """Train them all."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("recipes", nargs="+")
+    words.add_argument("--data", required=True)
+    words.add_argument("--out", type=Path, required=True)
+    words.add_argument("--size", default="mini")
+    words.add_argument("--steps", type=int, default=400)
+    words.add_argument("--seeds", type=int, default=1)
+    words.add_argument("--at-once", type=int, default=4)
+    words.add_argument("--set", action="append", default=[], help="KEY=VALUE, for all")
+    given = words.parse_args()
+    record: dict[str, Any] = {"size": given.size, "steps": given.steps, "set": given.set}
+    record |= {"machine": machine_facts(), "curves": {}}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.at_once) as pool:
+        work = Path(folder)
+        if any(taught(name) for name in given.recipes):
+            run("pretrain", "bert", "--out", str(work / "teacher"), given=given)
+        runs = {
+            (name, seed, way): pool.submit(learned, name, way, seed, work=work, given=given)
+            for name in given.recipes
+            for seed in range(given.seeds)
+            for way in WAYS
+        }
+        for (name, seed, way), learning in runs.items():
+            curves = learning.result()
+            record["curves"].setdefault(name, {}).setdefault(seed, {})[way] = curves
+            given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            ends = ", ".join(f"{key} {fmean(curve[-LAST:]):.4f}" for key, curve in curves.items())
+            print(f"{name}, seed {seed}, {way}: {ends}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
