@@ -39,18 +39,18 @@ class Row(NamedTuple):
     """An interval, and what it shows."""
 
     name: str
-    found: Estimate
+    estimate: Estimate
     look: str
     margin: float = 0.0  # what the claim allows to be lost
 
 
 def claims() -> list[tuple[str, Judgement]]:
     """Of every study kept, in the order of their names."""
-    found = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
-    return [(one.folder.name, judged) for one in found for judged in judge(one)]
+    studies = [read(file.parent) for file in sorted(ROOT.glob(f"*/{STUDY}"))]
+    return [(study.folder.name, judged) for study in studies for judged in judge(study)]
 
 
-def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
+def decided(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """Those that are decided in a unit, where something was found."""
     return [
         Row(_name(study, one, finding), finding.advantage, finding.verdict, one.claim.margin)
@@ -62,14 +62,14 @@ def rows(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
 
 def headlines(unit: str, judged: list[tuple[str, Judgement]]) -> list[Row]:
     """What README tells of, by what was found: a difference, or none."""
-    found = []
+    shown = []
     for row, one in holds.rows(judged):
         finding = holds.decisive(one)
         same = one.verdict == "equal" or (one.claim.kind == "equal" and one.verdict == "confirmed")
         if finding.unit == unit and finding.advantage is not None:
             look = "no difference that counts" if same else "a difference"
-            found.append(Row(row.label, finding.advantage, look))
-    return found
+            shown.append(Row(row.label, finding.advantage, look))
+    return shown
 
 
 def _name(study: str, one: Judgement, finding: Finding) -> str:
@@ -78,41 +78,41 @@ def _name(study: str, one: Judgement, finding: Finding) -> str:
     return f"{study}{late}: {one.claim.better} over {one.claim.against}{on}"
 
 
-def draw(axis: Axes, unit: str, told: list[Row]) -> None:
+def draw(axis: Axes, unit: str, rows: list[Row]) -> None:
     """A line for each, from one end of its interval to the other."""
-    for place, row in enumerate(told):
+    for place, row in enumerate(rows):
         colour, marker = LOOKS[row.look]
-        ends = [row.found.low, row.found.high]
+        ends = [row.estimate.low, row.estimate.high]
         axis.plot(ends, [place, place], color=colour, linewidth=3, alpha=0.45)
-        axis.plot(row.found.value, place, color=colour, marker=marker, markersize=6)
+        axis.plot(row.estimate.value, place, color=colour, marker=marker, markersize=6)
         if row.margin:
             axis.plot(-row.margin, place, color="black", marker=".", markersize=3)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set_xscale("symlog", linthresh=TICKS[unit][0])
-    least, most = min(row.found.low for row in told), max(row.found.high for row in told)
+    least, most = min(row.estimate.low for row in rows), max(row.estimate.high for row in rows)
     ticks = [sign * tick for sign in (-1, 1) for tick in TICKS[unit]]
-    shown = sorted({0, *(tick for tick in ticks if least <= tick <= most)})
-    axis.set_xticks(shown, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in shown])
+    marked = sorted({0, *(tick for tick in ticks if least <= tick <= most)})
+    axis.set_xticks(marked, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in marked])
     axis.set_xlim(1.3 * least, 1.3 * most)
-    axis.set_yticks(range(len(told)), [row.name for row in told])
-    axis.set_ylim(len(told) - 0.4, -0.6)
+    axis.set_yticks(range(len(rows)), [row.name for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlabel(f"advantage, {unit}")
     axis.spines[["top", "right", "left"]].set_visible(False)
     axis.minorticks_off()
     axis.tick_params(left=False)
 
 
-def picture(told: dict[str, list[Row]], place: Path) -> None:
+def picture(panels: dict[str, list[Row]], place: Path) -> None:
     """A panel for each unit, with what the colours mean."""
-    heights = [len(found) for found in told.values()]
+    heights = [len(rows) for rows in panels.values()]
     size = 7.2, 0.2 * sum(heights) + 1.5
     figure, grid = pyplot.subplots(
-        len(told), figsize=size, height_ratios=heights, layout="constrained", squeeze=False
+        len(panels), figsize=size, height_ratios=heights, layout="constrained", squeeze=False
     )
     axes = grid[:, 0]
-    for axis, (unit, found) in zip(axes, told.items(), strict=True):
-        draw(axis, unit, found)
-    every = [row for found in told.values() for row in found]
+    for axis, (unit, rows) in zip(axes, panels.items(), strict=True):
+        draw(axis, unit, rows)
+    every = [row for rows in panels.values() for row in rows]
     for look, (colour, marker) in LOOKS.items():
         if any(row.look == look for row in every):
             axes[0].plot([], [], color=colour, marker=marker, linewidth=3, alpha=0.8, label=look)
@@ -125,9 +125,9 @@ def picture(told: dict[str, list[Row]], place: Path) -> None:
 def main() -> None:
     """Both pictures."""
     judged = claims()
-    every = {unit: told for unit in TICKS if (told := rows(unit, judged))}
+    every = {unit: some for unit in TICKS if (some := decided(unit, judged))}
     picture(every, ROOT / "claims.svg")
-    few = {unit: told for unit in TICKS if (told := headlines(unit, judged))}
+    few = {unit: some for unit in TICKS if (some := headlines(unit, judged))}
     picture(few, ROOT / "holds.svg")
 
 

@@ -27,7 +27,7 @@ class Row:
 
 def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
     """Each with its judgement, which must be the one its answer tells of."""
-    found = []
+    judgements = []
     for entry in tomllib.loads((RESULTS / "holds.toml").read_text(encoding="utf-8"))["rows"]:
         row = Row(**entry)
         (one,) = [
@@ -41,8 +41,8 @@ def rows(judged: list[tuple[str, Judgement]]) -> list[tuple[Row, Judgement]]:
             raise SystemExit(
                 f"holds.toml tells of {row.label!r} as {row.verdict}: {one.verdict} now"
             )
-        found.append((row, one))
-    return found
+        judgements.append((row, one))
+    return judgements
 
 
 def table(judged: list[tuple[str, Judgement]]) -> Iterator[str]:
