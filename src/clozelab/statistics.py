@@ -134,16 +134,16 @@ def contrast(
         others = [one for name, one in scores.items() if name not in (better, than)]
         others = [one for one in others if {*common} <= one.keys()]
         return _with_items(_paired(ours, theirs, common, others), items)
-    found = _unpaired(ours, theirs, [one for one in scores.values() if len(one) > 1])
-    return None if found is None else _with_items(found, items)
+    estimate = _unpaired(ours, theirs, [one for one in scores.values() if len(one) > 1])
+    return None if estimate is None else _with_items(estimate, items)
 
 
 def level(
     scores: Mapping[str, Values], name: str, *, items: ItemError = NO_ITEMS
 ) -> Estimate | None:
     """The mean of one variant, its noise pooled with that of the others where they are alike."""
-    found = mean([*scores.get(name, {}).values()])
-    if found is None:
+    estimate = mean([*scores.get(name, {}).values()])
+    if estimate is None:
         return None
     own, count = _variance([scores[name]])
     rest, freedom = _variance(one for other, one in scores.items() if other != name)
@@ -151,8 +151,8 @@ def level(
     if freedom and _alike(own, count, rest, freedom):
         own, count = _variance(scores.values())
         method = f"pooled over {_several(scores.values())} variants"
-    error = math.sqrt(own / found.seeds)
-    return _with_items(replace(found, error=error, freedom=count, method=method), items)
+    error = math.sqrt(own / estimate.seeds)
+    return _with_items(replace(estimate, error=error, freedom=count, method=method), items)
 
 
 def item_error(
@@ -285,16 +285,16 @@ def _paired(
     ours: Values, theirs: Values, common: Sequence[int], others: Sequence[Values]
 ) -> Estimate:
     """Seed by seed; the others say how far seeds differ beside what they do to all."""
-    found = mean([ours[seed] - theirs[seed] for seed in common])
-    assert found is not None
-    own, method, freedom = found.error**2, "paired", found.freedom
+    difference = mean([ours[seed] - theirs[seed] for seed in common])
+    assert difference is not None
+    own, method, freedom = difference.error**2, "paired", difference.freedom
     if len(others) > 1:
         _, residual = _two_way(_by_seed(others, common))
         rest, count = 2 * residual / len(common), (len(others) - 1) * (len(common) - 1)
         if _alike(own, freedom, rest, count):
             own = (freedom * own + count * rest) / (freedom + count)
             freedom, method = freedom + count, f"paired, pooled over {len(others) + 2} variants"
-    return replace(found, error=math.sqrt(own), freedom=freedom, paired=True, method=method)
+    return replace(difference, error=math.sqrt(own), freedom=freedom, paired=True, method=method)
 
 
 def _seeds_correlate(every: Sequence[Values], seeds: Sequence[int]) -> bool:

@@ -49,12 +49,12 @@ def build(part: type, table: Mapping[str, Any], *, place: str, key: str) -> Any:
 
 def plain(part: Any) -> Table:
     """A part's fields as TOML values; without what is None, or came later and is the default."""
-    found = {
+    values = {
         field.name: getattr(part, field.name)
         for field in fields(part)
         if not ("later" in field.metadata and getattr(part, field.name) == field.default)
     }
-    return {name: _bare(value) for name, value in found.items() if value is not None}
+    return {name: _bare(value) for name, value in values.items() if value is not None}
 
 
 def flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

@@ -162,13 +162,13 @@ def _masked(model: Model, prompt: str, length: int) -> Ids:
 
 
 def _unmasked(model: Model, at: Ints, tokens: Ids, chances: Tensor) -> tuple[Unmasked, ...]:
-    found = []
+    unmasked = []
     for position, number, chance in zip(
         at.tolist(), tokens.tolist(), chances.tolist(), strict=True
     ):
         token, joins = written(model.tokenizer, number)
-        found.append(Unmasked(position, token, number, chance, joins))
-    return tuple(found)
+        unmasked.append(Unmasked(position, token, number, chance, joins))
+    return tuple(unmasked)
 
 
 def _text(model: Model, prompt: str, ids: Ids) -> str:

@@ -43,8 +43,8 @@ class TrainingProbes:
             work = pairs.follow(asked, most=self.most, device=device.type, precision=half)
             scores[pairs.name] = {"accuracy": drained(work).all.accuracy}
         for task in self.tasks:
-            found = drained(follow(task, encoder, layers=range(encoder.layers), most=self.most))
-            scores[task.name] = {**found.scores, "layer": float(found.layer)}
+            probed = drained(follow(task, encoder, layers=range(encoder.layers), most=self.most))
+            scores[task.name] = {**probed.scores, "layer": float(probed.layer)}
         return scores
 
 

@@ -205,7 +205,7 @@ def _hits(asked: TextScorer, ids: Array, at: Ints, candidates: Ints) -> tuple[Na
 
 def _objects(pieces: Pieces, facts: Sequence[Fact], *, special: Ids) -> Ints:
     """[F] which token of each sentence its object is; -1 where it is not one known token."""
-    found = np.full(len(facts), -1)
+    objects = np.full(len(facts), -1)
     unknown = np.isin(pieces.columns["ids"], special)
     for number, fact in enumerate(facts):
         start, stop = fact.span
@@ -213,8 +213,8 @@ def _objects(pieces: Pieces, facts: Sequence[Fact], *, special: Ids) -> Ints:
         (inside,) = np.nonzero((spans[:, 1] > start) & (spans[:, 0] < stop))
         alone = len(inside) == 1 and spans[inside[0], 0] >= start and spans[inside[0], 1] <= stop
         if alone and not unknown[pieces.starts[number] + inside[0]]:
-            found[number] = inside[0]
-    return found
+            objects[number] = inside[0]
+    return objects
 
 
 def _read(file: Path, named: Mapping[str, str]) -> Iterator[Fact]:

@@ -126,6 +126,6 @@ def _ordered(asked: TextScorer, ids: Array, first: Ints) -> Nats:
     for order in (0, 1):
         ranks[rows, order, first], ranks[rows, order, first + 1] = order, 1 - order
     at = np.repeat(first[:, None] + np.arange(2), 2, axis=0)
-    found = asked.permuted(np.repeat(ids, 2, axis=0), ranks.reshape(-1, ids.shape[1]), at=at)
-    words = found.reshape(-1, 2, 2)  # [R, order, word]
+    nats = asked.permuted(np.repeat(ids, 2, axis=0), ranks.reshape(-1, ids.shape[1]), at=at)
+    words = nats.reshape(-1, 2, 2)  # [R, order, word]
     return np.stack([words[:, [0, 1], [0, 1]], words[:, [1, 0], [0, 1]]], axis=1)

@@ -195,8 +195,8 @@ class TextScorer:
         stretches = zip(
             torch.split(states, size), torch.split(self._tensor(labels), size), strict=True
         )
-        found = [_log_softmax(logits(some), each) for some, each in stretches]
-        return torch.cat(found).double().cpu().numpy()
+        nats = [_log_softmax(logits(some), each) for some, each in stretches]
+        return torch.cat(nats).double().cpu().numpy()
 
     @cached_property
     def vocabulary(self) -> int:
@@ -298,8 +298,8 @@ def follow(
             texts = _rectangle(pieces, np.flatnonzero(lengths == length))
             rows = np.arange(len(texts) * (length if asked.kind == "masked" else 1))
             for some in stretches(asked, rows, int(length + marks)):
-                at, found = way(asked, texts, some)
-                nats[at] = found
+                at, values = way(asked, texts, some)
+                nats[at] = values
                 done += len(some) * int(length + marks)
                 yield done, total
     return Likelihoods(nats, pieces, asked.method)
@@ -362,9 +362,9 @@ def _from_both_ends(asked: TextScorer, texts: Rectangle, rows: Ints) -> tuple[In
     labels = np.where(labels < asked.vocabulary, labels, 0)  # others are unknown words
     first = asked.before  # a mark at either end
     ways = (left[:, first - 1 :][:, : texts.length], right[:, first + 1 :][:, : texts.length])
-    found = [asked.nats(some.flatten(0, 1), labels, None) for some in ways]
+    nats = [asked.nats(some.flatten(0, 1), labels, None) for some in ways]
     places = texts.first[rows, None] + np.arange(texts.length)
-    return places.reshape(-1), (found[0] + found[1]) / 2
+    return places.reshape(-1), (nats[0] + nats[1]) / 2
 
 
 # What each kind of language model is asked; of several heads the first of these.

@@ -114,8 +114,8 @@ def logistic(
     first = np.zeros(shape) if start is None else start
     options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 20, "gtol": gradient, "ftol": 0.0}
     minimize: Any = optimize.minimize
-    found = minimize(value, first.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return np.asarray(found.x.reshape(shape))
+    minimum = minimize(value, first.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return np.asarray(minimum.x.reshape(shape))
 
 
 def _design(vectors: NDArray[Any], mean: Doubles, scale: Doubles) -> Doubles:

@@ -116,11 +116,11 @@ class PairFiles(NamedTuple):
         from clozelab.scoring.likelihood import follow
 
         pairs, texts, pieces = tokens or self.tokens(asked, most)
-        found = yield from follow(asked, pieces, device=device, precision=precision)
-        sums = found.sums[texts]
+        likelihoods = yield from follow(asked, pieces, device=device, precision=precision)
+        sums = likelihoods.sums[texts]
         if self.shared:
-            sums = np.array([_shared(found, *both) for both in texts.T.tolist()]).T
-        return PairScores(self.name, found.method, pairs, sums[0], sums[1])
+            sums = np.array([_shared(likelihoods, *both) for both in texts.T.tolist()]).T
+        return PairScores(self.name, likelihoods.method, pairs, sums[0], sums[1])
 
 
 class PairTokens(NamedTuple):

@@ -187,21 +187,21 @@ def _probe(cell: Measuring, task: str, *, pool: Pool = "mean") -> Value | None:
         loaded.module.to(world.device).eval()
         encoder = FrozenEncoder(loaded, world.device, pool=pool, texts=texts)
         layers = range(encoder.layers)
-        found = drained(probes.follow(asked, encoder, layers=layers, errors=False))
-    score = found.scores[found.metrics[0]]
-    if found.metrics[0] != "accuracy" or found.right is None:
-        return Value(score, found.scored)
-    return Value(score, found.scored, (100.0 * found.right).tolist())
+        probed = drained(probes.follow(asked, encoder, layers=layers, errors=False))
+    score = probed.scores[probed.metrics[0]]
+    if probed.metrics[0] != "accuracy" or probed.right is None:
+        return Value(score, probed.scored)
+    return Value(score, probed.scored, (100.0 * probed.right).tolist())
 
 
 def _pairs(cell: Measuring, name: str) -> Value | None:
     """How often the good text of a minimal pair is likelier."""
-    found, asked = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
+    pairs, asked = find_pairs(name, root=cell.request.task_data, columns={}), _scorer(cell)
     if asked is None:
         return None
-    key = (name, _digests(found), _reading(asked.model))
-    tokens = warm.shared(key, lambda: found.tokens(asked))
-    scores = drained(found.follow(asked, tokens=tokens, device=cell.device))
+    key = (name, _digests(pairs), _reading(asked.model))
+    tokens = warm.shared(key, lambda: pairs.tokens(asked))
+    scores = drained(pairs.follow(asked, tokens=tokens, device=cell.device))
     return Value(scores.all.accuracy, len(scores.pairs), (100 * scores.outcomes).tolist())
 
 
@@ -227,8 +227,8 @@ def _facts(cell: Measuring, name: str) -> Value | None:
 
 def _joint(cell: Measuring, name: str) -> Value | None:
     """The loss of two words hidden together: as the model predicts them, or by the chain rule."""
-    found = cell.joint
-    return None if found is None else _mean(-(found.own if name == "two" else found.chain))
+    joint = cell.joint
+    return None if joint is None else _mean(-(joint.own if name == "two" else joint.chain))
 
 
 def _gain(cell: Measuring, name: str) -> Value | None:

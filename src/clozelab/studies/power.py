@@ -96,14 +96,14 @@ def _power(
     study: StudySpec, claim: Claim, noise: Mapping[str, float], sizes: Mapping[str, float]
 ) -> ClaimPower:
     units = dict.fromkeys(unit(name) for name in claim.on)
-    found = []
+    powers = []
     for kind in units:
         on = [name for name in claim.on if unit(name) == kind]
         effect = paper_effect(study, claim, on)
         unknown = tuple(name for name in on if name not in noise)
         seeds = claim.seeds or study.seeds
         if unknown or seeds < 2:
-            found.append(ClaimPower(claim, kind, seeds, effect, None, None, None, unknown))
+            powers.append(ClaimPower(claim, kind, seeds, effect, None, None, None, unknown))
             continue
         error, freedom = _error(study, claim, on, noise, sizes)
         full, half = (
@@ -113,8 +113,8 @@ def _power(
         least = detectable(error, freedom, alpha=_alpha(study, claim)) - claim.margin
         if claim.kind == "equal":
             least = _least_delta(error, freedom, _alpha(study, claim))
-        found.append(ClaimPower(claim, kind, seeds, effect, full, half, least))
-    return min(found, key=lambda one: (one.detectable is not None, one.at_effect or 0.0))
+        powers.append(ClaimPower(claim, kind, seeds, effect, full, half, least))
+    return min(powers, key=lambda one: (one.detectable is not None, one.at_effect or 0.0))
 
 
 def paper_effect(study: StudySpec, claim: Claim, on: Sequence[str]) -> float | None:

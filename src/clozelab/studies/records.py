@@ -192,8 +192,8 @@ def read(folder: Path) -> StudyRecord:
 
 def parts_line(parts: Sequence[Mapping[str, Any]]) -> str:
     """The studies that one was merged from: commit, machine and cells of each."""
-    told = [f"{p['commit'] or '–'}, {p['machine'] or '–'}, {len(p['cells'])}" for p in parts]
-    return f"cells from {len(parts)} parts (commit, machine, cells): {'; '.join(told)}"
+    lines = [f"{p['commit'] or '–'}, {p['machine'] or '–'}, {len(p['cells'])}" for p in parts]
+    return f"cells from {len(parts)} parts (commit, machine, cells): {'; '.join(lines)}"
 
 
 def pack(folder: Path) -> None:

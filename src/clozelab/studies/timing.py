@@ -99,11 +99,11 @@ def tuning_seconds(request: StudyRequest, variant: str, speed: float, *, gpu: bo
     recipe, stores = _fitted(request, variant)
     total = 0.0
     for task, data in request.tasks().items():
-        found = data.splits()
-        train, dev = found.read("train"), found.read("dev")
+        splits = data.splits()
+        train, dev = splits.read("train"), splits.read("dev")
         settings = tuning(request, variant, task)
         longest = min(settings.length, recipe.blocks.length)
-        length = _tokens(found.part, train, stores[0][0], length=longest)
+        length = _tokens(splits.part, train, stores[0][0], length=longest)
         batch = settings.batch_size
         steps = settings.steps or math.ceil((settings.epochs or 1) * len(train) / batch)
         epochs = max(1.0, steps * batch / max(len(train), 1))

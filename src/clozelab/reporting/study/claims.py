@@ -38,8 +38,8 @@ def parts(
         yield from _forest(judgement)
     if pairs:
         yield ("heading", "The same variant twice (A/A)")
-        found = [(one.claim, one.measures[0]) for one in pairs]
-        rows = [[f"{claim.better} − {claim.against}", *_row(one)] for claim, one in found]
+        compared = [(one.claim, one.measures[0]) for one in pairs]
+        rows = [[f"{claim.better} − {claim.against}", *_row(one)] for claim, one in compared]
         note = "These differ by chance alone: a verdict here would be a false one."
         yield PageTable(["pair", *_COLUMNS], rows, note)
 

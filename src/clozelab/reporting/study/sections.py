@@ -67,8 +67,8 @@ def _sections(record: StudyRecord, judgements: Sequence[Judgement]) -> Iterator[
     yield Section(f"Our table{beside}", [*tables.parts(record)])
     pairs = repeats(record)
     if judgements or pairs:
-        told = claims.parts(judgements, pairs, scope=_scope(record))
-        yield Section("Claims and verdicts", [*told])
+        parts = claims.parts(judgements, pairs, scope=_scope(record))
+        yield Section("Claims and verdicts", [*parts])
     figures = [*curves.parts(record)]
     if figures:
         yield Section("Loss", figures)
