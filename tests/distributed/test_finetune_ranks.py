@@ -38,6 +38,7 @@ def test_two_processes_tune_as_one_does(recipe: str, tmp_path: Path) -> None:
     assert_close(mine, other, bound=1e-5)
 
 
+@pytest.mark.slow
 def test_a_process_without_a_document_goes_along(tmp_path: Path) -> None:
     torchrun(*words("coreference", told(tmp_path), base(), tmp_path / "out"))
     assert Run(tmp_path / "out").result() is not None

@@ -122,6 +122,7 @@ def test_processes_that_time_their_steps_agree_on_how_many_there_are(together: l
     assert together[0]["steps"] == [2 * together[0]["mine"]]
 
 
+@pytest.mark.slow
 def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     stores: dict[str, str], tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
     assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
 
 
+@pytest.mark.slow
 def test_a_process_of_several_ends_without_winding_down_and_keeps_its_code() -> None:
     script = (
         "import atexit; atexit.register(print, 'wound down');"
@@ -181,6 +183,7 @@ for _ in range(400):
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_outlives_its_group_is_freed() -> None:
     setting = {**ENVIRONMENT, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     run_process([sys.executable, "-c", FREED], env=setting, check=True, timeout=90)

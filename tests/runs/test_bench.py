@@ -84,7 +84,16 @@ def test_transformers_class_of_a_recipe_is_its_own(corpus: Corpus, name: str) ->
     assert found.config["architectures"] == [KINDS[name]]
 
 
-@pytest.mark.parametrize("name", ["bert", "albert", "distilbert", "gpt", "xlnet"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bert",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("albert", "distilbert", "gpt", "xlnet")
+        ),
+    ],
+)
 def test_both_sides_do_the_same_work(
     corpus: Corpus, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

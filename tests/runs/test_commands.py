@@ -330,6 +330,7 @@ def test_a_tokenizer_is_never_given_a_line_without_end() -> None:
     assert "".join(pieces) == document.text.replace("\n", "")
 
 
+@pytest.mark.slow
 def test_a_line_without_end_takes_bounded_memory(tmp_path: Path) -> None:
     """50 MB in one line: parent and workers together stay under a gigabyte."""
     words = b"the quick brown fox jumps over lazy dogs "

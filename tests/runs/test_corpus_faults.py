@@ -74,7 +74,9 @@ def again(command: list[str]) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_a_killed_build_goes_on(
     tmp_path: Path, many: tuple[str, dict[str, str]], sign: signal.Signals
 ) -> None:
@@ -102,7 +104,7 @@ def test_a_killed_build_goes_on(
     assert digests(out) == expected
 
 
-@pytest.mark.parametrize("shards", [1, 12])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.slow), 12])
 def test_an_interrupted_build_goes_on(
     tmp_path: Path, many: tuple[str, dict[str, str]], shards: int
 ) -> None:

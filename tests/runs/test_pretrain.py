@@ -461,7 +461,9 @@ def uninterrupted(told: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     return out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_to_the_same_end(
     number: signal.Signals,
     told: list[str],

@@ -243,6 +243,7 @@ def test_cells_side_by_side_save_and_end_when_the_study_is_killed(tmp_path: Path
         _until(lambda: not _alive(running.pid))
 
 
+@pytest.mark.slow
 def test_cells_that_have_only_begun_are_interrupted_without_a_word(tmp_path: Path) -> None:
     with _two_at_once(tmp_path) as running:
         _until(lambda: _importing(running.pid))
