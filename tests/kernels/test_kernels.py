@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.interpreted import DEVICE, activation, attention, draws, entropy, sums
+from support.interpreted import DEVICE, activation, attention, draws, entropy, rotation, sums
 from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
@@ -21,12 +21,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
+    "silu": functional.silu,
 }
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return made.to(DEVICE).requires_grad_()
+
+
+def starts_of(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
 
 
 def wide(*given: Tensor) -> list[Tensor]:
@@ -85,6 +91,73 @@ def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sums, "PROGRAMS", 2)
     monkeypatch.setattr(sums, "HELD", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
+    test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(False, False, 0.3)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("centred", [True, False])
+def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
+    centred: bool, biased: bool, rate: float
+) -> None:
+    rows, width = 37, 24
+    # Far from zero, so that a mean that is not taken away shows.
+    x, h, weight = numbers(rows, width), numbers(rows, width, seed=1), numbers(width, seed=2)
+    with torch.no_grad():
+        x += 2.0
+    bias = numbers(width, seed=3) if biased else None
+    given = [one for one in (x, h, weight, bias) if one is not None]
+    total, normal = sums.add_norm(
+        x,
+        h,
+        bias=bias,
+        weight=weight,
+        shift=None,
+        seed=SEED,
+        rate=rate,
+        epsilon=1e-5,
+        centred=centred,
+    )
+    X, H, W, *B = wide(*given)  # noqa: N806
+    plain = X + (H + B[0] if B else H) * grown(rows, width, rate)
+    norm = functional.layer_norm if centred else functional.rms_norm
+    normed = norm(plain, (width,), W, eps=1e-5)
+    assert_same([total, normal], [plain, normed])
+    first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
+    ((normal * first).sum() + (total * second).sum()).backward()
+    ((normed * first).sum() + (plain * second).sum()).backward()
+    assert_same([one.grad for one in given], [one.grad for one in (X, H, W, *B)])
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(70, 200), (3, 12), (2500, 7)])
+def test_a_gate_is_an_activation_times_the_other_half(
+    kind: str, rows: int, width: int, biased: bool
+) -> None:
+    x = numbers(rows, 2 * width)
+    bias = numbers(2 * width, seed=1) if biased else None
+    X, *B = wide(*(one for one in (x, bias) if one is not None))  # noqa: N806
+    first, second = (X + B[0] if B else X).chunk(2, dim=1)
+    ours = activation.activate(x, bias, kind, gated=True)
+    theirs = ACTIVATIONS[kind](first) * second
+    assert_same([ours], [theirs])
+    by = numbers(rows, width, seed=2).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([x.grad], [X.grad])
+    if bias is not None:
+        torch.testing.assert_close(bias.grad, B[0].grad.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_activation_may_have_no_bias() -> None:
+    x = numbers(70, 200)
+    (X,) = wide(x)  # noqa: N806
+    ours, theirs = activation.activate(x, None, "gelu"), functional.gelu(X)
+    assert_same([ours], [theirs])
+    ours.sum().backward()
+    theirs.sum().backward()
+    assert_same([x.grad], [X.grad])
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -130,7 +203,9 @@ def test_the_first_of_equal_scores_is_the_best() -> None:
     assert best.tolist() == [5, 8500]
 
 
-def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> Tensor:
+def plainly(
+    qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool, window: int = 0
+) -> Tensor:
     """Attention block by block, written out."""
     _, _, heads, width = qkv.shape
     outs, first = [], 0
@@ -140,6 +215,10 @@ def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> T
         if causal:
             ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
             scores = scores.masked_fill(ahead, -torch.inf)
+        if window:
+            places = torch.arange(length, device=DEVICE)
+            far = (places - places[:, None]).abs() > window // 2
+            scores = scores.masked_fill(far, -torch.inf)
         masks = [grown(length, length, rate, stream=number * heads + h) for h in range(heads)]
         shares = scores.softmax(-1) * torch.stack(masks)
         outs.append((shares @ v).transpose(0, 1).flatten(1))
@@ -155,9 +234,8 @@ def test_attention_stays_inside_its_block(
 ) -> None:
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
     ours = attention.attend(
-        qkv, starts, seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
+        qkv, starts_of(lengths), seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
     )
     theirs = plainly(QKV, lengths, rate, causal)
     assert_same([ours], [theirs])
@@ -167,11 +245,99 @@ def test_attention_stays_inside_its_block(
     assert_same([qkv.grad], [QKV.grad])
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "window"),
+    [((40, 0, 7, 33), 6), ((300, 1, 0, 64), 6), ((300, 65), 128), ((129, 3), 64), ((200,), 1000)],
+)
+def test_attention_sees_no_further_than_its_window(
+    lengths: tuple[int, ...], window: int, causal: bool, rate: float
+) -> None:
+    qkv = numbers(sum(lengths), 3, 2, 16)
+    (QKV,) = wide(qkv)  # noqa: N806
+    ours = attention.attend(
+        qkv,
+        starts_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        rate=rate,
+        causal=causal,
+        window=window,
+    )
+    theirs = plainly(QKV, lengths, rate, causal, window)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([qkv.grad], [QKV.grad])
+
+
+def test_tiles_that_no_row_sees_are_not_read() -> None:
+    """What is there may be anything: it is not even multiplied by zero."""
+    qkv = numbers(600, 3, 1, 16)
+    with torch.no_grad():
+        qkv[300:] = torch.nan
+    ours = attention.attend(
+        qkv, starts_of([600]), seed=SEED, max_seqlen=600, rate=0.0, causal=False, window=8
+    )
+    (QKV,) = wide(qkv[:300])  # noqa: N806
+    theirs = plainly(QKV, [300], 0.0, False, 8)
+    assert_same([ours[:192]], [theirs[:192]])
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of elements turned, as complex numbers."""
+    first, second = x.chunk(2, dim=-1)
+    out = torch.complex(first, second) * torch.complex(cos, sin)[:, None]
+    return torch.cat([out.real, out.imag], dim=-1)
+
+
+@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 32), (5, 16)])
+@pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1)])
+def test_queries_and_keys_are_turned_and_their_gradients_back(
+    lengths: tuple[int, ...], heads: int, width: int, window: int
+) -> None:
+    tokens = sum(lengths)
+    qkv, angles = numbers(tokens, 3, heads, width), numbers(tokens, width // 2, seed=3).detach()
+    (QKV,) = wide(qkv)  # noqa: N806
+    ours = attention.attend(
+        qkv,
+        starts_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        rate=0.1,
+        causal=False,
+        window=window,
+        rotation=(angles.cos()[:, None], angles.sin()[:, None]),
+    )
+    cos, sin = angles.double().cos(), angles.double().sin()
+    q, k, v = QKV.unbind(1)
+    both = torch.stack([turned(q, cos, sin), turned(k, cos, sin), v], dim=1)
+    theirs = plainly(both, lengths, 0.1, False, window)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([qkv.grad], [QKV.grad])
+
+
+def test_what_is_turned_back_in_place_is_what_it_was() -> None:
+    x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
+    around, cos, sin = x.clone(), angles.cos(), angles.sin()
+    rotation.turn(around, around, cos, sin)
+    assert torch.equal(around[:, 2], x[:, 2]) and not torch.allclose(around[:, :2], x[:, :2])
+    rotation.turn(around, around, cos, sin, back=True)
+    torch.testing.assert_close(around, x)
+
+
 def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention, "SHORT", 0)
     test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
+    test_attention_sees_no_further_than_its_window((40, 0, 7, 33), 6, False, 0.2)
 
 
 @pytest.mark.parametrize("short", [0, 128])
@@ -242,8 +408,12 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     x, h = numbers(6, 16), numbers(6, 16, seed=1)
     vectors = [numbers(16, seed=seed) for seed in (2, 3, 4)]
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(sums._add_norm, (x, h, *vectors, SEED, rate, 1e-5), test_utils=tests)
-    torch.library.opcheck(activation._activate, (x, vectors[0], 0), test_utils=tests)
+    for bias, weight, shift in (vectors, (None, vectors[1], None)):
+        for centred in (True, False):
+            given = (x, h, bias, weight, shift, SEED, rate, 1e-5, centred)
+            torch.library.opcheck(sums._add_norm, given, test_utils=tests)
+        for gated in (False, True):
+            torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
     labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
     torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
     for longest in (8, 200):
@@ -251,8 +421,10 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
             numbers(8, 3, 1, 16),
             torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
         )
-        given = (qkv, starts, SEED, longest, rate, False)
-        torch.library.opcheck(attention._attend, given, test_utils=tests)
+        angles = numbers(8, 8).detach()
+        for turns in ((None, None), (angles.cos(), angles.sin())):
+            given = (qkv, starts, *turns, SEED, longest, rate, False, 4)
+            torch.library.opcheck(attention._attend, given, test_utils=tests)
 
 
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:

@@ -386,11 +386,10 @@ def test_a_transform_that_is_not_its_encoder_s_is_refused_and_not_taken(
         to_transformers(
             other, tuned(other, task).state_dict(), vocabulary=IDS, length=12, task=task
         )
+    bare = task._replace(transform=False)
+    weights = tuned(plain, bare).state_dict()
     with pytest.raises(UserError, match=r"task\.transform = False: .* has True"):
-        bare = task._replace(transform=False)
-        to_transformers(
-            plain, tuned(plain, bare).state_dict(), vocabulary=IDS, length=12, task=bare
-        )
+        to_transformers(plain, weights, vocabulary=IDS, length=12, task=bare)
     cls = transformers.ModernBertForTokenClassification
     biases = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True)
     theirs = biases if "bias" in settings else {"norm_eps": settings["epsilon"]}
