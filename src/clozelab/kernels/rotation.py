@@ -1,8 +1,8 @@
 """Rotary positions (arXiv:2104.09864, §3.2) of packed queries and keys, all heads in one pass.
 
-Element i of a head is paired with the one half a head on. Angles are those of each token, [N, D / 2]
-cosines and sines in single precision. This is no operator by itself: attention has it inside, which
-alone knows that the gradients it turns back are its own to change.
+Element i of a head is paired with the one half a head on. Angles are those of each token, as
+[N, D / 2] cosines and sines. This is no operator by itself: attention has it inside, which alone knows that
+the gradients that are turned back are its own to change.
 """
 
 from __future__ import annotations
