@@ -432,7 +432,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from clozelab.kernels import activation, attention, entropy, relative, sums
+from clozelab.kernels import activation, attention, entropy, relative, rotation, sums
 
 
 def made(kernel, types, known, **options):
@@ -447,12 +447,14 @@ def made(kernel, types, known, **options):
 h, f = "*bf16", "*fp32"
 for width in (256, 768, 2048):
     block, rows, warps = sums._shares(width)
-    known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
-    types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
-    made(sums._forward, types, known, num_warps=warps)
-    known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
-    types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
-    made(sums._backward, types, known, num_warps=warps)
+    for whole in (True, False):
+        known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
+        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole}
+        types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+        made(sums._forward, types, known, num_warps=warps)
+        known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
+        types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+        made(sums._backward, types, known, num_warps=warps)
 
 
 def plain(kernel, types, settings, **more):
@@ -461,27 +463,35 @@ def plain(kernel, types, settings, **more):
     return made(kernel, types, sizes | more, **options)
 
 
-plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, WIDTH=3072, KIND=0)
-types = f"{h} {h} {f} {h} {f} i32 i32"
-plain(activation._backward, types, activation.BACKWARD, WIDTH=3072, KIND=0)
+for gated, biased in ((False, True), (True, False), (True, True)):
+    for kind in range(len(activation.KINDS)):
+        more = {"WIDTH": 1152, "KIND": kind, "GATED": gated, "BIASED": biased}
+        plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, **more)
+        types = f"{h} {h} {f} {h} {f} i32 i32"
+        plain(activation._backward, types, activation.BACKWARD, **more)
+for back in (False, True):
+    more = {"FROM": 2304, "TO": 2304 if back else 1536, "PAIRS": 768, "HALF": 32, "BACK": back}
+    plain(rotation._turn, f"{h} {h} {f} {f} i32 i32", rotation.TURN, **more)
 plain(entropy._forward, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
 plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
-known = {"HEADS": 12, "WIDTH": 64, "CAUSAL": False, "DROPS": True}
-places = "*i32 *i64 i32 fp32"
+known = {"HEADS": 12, "WIDTH": 64, "DROPS": True}
 
 
 def tiled(kernel, types, settings):
     assert "wgmma" in plain(kernel, types, settings, **known)  # the fast way to multiply
 
 
-all_at_once = f"{h} {places} fp32 i32 fp32"
-tiled(attention._by_all, f"{h} {h} {h} {f} {all_at_once}", {"SIZE": 128, **attention.WHOLE})
-places = "*i32 *i64 i32 i32 fp32"
-tiled(attention._forward, f"{h} {h} {f} {places} i32 fp32", attention.FORWARD)
-rest = f"{h} {places} fp32 i32 fp32"
-tiled(attention._by_queries, f"{h} {h} {h} {f} {f} {rest}", attention.QUERIES)
-tiled(attention._by_others, f"{h} {h} {f} {f} {rest}", attention.OTHERS)
-known.pop("CAUSAL")
+for window, parts in ((0, 3), (128, 2)):
+    reach = {"PARTS": parts, **attention._reach(window, False)}
+    all_at_once = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
+    whole = {"SIZE": 128, **attention.WHOLE, **reach}
+    tiled(attention._by_all, f"{h} {h} {h} {h} {f} {all_at_once}", whole)
+    places = "*i32 *i64 i32 i32 fp32"
+    forward = f"{h} {h} {h} {f} {places} i32 fp32"
+    tiled(attention._forward, forward, attention.FORWARD | reach)
+    rest = f"{h} {places} fp32 i32 fp32"
+    tiled(attention._by_queries, f"{h} {h} {h} {h} {f} {f} {rest}", attention.QUERIES | reach)
+    tiled(attention._by_others, f"{h} {h} {h} {f} {f} {rest}", attention.OTHERS | reach)
 known |= {"BM": 64, "BN": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])
 sizes = "i32 i32 i32 fp32"

@@ -21,12 +21,12 @@ STRETCHES = 64
 
 
 @triton.jit
-def _seen(x, bias, cell, column, here, WIDTH: tl.constexpr, BIASED: tl.constexpr):
-    """Some cells of what went in, with their bias."""
-    seen = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
+def _biases(bias, column, WIDTH: tl.constexpr, BIASED: tl.constexpr):
+    """Those of some columns."""
     if BIASED:
-        seen += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
-    return seen
+        return tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
+    else:
+        return 0.0
 
 
 @triton.jit
@@ -67,9 +67,11 @@ def _forward(
     row = (tl.program_id(0) // tiles).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     here = (row < rows)[:, None] & (column < WIDTH)[None, :]
     cell = row[:, None] * WIDTH * (1 + GATED) + column[None, :]
-    value, _ = _value_and_slope(_seen(x, bias, cell, column, here, WIDTH, BIASED), KIND)
+    seen = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
+    value, _ = _value_and_slope(seen + _biases(bias, column, WIDTH, BIASED), KIND)
     if GATED:
-        value *= _seen(x + WIDTH, bias + WIDTH, cell, column, here, WIDTH, BIASED)
+        gate = tl.load(x + WIDTH + cell, mask=here, other=0.0).to(tl.float32)
+        value *= gate + _biases(bias + WIDTH, column, WIDTH, BIASED)
     cell = row[:, None] * WIDTH + column[None, :]
     tl.store(out + cell, value.to(out.dtype.element_ty), mask=here)
 
@@ -82,6 +84,9 @@ def _backward(
 ):  # fmt: skip
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < WIDTH
+    b = _biases(bias, column, WIDTH, BIASED)
+    if GATED:
+        gate_b = _biases(bias + WIDTH, column, WIDTH, BIASED)
     by_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
     by_gate_bias = tl.zeros((ROWS, COLUMNS), tl.float32)
     begin = tl.program_id(1) * stretch
@@ -91,13 +96,13 @@ def _backward(
         cell = row[:, None] * WIDTH + column[None, :]
         g = tl.load(by_out + cell, mask=here, other=0.0).to(tl.float32)
         cell = row[:, None] * WIDTH * (1 + GATED) + column[None, :]
-        seen = _seen(x, bias, cell, column, here, WIDTH, BIASED)
-        value, slope = _value_and_slope(seen, KIND)
+        seen = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
+        value, slope = _value_and_slope(seen + b, KIND)
         if GATED:
-            gate = _seen(x + WIDTH, bias + WIDTH, cell, column, here, WIDTH, BIASED)
+            gate = tl.load(x + WIDTH + cell, mask=here, other=0.0).to(tl.float32)
             value *= g
             tl.store(by_x + WIDTH + cell, value.to(by_x.dtype.element_ty), mask=here)
-            slope *= gate
+            slope *= gate + gate_b
             if BIASED:
                 by_gate_bias += value
         g *= slope

@@ -1,8 +1,8 @@
 """Rotary positions (arXiv:2104.09864, §3.2) of packed queries and keys, all heads in one pass.
 
 Element i of a head is paired with the one half a head on. Angles are those of each token, as
-[N, D / 2] cosines and sines. This is no operator by itself: attention has it inside, which alone knows that
-the gradients that are turned back are its own to change.
+[N, D / 2] cosines and sines. This is no operator by itself: attention has it inside, which alone
+knows that the gradients that are turned back are its own to change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _turn(
     cell = row[:, None] * FROM + element
     first = tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
     second = tl.load(x + cell + HALF, mask=here, other=0.0).to(tl.float32)
-    cell, kind = row[:, None] * TO + element, out.dtype.element_ty
+    cell = row[:, None] * TO + element
+    kind = out.dtype.element_ty
     tl.store(out + cell, (first * c - second * s).to(kind), mask=here)
     tl.store(out + cell + HALF, (second * c + first * s).to(kind), mask=here)
 
