@@ -91,14 +91,16 @@ def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sums, "PROGRAMS", 2)
     monkeypatch.setattr(sums, "HELD", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
-    test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(False, False, 0.3)
+    test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(False, False, False, 0.3)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-@pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize(
+    ("biased", "centred", "shifted"),
+    [(False, True, False), (False, False, False), (True, False, False), (False, True, True)],
+)
 def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
-    centred: bool, biased: bool, rate: float
+    biased: bool, centred: bool, shifted: bool, rate: float
 ) -> None:
     rows, width = 37, 24
     # Far from zero, so that a mean that is not taken away shows.
@@ -106,22 +108,23 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
     with torch.no_grad():
         x += 2.0
     bias = numbers(width, seed=3) if biased else None
-    given = [one for one in (x, h, weight, bias) if one is not None]
+    shift = numbers(width, seed=4) if shifted else None
+    given = [one for one in (x, h, weight, bias, shift) if one is not None]
     total, normal = sums.add_norm(
         x,
         h,
         bias=bias,
         weight=weight,
-        shift=None,
+        shift=shift,
         seed=SEED,
         rate=rate,
         epsilon=1e-5,
         centred=centred,
     )
     X, H, W, *B = wide(*given)  # noqa: N806
-    plain = X + (H + B[0] if B else H) * grown(rows, width, rate)
+    plain = X + (H + B[0] if biased else H) * grown(rows, width, rate)
     norm = functional.layer_norm if centred else functional.rms_norm
-    normed = norm(plain, (width,), W, eps=1e-5)
+    normed = norm(plain, (width,), W, eps=1e-5) + (B[-1] if shifted else 0)
     assert_same([total, normal], [plain, normed])
     first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
     ((normal * first).sum() + (total * second).sum()).backward()

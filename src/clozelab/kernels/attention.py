@@ -120,9 +120,8 @@ def _forward(
         acc, top, sums, q, base + ROW, values, row, clear, end, length, row_key, seed,
         stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE, AFTER, True, DROPS,
     )  # fmt: skip
+    acc *= (grown / sums)[:, None]  # past the end, where nothing may be seen, nothing is stored
     inside = row < length
-    sums = tl.where(inside, sums, 1.0)  # past the end a row may have seen nothing
-    acc *= (grown / sums)[:, None]
     at = (begin.to(tl.int64) + row) * ROW + head * WIDTH
     tl.store(out + at[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside[:, None])
     tl.store(logs + head.to(tl.int64) * tokens + begin + row, top + tl.log2(sums), inside)
