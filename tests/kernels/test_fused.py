@@ -260,16 +260,26 @@ def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-5)
 
 
-def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_ours(
+def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_others_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
     kernel = attention.attend
     monkeypatch.setattr(attention, "SHORT", 8)
+    monkeypatch.setattr(attention, "LONG", 12)
     monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
-    cases = ((9, 5), 0.0, 2), ((9, 9), 0.0, 0), ((9, 9), 0.1, 2), ((6, 6), 0.0, 2)
-    for lengths, dropout, times in cases:
-        model = stack(dropout=dropout)
+    cases = [
+        ("BERT", (9, 5), 0.0, 2),
+        ("BERT", (9, 9), 0.0, 0),
+        ("BERT", (9, 9), 0.1, 2),
+        ("BERT", (6, 6), 0.0, 2),
+        ("BERT", (13, 5), 0.0, 0),
+        ("BERT", (13, 5), 0.1, 2),
+        ("ModernBERT", (13, 5), 0.0, 1),  # the other layer has no window
+        ("ModernBERT", (13, 13), 0.0, 1),
+    ]
+    for case, lengths, dropout, times in cases:
+        model = stack(dropout=dropout, **CASES[case])
         model.fused = True
         called.clear()
         model(batch(*lengths))

@@ -85,14 +85,14 @@ def _attended(
     stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
 ) -> Tensor:
     """Attention up to its last product, which lacks its bias."""
-    from clozelab.kernels.attention import SHORT, attend
+    from clozelab.kernels.attention import LONG, SHORT, attend
     from clozelab.kernels.heads import WIDTHS
 
     rate = attention.rate if attention.training else 0.0
-    # Long rectangles without dropout take the library's kernel, which is made for them.
-    long = layout.max_seqlen > SHORT and not rate and not scope.window
-    dense = layout.dense and (long or layout.attention_mask is not None)
-    if dense or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
+    # Long blocks without dropout and windows take the library's kernels, which are made for them.
+    long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not (rate or scope.window)
+    masked = layout.dense and layout.attention_mask is not None
+    if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
         out, _ = attention.attended(x, layout, scope)
     else:
         out = attend(

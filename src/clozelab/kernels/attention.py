@@ -24,6 +24,9 @@ from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 from clozelab.kernels.rotation import turn
 
+# Of longer blocks the gradients are made faster by the library's packed kernel, by its published
+# rates: not measured here.
+LONG = 2048
 SHORT = 128  # blocks up to this have their gradients made in one program, if it can hold them
 _HELD = 120_000  # bytes of shared memory that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
