@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -514,3 +515,17 @@ print("all")
         check=False,
     )
     assert done.stdout.strip() == "all", done.stderr[-2000:]
+
+
+@pytest.mark.thorough
+def test_the_benchmark_finds_every_kernel_right() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
+    done = run_process(
+        [sys.executable, str(script), "--check"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("relative error") == 15
