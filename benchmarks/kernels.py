@@ -1,10 +1,16 @@
 """Each kernel beside what it replaces, forward and backward, on one GPU in bf16.
 
-Attention beside torch's dense kernel and its packed one; the end of a half, the activation and the
-cross-entropy beside the compiled plain arithmetic. Milliseconds are of one layer, or of one loss,
-at 65,536 tokens, RoBERTa-base.
+First its values and gradients are compared with plain arithmetic in single precision, over fewer
+tokens; then it is timed beside that arithmetic compiled in bf16, where attention takes torch's
+packed kernel, and for full blocks its dense one. Milliseconds are of one layer, or of one loss, at
+65,536 tokens: BERT's block of RoBERTa-base, and ModernBERT-base's.
 
-    PYTHONPATH=src python benchmarks/kernels.py --out benchmarks/results/kernels.json [--sweep]
+    PYTHONPATH=src python benchmarks/kernels.py --out benchmarks/results/kernels.json
+    PYTHONPATH=src python benchmarks/kernels.py --only modern --sweep
+    TRITON_INTERPRET=1 PYTHONPATH=src python benchmarks/kernels.py
+
+Without a GPU, as in the last line, Triton's interpreter runs the kernels at a small size, and
+nothing is timed.
 """
 
 from __future__ import annotations
@@ -12,187 +18,267 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from triton.testing import do_bench
 
-from clozelab.encoder.attention import Layout, attend
+from clozelab.contracts import Input
+from clozelab.encoder.attention import Scope, attend, lay_out
+from clozelab.encoder.positions import Rotation, rotate, rotation
 from clozelab.kernels import activation, attention, entropy, sums
+from clozelab.layers import activate as activated
 from clozelab.layers import drop
 from clozelab.runs import machine as machines
 from clozelab.runs.directory import machine_facts
 
-TOKENS, WIDTH, HEADS, VOCABULARY = 65_536, 768, 12, 50_265
+GPU = torch.cuda.is_available()
+DEVICE, HALF = torch.device("cuda" if GPU else "cpu"), torch.bfloat16 if GPU else torch.float32
+TOKENS, CHECKED = 65_536, 8_192 if GPU else 256
+# Of base; the inner width is ModernBERT's.
+WIDTH, HEADS, INNER, VOCABULARY = (768, 12, 1152, 50_265) if GPU else (32, 2, 24, 300)
 MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as sentence pairs are
+WRONG = 2e-2 if GPU else 1e-4  # a relative error that is more than rounding
 TILES = {
     "FORWARD": list(itertools.product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4))),
     "QUERIES": list(itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3))),
     "OTHERS": list(itertools.product((32, 64, 128), (64, 128), (4, 8), (1, 2, 3))),
 }
 
-
-def lengths_of(kind: str) -> list[int]:
-    if kind != "mixed":
-        return [int(kind)] * (TOKENS // int(kind))
-    found = list(itertools.accumulate(MIXED))
-    return MIXED[: sum(total <= TOKENS for total in found)]
+Run = Callable[..., tuple[Tensor, ...]]  # of the tensors of an entry
 
 
-def timed(run: Callable[[], Tensor], *given: Tensor) -> dict[str, float]:
+class Entry(NamedTuple):
+    """A kernel at some number of tokens: the tensors that have gradients, and functions of them."""
+
+    tensors: tuple[Tensor, ...]
+    ours: Run
+    plain: Run  # what a check goes by, and what is compiled
+    others: Mapping[str, Run] = {}  # further routes that are timed
+    drops: bool = False  # at random, so that nothing can be compared
+
+
+def drawn(*shape: int, dtype: torch.dtype = HALF) -> Tensor:
+    """Numbers that have a gradient."""
+    return torch.randn(shape, device=DEVICE, dtype=dtype).requires_grad_()
+
+
+def vector(width: int) -> Tensor:
+    """A parameter."""
+    return drawn(width, dtype=torch.float32)
+
+
+def blocks_of(kind: str, tokens: int) -> Input:
+    """Packed blocks of one length, or of mixed ones."""
+    lengths = [int(kind)] * (tokens // int(kind)) if kind != "mixed" else MIXED
+    ends = [0, *itertools.accumulate(lengths)]
+    starts = torch.tensor([end for end in ends if end <= tokens], dtype=torch.int32)
+    lengths = starts.diff().tolist()
+    places = torch.cat([torch.arange(length) for length in lengths]).to(DEVICE)
+    ids = torch.zeros_like(places)
+    return Input(ids, places, ids, starts.to(DEVICE), max(lengths), kind != "mixed")
+
+
+def attending(
+    tokens: int, *, kind: str, rate: float = 0.0, window: int = 0, turns: bool = False
+) -> Entry:
+    """Attention of packed blocks, from the product of queries, keys and values."""
+    length = kind if kind == "mixed" else str(min(int(kind), tokens))
+    batch = blocks_of(length, tokens)
+    # The dense kernel is a route of its own.
+    packed = batch._replace(dense=False)
+    count = len(batch.ids)
+    qkv = drawn(count, 3, HEADS, WIDTH // HEADS)
+    by = rotation(batch.position_ids, WIDTH // HEADS, 10_000.0, torch.float32) if turns else None
+    seed = torch.tensor(7, device=DEVICE)
+
+    def ours(qkv: Tensor, by: Rotation | None = by) -> tuple[Tensor, ...]:
+        settings = {"seed": seed, "max_seqlen": batch.max_seqlen, "rate": rate, "causal": False}
+        return (attention.attend(qkv, batch.cu_seqlens, window=window, rotation=by, **settings),)
+
+    def turned(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = qkv.unbind(1)
+        return (q, k, v) if by is None else (rotate(q, by), rotate(k, by), v)
+
+    def plain(qkv: Tensor, given: Input = packed) -> tuple[Tensor, ...]:
+        layout = lay_out(given, qkv.dtype)
+        return (attend(*turned(qkv), layout, scope=Scope(False, window), dropout=rate),)
+
+    others: dict[str, Run] = {}
+    if batch.dense and not window:
+        others["dense"] = torch.compile(lambda qkv: plain(qkv, batch))
+    if turns:
+        compiled = torch.compile(lambda qkv: torch.stack(turned(qkv), dim=1))
+        others["ours, turned by the compiler"] = lambda qkv: ours(compiled(qkv), None)
+    return Entry((qkv,), ours, plain, others, rate > 0)
+
+
+def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True) -> Entry:
+    """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
+    x, h, weight = drawn(tokens, WIDTH), drawn(tokens, WIDTH), vector(WIDTH)
+    more = (vector(WIDTH), vector(WIDTH)) if bias else ()
+    seed = torch.tensor(7, device=DEVICE)
+
+    def ours(x: Tensor, h: Tensor, weight: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+        b, shift = more or (None, None)
+        vectors = {"bias": b, "weight": weight, "shift": shift}
+        both = sums.add_norm(x, h, **vectors, seed=seed, rate=rate, epsilon=1e-5, centred=centred)
+        return both[bias:]
+
+    def plain(x: Tensor, h: Tensor, weight: Tensor, *more: Tensor) -> tuple[Tensor, ...]:
+        b, shift = more or (None, None)
+        total = x + drop(h if b is None else h + b.to(h.dtype), rate, True)
+        if centred:
+            normal = functional.layer_norm(total.float(), (WIDTH,), weight, shift, 1e-5)
+        else:
+            normal = functional.rms_norm(total.float(), (WIDTH,), weight, 1e-5)
+        return (total, normal.to(x.dtype))[bias:]
+
+    return Entry((x, h, weight, *more), ours, plain, drops=rate > 0)
+
+
+def activating(tokens: int, *, kind: str, width: int, gated: bool = False) -> Entry:
+    """The activation of a feed-forward layer: with its bias, or gated without one."""
+    tensors = (drawn(tokens, 2 * width),) if gated else (drawn(tokens, width), vector(width))
+
+    def ours(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        return (activation.activate(x, bias, kind, gated=gated),)
+
+    def plain(x: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+        x = x if bias is None else x + bias.to(x.dtype)
+        if not gated:
+            return (activated(x, kind),)
+        first, second = x.chunk(2, dim=-1)
+        return (activated(first, kind) * second,)
+
+    return Entry(tensors, ours, plain)
+
+
+def guessing(tokens: int) -> Entry:
+    """The cross-entropy of 15 % of the tokens; both ways read rows of a rounded length."""
+    rows, columns = tokens * 15 // 100, -(-VOCABULARY // 64) * 64
+    labels = torch.randint(VOCABULARY, (rows,), device=DEVICE)
+
+    def ours(scores: Tensor) -> tuple[Tensor, ...]:
+        return entropy.entropy(scores, labels, VOCABULARY)[:1]
+
+    def plain(scores: Tensor) -> tuple[Tensor, ...]:
+        exact = scores[:, :VOCABULARY].float()
+        return (functional.cross_entropy(exact, labels, reduction="none"),)
+
+    return Entry((drawn(rows, columns),), ours, plain)
+
+
+def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
+    """Every entry by its name, as a function of the number of tokens."""
+    found: dict[str, Callable[[int], Entry]] = {}
+    for rate in (0.0, 0.1):
+        for kind in ("512", "128", "mixed"):
+            found[f"attention {kind}, dropout {rate}"] = partial(attending, kind=kind, rate=rate)
+        found[f"sum and norm, dropout {rate}"] = partial(summing, rate=rate)
+    found["bias and gelu"] = partial(activating, kind="gelu", width=4 * WIDTH)
+    found["cross-entropy"] = guessing
+    for kind in ("1024", "8192"):
+        block = partial(attending, kind=kind, turns=True)
+        found[f"modern: attention {kind}, window 128"] = partial(block, window=128)
+        found[f"modern: attention {kind}"] = block
+    found["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
+    found["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
+    for kind in ("gelu", "silu", "relu2"):
+        found[f"modern: {kind} gate"] = partial(activating, kind=kind, width=INNER, gated=True)
+    yield from ((name, made) for name, made in found.items() if only is None or only in name)
+
+
+def error(entry: Entry) -> float:
+    """The largest relative error of the kernel's values and gradients."""
+    wide = [one.detach().float().requires_grad_() for one in entry.tensors]
+    ours, plain = entry.ours(*entry.tensors), entry.plain(*wide)
+    by = [torch.randn_like(one) for one in plain]
+    rounded = [one.to(own.dtype) for one, own in zip(by, ours, strict=True)]
+    pairs = [*zip(ours, plain, strict=True)]
+    gradients = torch.autograd.grad(ours, entry.tensors, rounded)
+    pairs += zip(gradients, torch.autograd.grad(plain, wide, by), strict=True)
+    with torch.no_grad():
+        return max(float((a.float() - b).norm() / b.norm()) for a, b in pairs)
+
+
+def timed(run: Run, tensors: tuple[Tensor, ...]) -> dict[str, float]:
     """Milliseconds of the way there, and of both ways."""
-    by = torch.randn_like(run())
+    by = [torch.randn_like(one) for one in run(*tensors)]
 
     def both() -> None:
-        torch.autograd.grad(run(), given, by)
+        torch.autograd.grad(run(*tensors), tensors, by)
 
-    return {"forward": float(do_bench(run)), "both": float(do_bench(both))}
-
-
-def packed(kind: str) -> tuple[Tensor, Tensor, int]:
-    """Queries, keys and values of blocks, where the blocks begin, and the longest."""
-    lengths = lengths_of(kind)
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
-    shape = (sum(lengths), 3, HEADS, 64)
-    qkv = torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    return qkv, starts, max(lengths)
+    return {"forward": float(do_bench(lambda: run(*tensors))), "both": float(do_bench(both))}
 
 
-def our_attention(kind: str, rate: float) -> dict[str, float]:
-    qkv, starts, longest = packed(kind)
-    seed = torch.tensor(7, device="cuda")
-    settings = {"seed": seed, "max_seqlen": longest, "rate": rate, "causal": False}
-    return timed(lambda: attention.attend(qkv, starts, **settings), qkv)
+def times(entry: Entry) -> dict[str, dict[str, float]]:
+    """Milliseconds of every route."""
+    torch._dynamo.reset()  # entries share their code, and only so much of it is compiled again
+    routes = {"ours": entry.ours, "compiled": torch.compile(entry.plain), **entry.others}
+    return {name: timed(run, entry.tensors) for name, run in routes.items()}
 
 
-def their_attention(kind: str, rate: float, *, dense: bool) -> dict[str, float]:
-    qkv, starts, longest = packed(kind)
-    layout = Layout(starts, longest, dense, None, None, None)
-
-    @torch.compile
-    def run() -> Tensor:
-        q, k, v = qkv.unbind(1)
-        return attend(q, k, v, layout, dropout=rate, causal=False)
-
-    return timed(run, qkv)
-
-
-def the_attention(kind: str, rate: float) -> dict[str, Any]:
-    found = {"ours": our_attention(kind, rate), "packed": their_attention(kind, rate, dense=False)}
-    if kind != "mixed":
-        found["dense"] = their_attention(kind, rate, dense=True)
-    return found
-
-
-def the_sum(rate: float) -> dict[str, Any]:
-    x, h = (
-        torch.randn(TOKENS, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-        for _ in range(2)
-    )
-    bias, weight, shift = (torch.randn(WIDTH, device="cuda", requires_grad=True) for _ in range(3))
-    seed = torch.tensor(7, device="cuda")
-
-    def ours() -> Tensor:
-        return sums.add_norm(
-            x, h, bias=bias, weight=weight, shift=shift, seed=seed, rate=rate, epsilon=1e-5
-        )[1]
-
-    @torch.compile
-    def plain() -> Tensor:
-        total = x + drop(h + bias.to(h.dtype), rate, True)
-        return functional.layer_norm(total.float(), (WIDTH,), weight, shift, 1e-5).to(x.dtype)
-
-    given = (x, h, bias, weight, shift)
-    return {"ours": timed(ours, *given), "compiled": timed(plain, *given)}
-
-
-def the_activation() -> dict[str, Any]:
-    x = torch.randn(TOKENS, 4 * WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    bias = torch.randn(4 * WIDTH, device="cuda", requires_grad=True)
-
-    @torch.compile
-    def plain() -> Tensor:
-        return functional.gelu(x + bias.to(x.dtype))
-
-    return {
-        "ours": timed(lambda: activation.activate(x, bias, "gelu"), x, bias),
-        "compiled": timed(plain, x, bias),
-    }
-
-
-def the_entropy() -> dict[str, Any]:
-    """Of 15 % of the tokens; both ways read rows of a rounded length."""
-    rows, columns = TOKENS * 15 // 100, -(-VOCABULARY // 64) * 64
-    scores = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    labels = torch.randint(VOCABULARY, (rows,), device="cuda")
-
-    def ours() -> Tensor:
-        return entropy.entropy(scores, labels, VOCABULARY)[0]
-
-    @torch.compile
-    def plain() -> Tensor:
-        return functional.cross_entropy(scores[:, :VOCABULARY].float(), labels, reduction="none")
-
-    return {"ours": timed(ours, scores), "compiled": timed(plain, scores)}
-
-
-def sweep(kind: str, rate: float) -> dict[str, Any]:
+def sweep(make: Callable[[int], Entry]) -> dict[str, Any]:
     """The best tiles of each of the attention's kernels, the others as they are."""
     best: dict[str, Any] = {}
+    entry = make(TOKENS)
     for name, choices in TILES.items():
         table = getattr(attention, name)
         before, found = dict(table), []
         for choice in choices:
             table.update(zip(("BM", "BN", "num_warps", "num_stages"), choice, strict=True))
             try:
-                spent = our_attention(kind, rate)
-            except Exception as error:  # too much shared memory, most likely
-                print(name, choice, type(error).__name__)
+                spent = timed(entry.ours, entry.tensors)
+            except Exception as problem:  # too much shared memory, most likely
+                print(name, choice, type(problem).__name__)
                 continue
             found.append((spent["forward" if name == "FORWARD" else "both"], choice))
         table.update(before)
         best[name] = sorted(found)[:5]
-        print(kind, rate, name, best[name], flush=True)
+        print(name, best[name], flush=True)
     return best
-
-
-def table(found: dict[str, dict[str, Any]]) -> Sequence[str]:
-    lines = ["| what | route | forward, ms | both ways, ms |", "|---|---|---|---|"]
-    for what, routes in found.items():
-        for route, spent in routes.items():
-            lines.append(f"| {what} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
-    return lines
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--out")
+    words.add_argument("--only", help="entries whose name has this word")
+    words.add_argument("--check", action="store_true", help="compare values, and time nothing")
     words.add_argument("--sweep", action="store_true", help="try the attention's tiles")
     given = words.parse_args()
+    errors: dict[str, float] = {}
     found: dict[str, dict[str, Any]] = {}
-    for rate in (0.0, 0.1):
-        for kind in ("512", "128", "mixed"):
-            found[f"attention {kind}, dropout {rate}"] = the_attention(kind, rate)
-        found[f"sum and norm, dropout {rate}"] = the_sum(rate)
-    found["bias and gelu"] = the_activation()
-    found["cross-entropy"] = the_entropy()
-    print("\n".join(table(found)))
-    record = {
+    for name, make in entries(given.only):
+        entry = make(CHECKED)
+        if not entry.drops:
+            errors[name] = error(entry)
+            print(f"{name}: relative error {errors[name]:.1e}", flush=True)
+        if GPU and not given.check:
+            found[name] = times(make(TOKENS))
+            for route, spent in found[name].items():
+                print(f"| {name} | {route} | {spent['forward']:.3f} | {spent['both']:.3f} |")
+    record: dict[str, Any] = {
         "what": {"tokens": TOKENS, "width": WIDTH, "heads": HEADS, "precision": "bf16"},
-        "machine": {**machine_facts(), **machines.facts(torch.device("cuda", 0))},
+        "machine": {**machine_facts(), **machines.facts(DEVICE)},
+        "relative_errors": errors,
         "milliseconds": found,
     }
-    if given.sweep:
+    if GPU and given.sweep:
         record["tiles"] = {
-            f"{kind}, dropout {rate}": sweep(kind, rate)
-            for kind, rate in (("512", 0.1), ("512", 0.0), ("128", 0.1))
+            name: sweep(make) for name, make in entries(given.only) if "attention" in name
         }
     if given.out:
         Path(given.out).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    wrong = [name for name, size in errors.items() if not size < WRONG]
+    if wrong:
+        sys.exit(f"wrong: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

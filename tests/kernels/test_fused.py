@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support import streaming
-from support.interpreted import DEVICE, attention
+from support.interpreted import DEVICE, activation, attention, sums
 from torch import Tensor
 
 from clozelab.contracts import Input, Sums, Targets
@@ -25,10 +25,18 @@ CASES: dict[str, dict[str, Any]] = {
     "ALBERT": {"sharing": "all", "embedding": 16, "activation": "gelu_tanh"},
     "GPT": {"norm": "pre", "causal": True, "activation": "relu"},
     "no first norm": {"norm": "pre", "first_norm": False},
-    "ModernBERT, which no kernel knows": {
+    "ModernBERT": {
         **{"norm": "pre", "first_norm": False, "bias": False, "gated": True, "window": 4},
         **{"global_every": 2, "position_embedding": "rotary"},
     },
+    "MosaicBERT": {"gated": True, "position_embedding": "alibi", "types": 0},
+    "NeoBERT": {
+        **{"norm": "pre", "bias": False, "gated": True, "normalisation": "rms"},
+        **{"activation": "silu", "position_embedding": "rotary"},
+    },
+    "normalised heads and squares": {"qk_norm": True, "activation": "relu2", "bias": False},
+    "causal windows": {"causal": True, "window": 6, "global_every": 2, "norm": "pre"},
+    "values of the first layer, which no kernel knows": {"value_residual": 0.5},
     "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
 }
 
@@ -94,6 +102,31 @@ def test_states_and_gradients_are_those_of_the_plain_layers(
     largest = max(float(one.abs().max()) for one in plain_gradients.values())
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize(("case", "halves"), [("ModernBERT", 2), ("MosaicBERT", 0), ("NeoBERT", 2)])
+def test_modern_blocks_take_the_kernels(
+    case: str, halves: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many attentions as there are layers that are known, and both norms and gates of each."""
+    called: list[str] = []
+    for name, module, kernel in (
+        ("attention", attention, "attend"),
+        ("norm", sums, "add_norm"),
+        ("gate", activation, "activate"),
+    ):
+        original = getattr(module, kernel)
+
+        def noted(*a: Any, name: str = name, original: Any = original, **k: Any) -> Any:
+            called.append(name)
+            return original(*a, **k)
+
+        monkeypatch.setattr(module, kernel, noted)
+    model = stack(**CASES[case])
+    model.fused = True
+    model(batch(9, 4))
+    wanted = {"attention": halves, "norm": 4, "gate": 2}
+    assert {name: called.count(name) for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("lengths", [[7, 7], [66, 5, 1]])
@@ -227,25 +260,36 @@ def test_a_fused_head_has_the_sums_and_the_gradients_of_a_plain_one(
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-5)
 
 
-def test_long_full_blocks_without_dropout_take_the_library_s_kernel_and_others_ours(
+def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_others_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     called = []
     kernel = attention.attend
     monkeypatch.setattr(attention, "SHORT", 8)
+    monkeypatch.setattr(attention, "LONG", 12)
     monkeypatch.setattr(attention, "attend", lambda *a, **k: (called.append(1), kernel(*a, **k))[1])
-    cases = ((9, 5), 0.0, 2), ((9, 9), 0.0, 0), ((9, 9), 0.1, 2), ((6, 6), 0.0, 2)
-    for lengths, dropout, times in cases:
-        model = stack(dropout=dropout)
+    cases = [
+        ("BERT", (9, 5), 0.0, 2),
+        ("BERT", (9, 9), 0.0, 0),
+        ("BERT", (9, 9), 0.1, 2),
+        ("BERT", (6, 6), 0.0, 2),
+        ("BERT", (13, 5), 0.0, 0),
+        ("BERT", (13, 5), 0.1, 2),
+        ("ModernBERT", (13, 5), 0.0, 1),  # the other layer has no window
+        ("ModernBERT", (13, 13), 0.0, 1),
+    ]
+    for case, lengths, dropout, times in cases:
+        model = stack(dropout=dropout, **CASES[case])
         model.fused = True
         called.clear()
         model(batch(*lengths))
         assert len(called) == times
 
 
-def test_a_fused_model_compiles_whole() -> None:
+@pytest.mark.parametrize("case", ["BERT", "ModernBERT", "NeoBERT"])
+def test_a_fused_model_compiles_whole(case: str) -> None:
     torch._dynamo.reset()
-    model, given = stack(), batch(9, 5)
+    model, given = stack(**CASES[case]), batch(9, 5)
     model.fused = True
     plain, plain_gradients = run(model, given)
     model.compile(fullgraph=True, dynamic=False, backend="aot_eager")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.interpreted import DEVICE, activation, attention, draws, entropy, sums
+from support.interpreted import DEVICE, activation, attention, draws, entropy, rotation, sums
 from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
@@ -21,12 +22,18 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
+    "relu2": lambda x: functional.relu(x).square(),
+    "silu": functional.silu,
 }
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     made = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return made.to(DEVICE).requires_grad_()
+
+
+def starts_of(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
 
 
 def wide(*given: Tensor) -> list[Tensor]:
@@ -85,6 +92,76 @@ def test_rows_shared_by_few_programs_are_all_added_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sums, "PROGRAMS", 2)
     monkeypatch.setattr(sums, "HELD", 64)
     test_the_end_of_a_half_is_a_sum_and_its_norm(37, 24, 0.3, True)
+    test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(False, False, False, 0.3)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("biased", "centred", "shifted"),
+    [(False, True, False), (False, False, False), (True, False, False), (False, True, True)],
+)
+def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
+    biased: bool, centred: bool, shifted: bool, rate: float
+) -> None:
+    rows, width = 37, 24
+    # Far from zero, so that a mean that is not taken away shows.
+    x, h, weight = numbers(rows, width), numbers(rows, width, seed=1), numbers(width, seed=2)
+    with torch.no_grad():
+        x += 2.0
+    bias = numbers(width, seed=3) if biased else None
+    shift = numbers(width, seed=4) if shifted else None
+    given = [one for one in (x, h, weight, bias, shift) if one is not None]
+    total, normal = sums.add_norm(
+        x,
+        h,
+        bias=bias,
+        weight=weight,
+        shift=shift,
+        seed=SEED,
+        rate=rate,
+        epsilon=1e-5,
+        centred=centred,
+    )
+    X, H, W, *B = wide(*given)  # noqa: N806
+    plain = X + (H + B[0] if biased else H) * grown(rows, width, rate)
+    norm = functional.layer_norm if centred else functional.rms_norm
+    normed = norm(plain, (width,), W, eps=1e-5) + (B[-1] if shifted else 0)
+    assert_same([total, normal], [plain, normed])
+    first, second = numbers(rows, width, seed=5).detach(), numbers(rows, width, seed=6).detach()
+    ((normal * first).sum() + (total * second).sum()).backward()
+    ((normed * first).sum() + (plain * second).sum()).backward()
+    assert_same([one.grad for one in given], [one.grad for one in (X, H, W, *B)])
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(70, 200), (3, 12), (2500, 7)])
+def test_a_gate_is_an_activation_times_the_other_half(
+    kind: str, rows: int, width: int, biased: bool
+) -> None:
+    x = numbers(rows, 2 * width)
+    bias = numbers(2 * width, seed=1) if biased else None
+    X, *B = wide(*(one for one in (x, bias) if one is not None))  # noqa: N806
+    first, second = (X + B[0] if B else X).chunk(2, dim=1)
+    ours = activation.activate(x, bias, kind, gated=True)
+    theirs = ACTIVATIONS[kind](first) * second
+    assert_same([ours], [theirs])
+    by = numbers(rows, width, seed=2).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([x.grad], [X.grad])
+    if bias is not None:
+        torch.testing.assert_close(bias.grad, B[0].grad.float(), rtol=1e-4, atol=1e-4)
+
+
+def test_an_activation_may_have_no_bias() -> None:
+    x = numbers(70, 200)
+    (X,) = wide(x)  # noqa: N806
+    ours, theirs = activation.activate(x, None, "gelu"), functional.gelu(X)
+    assert_same([ours], [theirs])
+    ours.sum().backward()
+    theirs.sum().backward()
+    assert_same([x.grad], [X.grad])
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -130,7 +207,9 @@ def test_the_first_of_equal_scores_is_the_best() -> None:
     assert best.tolist() == [5, 8500]
 
 
-def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> Tensor:
+def plainly(
+    qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool, window: int = 0
+) -> Tensor:
     """Attention block by block, written out."""
     _, _, heads, width = qkv.shape
     outs, first = [], 0
@@ -140,6 +219,10 @@ def plainly(qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool) -> T
         if causal:
             ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
             scores = scores.masked_fill(ahead, -torch.inf)
+        if window:
+            places = torch.arange(length, device=DEVICE)
+            far = (places - places[:, None]).abs() > window // 2
+            scores = scores.masked_fill(far, -torch.inf)
         masks = [grown(length, length, rate, stream=number * heads + h) for h in range(heads)]
         shares = scores.softmax(-1) * torch.stack(masks)
         outs.append((shares @ v).transpose(0, 1).flatten(1))
@@ -155,9 +238,8 @@ def test_attention_stays_inside_its_block(
 ) -> None:
     qkv = numbers(sum(lengths), 3, 2, 16)
     (QKV,) = wide(qkv)  # noqa: N806
-    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
     ours = attention.attend(
-        qkv, starts, seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
+        qkv, starts_of(lengths), seed=SEED, max_seqlen=max(lengths), rate=rate, causal=causal
     )
     theirs = plainly(QKV, lengths, rate, causal)
     assert_same([ours], [theirs])
@@ -167,11 +249,99 @@ def test_attention_stays_inside_its_block(
     assert_same([qkv.grad], [QKV.grad])
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("lengths", "window"),
+    [((40, 0, 7, 33), 6), ((300, 1, 0, 64), 6), ((300, 65), 128), ((129, 3), 64), ((200,), 1000)],
+)
+def test_attention_sees_no_further_than_its_window(
+    lengths: tuple[int, ...], window: int, causal: bool, rate: float
+) -> None:
+    qkv = numbers(sum(lengths), 3, 2, 16)
+    (QKV,) = wide(qkv)  # noqa: N806
+    ours = attention.attend(
+        qkv,
+        starts_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        rate=rate,
+        causal=causal,
+        window=window,
+    )
+    theirs = plainly(QKV, lengths, rate, causal, window)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([qkv.grad], [QKV.grad])
+
+
+def test_tiles_that_no_row_sees_are_not_read() -> None:
+    """What is there may be anything: it is not even multiplied by zero."""
+    qkv = numbers(600, 3, 1, 16)
+    with torch.no_grad():
+        qkv[300:] = torch.nan
+    ours = attention.attend(
+        qkv, starts_of([600]), seed=SEED, max_seqlen=600, rate=0.0, causal=False, window=8
+    )
+    (QKV,) = wide(qkv[:300])  # noqa: N806
+    theirs = plainly(QKV, [300], 0.0, False, 8)
+    assert_same([ours[:192]], [theirs[:192]])
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of elements turned, as complex numbers."""
+    first, second = x.chunk(2, dim=-1)
+    out = torch.complex(first, second) * torch.complex(cos, sin)[:, None]
+    return torch.cat([out.real, out.imag], dim=-1)
+
+
+@pytest.mark.parametrize("window", [0, 6])
+@pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 32), (5, 16)])
+@pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1)])
+def test_queries_and_keys_are_turned_and_their_gradients_back(
+    lengths: tuple[int, ...], heads: int, width: int, window: int
+) -> None:
+    tokens = sum(lengths)
+    qkv, angles = numbers(tokens, 3, heads, width), numbers(tokens, width // 2, seed=3).detach()
+    (QKV,) = wide(qkv)  # noqa: N806
+    ours = attention.attend(
+        qkv,
+        starts_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        rate=0.1,
+        causal=False,
+        window=window,
+        rotation=(angles.cos()[:, None], angles.sin()[:, None]),
+    )
+    cos, sin = angles.double().cos(), angles.double().sin()
+    q, k, v = QKV.unbind(1)
+    both = torch.stack([turned(q, cos, sin), turned(k, cos, sin), v], dim=1)
+    theirs = plainly(both, lengths, 0.1, False, window)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([qkv.grad], [QKV.grad])
+
+
+def test_what_is_turned_back_in_place_is_what_it_was() -> None:
+    x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
+    around, cos, sin = x.clone(), angles.cos(), angles.sin()
+    rotation.turn(around, around, cos, sin)
+    assert torch.equal(around[:, 2], x[:, 2]) and not torch.allclose(around[:, :2], x[:, :2])
+    rotation.turn(around, around, cos, sin, back=True)
+    torch.testing.assert_close(around, x)
+
+
 def test_short_blocks_that_no_program_can_hold_are_taken_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention, "SHORT", 0)
     test_attention_stays_inside_its_block((40, 0, 7, 33), False, 0.2)
+    test_attention_sees_no_further_than_its_window((40, 0, 7, 33), 6, False, 0.2)
 
 
 @pytest.mark.parametrize("short", [0, 128])
@@ -242,8 +412,12 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
     x, h = numbers(6, 16), numbers(6, 16, seed=1)
     vectors = [numbers(16, seed=seed) for seed in (2, 3, 4)]
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(sums._add_norm, (x, h, *vectors, SEED, rate, 1e-5), test_utils=tests)
-    torch.library.opcheck(activation._activate, (x, vectors[0], 0), test_utils=tests)
+    for bias, weight, shift in (vectors, (None, vectors[1], None)):
+        for centred in (True, False):
+            given = (x, h, bias, weight, shift, SEED, rate, 1e-5, centred)
+            torch.library.opcheck(sums._add_norm, given, test_utils=tests)
+        for gated in (False, True):
+            torch.library.opcheck(activation._activate, (x, bias, 0, gated), test_utils=tests)
     labels = torch.tensor([3, 0, -100, 9, 1, 2], device=DEVICE)
     torch.library.opcheck(entropy._entropy, (x, labels, 12), test_utils=tests)
     for longest in (8, 200):
@@ -251,8 +425,10 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
             numbers(8, 3, 1, 16),
             torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
         )
-        given = (qkv, starts, SEED, longest, rate, False)
-        torch.library.opcheck(attention._attend, given, test_utils=tests)
+        angles = numbers(8, 8).detach()
+        for turns in ((None, None), (angles.cos(), angles.sin())):
+            given = (qkv, starts, *turns, SEED, longest, rate, False, 4)
+            torch.library.opcheck(attention._attend, given, test_utils=tests)
 
 
 def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
@@ -260,7 +436,7 @@ def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from clozelab.kernels import activation, attention, entropy, relative, sums
+from clozelab.kernels import activation, attention, entropy, relative, rotation, sums
 
 
 def made(kernel, types, known, **options):
@@ -275,12 +451,14 @@ def made(kernel, types, known, **options):
 h, f = "*bf16", "*fp32"
 for width in (256, 768, 2048):
     block, rows, warps = sums._shares(width)
-    known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
-    types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
-    made(sums._forward, types, known, num_warps=warps)
-    known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
-    types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
-    made(sums._backward, types, known, num_warps=warps)
+    for whole in (True, False):
+        known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
+        known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole}
+        types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
+        made(sums._forward, types, known, num_warps=warps)
+        known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
+        types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
+        made(sums._backward, types, known, num_warps=warps)
 
 
 def plain(kernel, types, settings, **more):
@@ -289,27 +467,35 @@ def plain(kernel, types, settings, **more):
     return made(kernel, types, sizes | more, **options)
 
 
-plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, WIDTH=3072, KIND=0)
-types = f"{h} {h} {f} {h} {f} i32 i32"
-plain(activation._backward, types, activation.BACKWARD, WIDTH=3072, KIND=0)
+for gated, biased in ((False, True), (True, False), (True, True)):
+    for kind in range(len(activation.KINDS)):
+        more = {"WIDTH": 1152, "KIND": kind, "GATED": gated, "BIASED": biased}
+        plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, **more)
+        types = f"{h} {h} {f} {h} {f} i32 i32"
+        plain(activation._backward, types, activation.BACKWARD, **more)
+for back in (False, True):
+    more = {"FROM": 2304, "TO": 2304 if back else 1536, "PAIRS": 768, "HALF": 32, "BACK": back}
+    plain(rotation._turn, f"{h} {h} {f} {f} i32 i32", rotation.TURN, **more)
 plain(entropy._forward, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
 plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
-known = {"HEADS": 12, "WIDTH": 64, "CAUSAL": False, "DROPS": True}
-places = "*i32 *i64 i32 fp32"
+known = {"HEADS": 12, "WIDTH": 64, "DROPS": True}
 
 
 def tiled(kernel, types, settings):
     assert "wgmma" in plain(kernel, types, settings, **known)  # the fast way to multiply
 
 
-all_at_once = f"{h} {places} fp32 i32 fp32"
-tiled(attention._by_all, f"{h} {h} {h} {f} {all_at_once}", {"SIZE": 128, **attention.WHOLE})
-places = "*i32 *i64 i32 i32 fp32"
-tiled(attention._forward, f"{h} {h} {f} {places} i32 fp32", attention.FORWARD)
-rest = f"{h} {places} fp32 i32 fp32"
-tiled(attention._by_queries, f"{h} {h} {h} {f} {f} {rest}", attention.QUERIES)
-tiled(attention._by_others, f"{h} {h} {f} {f} {rest}", attention.OTHERS)
-known.pop("CAUSAL")
+for window, parts in ((0, 3), (128, 2)):
+    reach = {"PARTS": parts, **attention._reach(window, False)}
+    all_at_once = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
+    whole = {"SIZE": 128, **attention.WHOLE, **reach}
+    tiled(attention._by_all, f"{h} {h} {h} {h} {f} {all_at_once}", whole)
+    places = "*i32 *i64 i32 i32 fp32"
+    forward = f"{h} {h} {h} {f} {places} i32 fp32"
+    tiled(attention._forward, forward, attention.FORWARD | reach)
+    rest = f"{h} {places} fp32 i32 fp32"
+    tiled(attention._by_queries, f"{h} {h} {h} {h} {f} {f} {rest}", attention.QUERIES | reach)
+    tiled(attention._by_others, f"{h} {h} {h} {f} {f} {rest}", attention.OTHERS | reach)
 known |= {"BM": 64, "BN": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])
 sizes = "i32 i32 i32 fp32"
@@ -329,3 +515,17 @@ print("all")
         check=False,
     )
     assert done.stdout.strip() == "all", done.stderr[-2000:]
+
+
+@pytest.mark.thorough
+def test_the_benchmark_finds_every_kernel_right() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
+    done = run_process(
+        [sys.executable, str(script), "--check"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("relative error") == 15

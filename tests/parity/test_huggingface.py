@@ -264,6 +264,11 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         ("masked_lm",),
         "ModernBertForMaskedLM",
     ),
+    "modernbert with another activation": (
+        Transformer(**MODERN, activation="silu"),
+        ("masked_lm",),
+        "ModernBertForMaskedLM",
+    ),
     "modernbert without a head": (Transformer(**MODERN), (), "ModernBertModel"),
 }
 

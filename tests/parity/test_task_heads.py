@@ -23,10 +23,11 @@ from clozelab import data
 from clozelab.config import recipe as recipes
 from clozelab.contracts import Vocabulary
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.errors import UserError
 from clozelab.finetuning.kinds import Answer, Choose, Classify, Regress, Tag
 from clozelab.models.interop.exporting import Exported, to_transformers
 from clozelab.models.interop.families import Summary
-from clozelab.models.interop.heads import TaskHead, summary
+from clozelab.models.interop.heads import TaskHead, summary, transforms
 from clozelab.models.interop.huggingface import read, write
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.interop.onnx import TaskGraph, export_onnx
@@ -41,6 +42,10 @@ IDS = Vocabulary(VOCABULARY, ROLES, np.array(sorted(ROLES.values()), dtype=np.in
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
 ROBERTAS = ("roberta", "roberta-prelayernorm")
 GPT = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True, "epsilon": 1e-5}
+MODERN = {
+    "first_norm": False, "position_embedding": "rotary", "rope_theta": 160_000.0, "window": 6,
+    "global_every": 3,
+}  # fmt: skip
 ENCODERS: dict[str, Encoder] = {
     "bert": Transformer(**SHAPE),
     "roberta": Transformer(**SHAPE, position_offset=2, types=0, epsilon=1e-5),
@@ -53,6 +58,9 @@ ENCODERS: dict[str, Encoder] = {
     "xlnet": Relative(**STREAMS),
     "openai-gpt": Transformer(**GPT | {"inner": 64}, activation="gelu_tanh"),
     "gpt2": Transformer(**GPT, norm="pre"),
+    "modernbert": Transformer(
+        **SHAPE, **MODERN, types=0, norm="pre", bias=False, gated=True, epsilon=1e-5
+    ),
 }
 # Neither sorted nor counted, and not in the letters of one language.
 LABELS = ("neutral", "entailment", "否定")
@@ -68,6 +76,7 @@ STEMS = {
     "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert",
     "xlnet": "XLNet", "openai-gpt": "OpenAIGPT", "gpt2": "GPT2",
     "roberta-prelayernorm": "RobertaPreLayerNorm", "electra": "Electra",
+    "modernbert": "ModernBert",
 }  # fmt: skip
 NONE = {("openai-gpt", "choose"), ("openai-gpt", "tag"), ("openai-gpt", "answer")}
 NONE |= {("gpt2", "choose")}
@@ -81,7 +90,8 @@ def asked(family: str, kind: str) -> tuple[str, TaskHead]:
         return "XLNetForQuestionAnswering", BEAM._replace(dropout=0.15)
     ending, task = PLAIN[kind]
     simple = "Simple" if (family, kind) == ("xlnet", "answer") else ""
-    task = task._replace(summary=summary(family, kind), dropout=0.15)
+    transform = transforms(family, kind)
+    task = task._replace(summary=summary(family, kind), transform=transform, dropout=0.15)
     return f"{STEMS[family]}{ending}{simple}", task
 
 
@@ -92,6 +102,7 @@ def kind_of(task: TaskHead) -> Any:
         "drop_first": task.summary.drop_first,
         "bias": task.summary.bias,
         "pool": task.pool,
+        "transform": task.transform,
     }
     if task.kind == "classify":
         return Classify(task.labels, dropout=task.dropout, **how)
@@ -100,9 +111,13 @@ def kind_of(task: TaskHead) -> Any:
     if task.kind == "choose":
         return Choose(choices=len(LENGTHS), dropout=task.dropout, **how)
     if task.kind == "tag":
-        return Tag(task.labels, dropout=task.dropout)
+        return Tag(task.labels, dropout=task.dropout, transform=task.transform)
     return Answer(
-        impossible=task.impossible, head=task.head, beams=task.beams, dropout=task.dropout
+        impossible=task.impossible,
+        head=task.head,
+        beams=task.beams,
+        transform=task.transform,
+        dropout=task.dropout,
     )
 
 
@@ -303,6 +318,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "xlnet": N | {"d_model": 16, "d_inner": 24, "start_n_top": 2, "end_n_top": 2},
     "openai-gpt": N | {"n_embd": 16, "n_positions": 12},
     "gpt2": N | {"n_embd": 16, "n_positions": 12, "n_inner": 24},
+    "modernbert": BERT | {"local_attention": 6, "bos_token_id": 2, "eos_token_id": 3,
+        "cls_token_id": 2, "sep_token_id": 3},
 }  # fmt: skip
 ALIKE = {"Ernie": "bert", "XLMRoberta": "roberta", "Camembert": "roberta"}
 CHECKPOINTS = [(STEMS[family], family, kind) for family, kind in PAIRS]
@@ -325,6 +342,9 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
         config = {k: v for k, v in config.items() if k not in ("architectures", "id2label")}
     got = from_transformers(config, model.state_dict())
     told = got.task
+    if not named and family == "modernbert":  # whose heads are all alike
+        assert told is None and "classifier.weight" in got.left
+        return
     assert told is not None and got.left == [] and got.family == family
     if not named and kind == "choose" and family not in (*ROBERTAS, "electra"):
         assert told.kind == "regress"  # which nothing tells apart
@@ -334,6 +354,49 @@ def test_a_task_s_checkpoint_of_transformers_says_the_same_here(
     assert told.labels == (task.labels if named else unnamed)
     batch = rows(family, got.encoder)
     agree(ours(arrived(got), batch), theirs(model, batch, task))
+
+
+@pytest.mark.parametrize("kind", ["classify", "regress", "choose"])
+def test_modernbert_may_sum_up_by_the_mean(kind: str, tmp_path: Path) -> None:
+    called, task = asked("modernbert", kind)
+    encoder, task = ENCODERS["modernbert"], task._replace(pool="mean")
+    model = tuned(encoder, task)
+    there = to_transformers(encoder, model.state_dict(), vocabulary=IDS, length=12, task=task)
+    assert there.config["classifier_pooling"] == "mean"
+    put(tmp_path / "hf", there)
+    peer = getattr(transformers, called).from_pretrained(tmp_path / "hf", dtype=torch.float64)
+    batch = rows("modernbert", encoder)
+    wanted = ours(model, batch)
+    agree(wanted, theirs(peer.eval(), batch, task))
+    got = from_transformers(there.config, there.tensors)
+    assert got.task == task
+    agree(wanted, ours(arrived(got), batch))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [({"epsilon": 1e-6}, "encoder.epsilon = 1e-06"), ({"bias": True}, "encoder.bias = True")],
+)
+def test_a_transform_that_is_not_its_encoder_s_is_refused_and_not_taken(
+    settings: dict[str, Any], sentence: str
+) -> None:
+    task, plain = asked("modernbert", "tag")[1], ENCODERS["modernbert"]
+    other: Any = replace(plain, **settings)
+    with pytest.raises(UserError, match=rf"{sentence}: the head has .*ONNX"):
+        to_transformers(
+            other, tuned(other, task).state_dict(), vocabulary=IDS, length=12, task=task
+        )
+    bare = task._replace(transform=False)
+    weights = tuned(plain, bare).state_dict()
+    with pytest.raises(UserError, match=r"task\.transform = False: .* has True"):
+        to_transformers(plain, weights, vocabulary=IDS, length=12, task=bare)
+    cls = transformers.ModernBertForTokenClassification
+    biases = dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), True)
+    theirs = biases if "bias" in settings else {"norm_eps": settings["epsilon"]}
+    peer = cls(cls.config_class(**CONFIGS["modernbert"], **theirs))
+    config = peer.config.to_dict() | {"architectures": [cls.__name__]}
+    got = from_transformers(config, peer.state_dict())
+    assert got.task is None and {"classifier.weight", "head.norm.weight"} <= {*got.left}
 
 
 def test_a_plain_encoder_becomes_what_its_head_fits(tmp_path: Path) -> None:
@@ -385,7 +448,7 @@ def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
 READ = {
     "bert": "wordpiece", "ernie": "chars", "albert": "unigram", "roberta": "byte_bpe",
     "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece", "swift": "byte_bpe",
-    "electra": "wordpiece",
+    "electra": "wordpiece", "modernbert": "byte_bpe",
 }  # fmt: skip
 A, B = "The river was wide, and slow.", "Nobody crossed it 在冬天!"
 
@@ -499,6 +562,7 @@ GRAPHS = [
     ("roberta", MEAN),
     ("albert", asked("albert", "tag")[1]),
     ("xlnet", asked("xlnet", "answer")[1]),
+    ("modernbert", asked("modernbert", "classify")[1]),
 ]
 
 

@@ -716,6 +716,17 @@ def test_parts_of_speech_are_learned_and_scored_by_accuracy(tmp_path: Path) -> N
     assert result is not None and list(result["cells"][0]["scores"]) == ["accuracy"]
 
 
+@pytest.mark.parametrize("kind", ["classify", "tag", "answer"])
+def test_a_transform_begins_as_that_of_the_masked_language_model(kind: str) -> None:
+    file = sample({"classify": "definitions", "tag": "tags", "answer": "spans"}[kind], 16)
+    model = base("modernbert")
+    before = opened(model).module.state_dict()
+    start = inputs_of(order(kind, file, *SHORT, model=model)).start
+    for name in ("dense.weight", "norm.weight"):
+        begun = start[f"heads.{kind}.transform.{name}"]
+        assert torch.equal(begun, before[f"heads.masked_lm.{name}"])
+
+
 @pytest.mark.parametrize("name", ["modernbert", "mosaicbert", "neobert"])
 def test_a_modern_block_is_fine_tuned(name: str) -> None:
     file = sample("definitions", 16)

@@ -1,19 +1,21 @@
 """The layers of a `Stack` in the fewest passes over memory, for half precision on a GPU.
 
 The same arithmetic as the plain layers: biases are added, and their gradients added up, in the
-passes of the norms and activations that follow; what is dropped is drawn there, by counter.
+passes of the norms and activations that follow; what is dropped is drawn there, by counter. Queries
+and keys are turned, and windows kept, inside attention.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozelab.encoder.attention import Layout, Scope, attend
+from clozelab.encoder.attention import Layout, Scope
 from clozelab.layers import FeedForward, Linear, Norm
 
 if TYPE_CHECKING:
@@ -21,23 +23,32 @@ if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
 
+# The values of an encoder's settings that are known here; of settings not named, all are. Other
+# layers are plain ones, and in a layer that is known other attention is.
+_LAYERS = {"value_residual": (0.0,)}
+_ATTENTION = {"position_embedding": ("learned", "rotary"), "qk_norm": (False,)}
+
+
 def serves(shape: Transformer) -> bool:
-    """Whether the kernels know its block, which is BERT's; the compiler fuses what others have."""
-    layer = shape.bias and not shape.gated and shape.normalisation == "layer"
-    attention = shape.position_embedding == "learned" and not (shape.window or shape.qk_norm)
-    known = shape.activation in ("gelu", "gelu_tanh", "relu") and not shape.value_residual
-    return layer and attention and known
+    """Whether its layers are known here."""
+    return _knows(shape, _LAYERS)
 
 
-def layers(stack: Stack, x: Tensor, layout: Layout, *, keep: bool) -> list[Tensor]:
+def _knows(shape: Transformer, facts: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(getattr(shape, name) in values for name, values in facts.items())
+
+
+def layers(
+    stack: Stack, x: Tensor, layout: Layout, scopes: list[Scope], *, keep: bool
+) -> list[Tensor]:
     """What the last layer puts out; with `keep` what each does."""
     shape, states = stack.shape, []
     seeds = torch.randint(2**63 - 1, (shape.layers, 3), device=x.device)
     normal = x if stack.norm is None else stack.halves(0)[0].normalised(x)
-    for number in range(shape.layers):
+    for number, scope in enumerate(scopes):
         last = number == shape.layers - 1
         after = stack.norm if last or stack.norm is None else stack.halves(number + 1)[0].norm
-        arguments = (stack, stack.halves(number), after, x, normal, layout, seeds[number])
+        arguments = (stack, stack.halves(number), after, x, normal, layout, scope, seeds[number])
         if stack.recompute and stack.training:
             x, normal = checkpoint(_layer, *arguments, use_reentrant=False)
         else:
@@ -54,6 +65,7 @@ def _layer(
     x: Tensor,
     normal: Tensor,
     layout: Layout,
+    scope: Scope,
     seeds: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """One layer: the sum it leaves, and that sum normalised; in BERT's they are the same."""
@@ -61,7 +73,7 @@ def _layer(
     rate = stack.shape.dropout if stack.training else 0.0
     first, second = (attention.norm, ffn.norm) if after is None else (ffn.norm, after)
     assert first is not None, "only the first layer of a pre-norm stack may lack a norm"
-    attended = _attended(attention, normal, layout, seeds[0])
+    attended = _attended(stack, attention, normal, layout, scope, seeds[0])
     x, normal = _add_norm(x, attended, attention.output, first, rate, seeds[1])
     x = normal if after is None else x
     expanded = _expanded(ffn, normal)
@@ -69,28 +81,29 @@ def _layer(
     return (normal, normal) if after is None else (x, normal)
 
 
-def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> Tensor:
+def _attended(
+    stack: Stack, attention: Attention, x: Tensor, layout: Layout, scope: Scope, seed: Tensor
+) -> Tensor:
     """Attention up to its last product, which lacks its bias."""
-    from clozelab.kernels.attention import SHORT
-    from clozelab.kernels.attention import attend as attend_packed
+    from clozelab.kernels.attention import LONG, SHORT, attend
     from clozelab.kernels.heads import WIDTHS
 
-    qkv = attention.qkv(x).view(x.shape[0], 3, attention.heads, -1)
     rate = attention.rate if attention.training else 0.0
-    # Long rectangles without dropout take the library's kernel, which is made for them.
-    long = layout.max_seqlen > SHORT and not rate
-    dense = layout.dense and (long or layout.attention_mask is not None)
-    if dense or qkv.shape[-1] not in WIDTHS:
-        q, k, v = qkv.unbind(1)
-        out = attend(q, k, v, layout, scope=Scope(attention.causal), dropout=rate)
+    # Long blocks without dropout and windows take the library's kernels, which are made for them.
+    long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not (rate or scope.window)
+    masked = layout.dense and layout.attention_mask is not None
+    if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
+        out, _ = attention.attended(x, layout, scope)
     else:
-        out = attend_packed(
-            qkv,
+        out = attend(
+            attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),
             layout.cu_seqlens,
             seed=seed,
             max_seqlen=layout.max_seqlen,
             rate=rate,
-            causal=attention.causal,
+            causal=scope.causal,
+            window=scope.window,
+            rotation=scope.rotation,
         )
     return _product(attention.output, out)
 
@@ -99,7 +112,9 @@ def _expanded(ffn: FeedForward, x: Tensor) -> Tensor:
     """The feed-forward layer up to its last product, which lacks its bias."""
     from clozelab.kernels.activation import activate
 
-    return _product(ffn.output, activate(_product(ffn.inner, x), ffn.inner.bias, ffn.activation))
+    inner = _product(ffn.inner, x)
+    expanded = activate(inner, ffn.inner.bias, ffn.activation, gated=ffn.gated)
+    return _product(ffn.output, expanded)
 
 
 def _add_norm(
@@ -117,6 +132,7 @@ def _add_norm(
         seed=seed,
         rate=rate,
         epsilon=norm.eps,
+        centred=norm.kind == "layer",
     )
 
 

@@ -70,7 +70,20 @@ class Attention(nn.Module):
         first_NHA: Tensor | None = None,
         at_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """[N, W] the attended sum, and its values; norm, residual and dropout are the caller's.
+        """[N, W] the attended sum, and its values; norm, residual and dropout are the caller's."""
+        heads, v_NHA = self.attended(x_NW, layout, scope, first_NHA=first_NHA, at_B=at_B)
+        return self.output(heads), v_NHA
+
+    def attended(
+        self,
+        x_NW: Tensor,
+        layout: Layout,
+        scope: Scope,
+        *,
+        first_NHA: Tensor | None = None,
+        at_B: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """[N, W] the sums of all heads, before the last product, and the values.
 
         `first_NHA` are the values of the first layer, which are mixed into its own. With `at_B` the
         sum is [B, W], of one token of each full block.
@@ -86,10 +99,8 @@ class Attention(nn.Module):
             v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
         if at_B is None:
             rate = self.rate if self.training else 0.0
-            heads = attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate)
-        else:
-            heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B)
-        return self.output(heads), v_NHA
+            return attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate), v_NHA
+        return attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B), v_NHA
 
     def normalised(self, x: Tensor) -> Tensor:
         """x, where there is no norm."""
@@ -159,7 +170,7 @@ class Stack(nn.Module):
         layout = lay_out(batch, dtype, slopes=self.slopes is not None)
         keeps = keep or project is not None
         if self.fused and fused.serves(self.shape):
-            states = fused.layers(self, x, layout, keep=keeps)
+            states = fused.layers(self, x, layout, self.scopes(batch), keep=keeps)
         else:
             states = _layers(self, x, layout, self.scopes(batch), keep=keeps)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())

@@ -24,7 +24,7 @@ from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.interop.fitting import family_for
-from clozelab.models.interop.heads import summary
+from clozelab.models.interop.heads import summary, transforms
 from clozelab.models.load import load
 from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
@@ -143,13 +143,14 @@ def kind_for(model: Model, splits: TaskSplits, tuning: FinetuneConfig) -> TaskKi
     for name, source in splits.part.from_tuning.items():
         if name in names:
             settings[name] = getattr(tuning, source)
-    if "summary" in names:
-        settings |= _summary(model, splits.kind)
+    usual = _usual_head(model, splits.kind)
+    settings |= {name: value for name, value in usual.items() if name in names}
     place = splits.kind if splits.name == "own" else splits.name
     return protocols.kind_with(settings, tuning.task, splits.kind, place=place)
 
 
-def _summary(model: Model, kind: str) -> dict[str, Any]:
+def _usual_head(model: Model, kind: str) -> dict[str, Any]:
+    """Settings of the head that the encoder's class in transformers has."""
     encoder = model.recipe.encoder
     if encoder.layout.summary is None:
         return {"pool": "mean", "summary": "none"}
@@ -157,7 +158,8 @@ def _summary(model: Model, kind: str) -> dict[str, Any]:
     heads = frozenset(slots.use("objectives", part) for part in model.recipe.objectives)
     family = model.origin.family if model.origin else family_for(encoder, heads, model.vocabulary)
     usual = summary(family, kind)
-    return {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
+    settings = {"summary": usual.activation, "drop_first": usual.drop_first, "bias": usual.bias}
+    return settings | {"transform": transforms(family, kind)}
 
 
 def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Tensor]:
@@ -165,7 +167,8 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
 
     A head that was tuned on another task is left behind, and so is a pooler where the head reads
     something else than the last states that it was trained on. An imported pooler of no head is
-    used where the class of transformers would use it, which RoBERTa's do not but for choices.
+    used where the class of transformers would use it, which RoBERTa's do not but for choices. A
+    transform begins as that of the masked language model, whose names it has in transformers.
     """
     weights = {name: value.detach() for name, value in model.module.named_parameters()}
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
@@ -176,6 +179,14 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
         for name in (f"{owner}.{part}" for owner in owners for part in ("weight", "bias")):
             if name in weights:
                 start[f"heads.{kind.name}.dense.{name.rpartition('.')[2]}"] = weights[name]
+    if last_states and getattr(kind, "transform", False):
+        trained = {n: w for n, w in weights.items() if n.startswith("heads.masked_lm.")}
+        width, dense = model.recipe.encoder.width, trained.get("heads.masked_lm.dense.weight")
+        # One to another width, or with biases, is another.
+        same = dense is not None and dense.shape == (width, width)
+        for name in ("dense", "norm") if same and not model.recipe.encoder.bias else ():
+            place = f"heads.{kind.name}.transform.{name}.weight"
+            start[place] = trained[f"heads.masked_lm.{name}.weight"]
     if tuning.lm_weight:
         start |= {n: w for n, w in weights.items() if n.startswith("heads.causal_lm.")}
     return start

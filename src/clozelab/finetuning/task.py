@@ -77,7 +77,8 @@ def parse(text: str, place: str) -> TunedTask:
 # BERT's (A.3): how a model of another library was tuned is not known.
 _TUNED: dict[str, Any] = {"learning_rate": 2e-5, "batch_size": 32, "epochs": 3.0}
 _SUMMARY = ("summary", "drop_first", "bias")
-_ALIKE = ("pool", "head", "beams", "dropout")  # settings that a head has under our names
+# Settings that a head has under our names.
+_ALIKE = ("pool", "head", "beams", "transform", "dropout")
 
 
 def outward(task: TunedTask, *, length: int) -> TaskHead:

@@ -1,8 +1,10 @@
 """Attention inside packed blocks with dropout by counter, queries, keys and values as they lie.
 
 One product makes all three, [N, 3, H, D], and their gradients go back in that shape: nothing is
-permuted, padded or kept but a number for each row. The softmax is computed in powers of two, and
-what makes up for the dropped is multiplied in at the end.
+permuted, padded or kept but a number for each row. Queries and keys that are turned by their
+positions are kept, too, [N, 2, H, D]. A token sees its whole block, or so many tokens BEFORE and
+AFTER itself: tiles that none of its rows sees are not computed. The softmax is computed in powers
+of two, and what makes up for the dropped is multiplied in at the end.
 Short blocks have their gradients made by one program each; of longer ones, one kernel makes those
 of the queries, another those of keys and values.
 """
@@ -20,7 +22,11 @@ from triton.runtime import driver
 
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
+from clozelab.kernels.rotation import turn
 
+# Of longer blocks the gradients are made faster by the library's packed kernel, by its published
+# rates: not measured here.
+LONG = 2048
 SHORT = 128  # blocks up to this have their gradients made in one program, if it can hold them
 _HELD = 120_000  # bytes of shared memory that such a program takes, for heads of 64
 # Tiles and warps, by trial on an H200 (benchmarks/kernels.py --sweep).
@@ -28,6 +34,7 @@ FORWARD = {"BM": 64, "BN": 64, "num_warps": 4, "num_stages": 3}
 QUERIES = {"BM": 64, "BN": 32, "num_warps": 4, "num_stages": 3}
 OTHERS = {"BM": 32, "BN": 64, "num_warps": 4, "num_stages": 2}
 WHOLE = {"num_warps": 8, "num_stages": 1}
+ALL = tl.constexpr(1 << 30)  # more tokens than a block has
 
 
 @triton.jit
@@ -38,21 +45,36 @@ def _block(starts, stream, HEADS: tl.constexpr):
 
 
 @triton.jit
+def _span(low, high, length, BEFORE: tl.constexpr, AFTER: tl.constexpr, STEP: tl.constexpr):
+    """From which tile's edge, and to where, tokens are seen by any from `low` to `high`."""
+    return tl.maximum(low - BEFORE, 0) // STEP * STEP, tl.minimum(high + AFTER, length)
+
+
+@triton.jit
+def _visible(row, column, length, BEFORE: tl.constexpr, AFTER: tl.constexpr):
+    """Whether rows see columns, either of which lies on its side."""
+    seen = column < length
+    if AFTER < ALL:
+        seen = seen & (column - row <= AFTER)
+    if BEFORE < ALL:
+        seen = seen & (row - column <= BEFORE)
+    return seen
+
+
+@triton.jit
 def _gone_on(
     acc, top, sums, q, base_k, base_v, row, first, last, length, row_key, seed, stream, lost,
     dims, scale2,
-    STRIDE: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr, MASKED: tl.constexpr,
-    DROPS: tl.constexpr,
+    K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, BN: tl.constexpr,
+    BEFORE: tl.constexpr, AFTER: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The softmax carried over the columns from `first` to `last`."""
     for start in range(first, last, BN):
         column = start + tl.arange(0, BN)
-        k = tile(base_k, column, dims, length, STRIDE)
+        k = tile(base_k, column, dims, length, K_STRIDE)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         if MASKED:
-            seen = (column < length)[None, :]
-            if CAUSAL:
-                seen = seen & (column[None, :] <= row[:, None])
+            seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
             scores = tl.where(seen, scores, float("-inf"))
         higher = tl.maximum(top, tl.max(scores, 1) * scale2)
         share = tl.exp2(scores * scale2 - higher[:, None])
@@ -61,7 +83,7 @@ def _gone_on(
         if DROPS:
             keys = column_keys(seed, stream, column)
             share = tl.where(kept(row_key[:, None], keys[None, :], lost), share, 0.0)
-        v = tile(base_v, column, dims, length, STRIDE)
+        v = tile(base_v, column, dims, length, V_STRIDE)
         acc = tl.dot(share.to(v.dtype), v, acc * less[:, None], input_precision="ieee")
         top = higher
     return acc, top, sums
@@ -69,9 +91,9 @@ def _gone_on(
 
 @triton.jit
 def _forward(
-    qkv, out, logs, starts, seeds, tokens, tiles, scale2, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    qk, qkv, out, logs, starts, seeds, tokens, tiles, scale2, lost, grown,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(0) // tiles
@@ -80,26 +102,28 @@ def _forward(
     if low >= length:
         return
     row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
-    base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
-    q = tile(base, row, dims, length, 3 * ROW)
+    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
+    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
+    q = tile(base, row, dims, length, PARTS * ROW)
     seed = tl.load(seeds)
     row_key = row_keys(seed, stream, row)
     acc = tl.zeros((BM, WIDTH), tl.float32)
     top = tl.full((BM,), -1e30, tl.float32)
     sums = tl.zeros((BM,), tl.float32)
-    # Columns that every row sees need no mask; the rest do.
-    clear = tl.minimum(length, low) if CAUSAL else length
-    clear = clear // BN * BN
-    end = tl.minimum(length, low + BM) if CAUSAL else length
+    first, end = _span(low, low + BM, length, BEFORE, AFTER, BN)
+    # Columns that every row sees need no mask; the rest do, and within a window all.
+    clear = first
+    if BEFORE == ALL:
+        clear = tl.minimum(low + AFTER + 1, length) // BN * BN
+        acc, top, sums = _gone_on(
+            acc, top, sums, q, base + ROW, values, row, first, clear, length, row_key, seed,
+            stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE, AFTER, False, DROPS,
+        )  # fmt: skip
     acc, top, sums = _gone_on(
-        acc, top, sums, q, base + ROW, base + 2 * ROW, row, 0, clear, length, row_key, seed,
-        stream, lost, dims, scale2, 3 * ROW, BN, CAUSAL, False, DROPS,
+        acc, top, sums, q, base + ROW, values, row, clear, end, length, row_key, seed,
+        stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE, AFTER, True, DROPS,
     )  # fmt: skip
-    acc, top, sums = _gone_on(
-        acc, top, sums, q, base + ROW, base + 2 * ROW, row, clear, end, length, row_key, seed,
-        stream, lost, dims, scale2, 3 * ROW, BN, CAUSAL, True, DROPS,
-    )  # fmt: skip
-    acc *= (grown / sums)[:, None]
+    acc *= (grown / sums)[:, None]  # past the end, where nothing may be seen, nothing is stored
     inside = row < length
     at = (begin.to(tl.int64) + row) * ROW + head * WIDTH
     tl.store(out + at[:, None] + dims[None, :], acc.to(out.dtype.element_ty), inside[:, None])
@@ -108,10 +132,10 @@ def _forward(
 
 @triton.jit
 def _by_queries(
-    by_out, qkv, out, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost,
+    by_out, qk, qkv, out, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost,
     grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The queries' gradients, and for the others what each row's weights pull back by."""
     ROW: tl.constexpr = HEADS * WIDTH
@@ -122,9 +146,10 @@ def _by_queries(
         return
     row, dims = low + tl.arange(0, BM), tl.arange(0, WIDTH)
     inside = row < length
-    base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
+    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
+    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = tile(base, row, dims, length, 3 * ROW)
+    q = tile(base, row, dims, length, PARTS * ROW)
     g = tile(by_out + plain, row, dims, length, ROW)
     was = tile(out + plain, row, dims, length, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
@@ -134,14 +159,14 @@ def _by_queries(
     seed = tl.load(seeds)
     row_key = row_keys(seed, stream, row)
     acc = tl.zeros((BM, WIDTH), tl.float32)
-    end = tl.minimum(length, low + BM) if CAUSAL else length
-    for start in range(0, end, BN):
+    first, end = _span(low, low + BM, length, BEFORE, AFTER, BN)
+    for start in range(first, end, BN):
         column = start + tl.arange(0, BN)
-        k = tile(base + ROW, column, dims, length, 3 * ROW)
-        v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
+        k = tile(base + ROW, column, dims, length, PARTS * ROW)
+        v = tile(values, column, dims, length, 3 * ROW)
         share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
         # Past the end scores are 0, which may be far above the others: that is no share at all.
-        seen = (column[None, :] <= row[:, None]) if CAUSAL else (column < length)[None, :]
+        seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
         share = tl.where(seen, share, 0.0)
         pull = tl.dot(g, tl.trans(v), input_precision="ieee")
         dropped = share
@@ -157,9 +182,10 @@ def _by_queries(
 
 @triton.jit
 def _by_others(
-    by_out, qkv, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    by_out, qk, qkv, logs, deltas, by_qkv, starts, seeds, tokens, tiles, scale2, scaled, lost,
+    grown,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of keys and values; everything lies on its side, a column to each row."""
     ROW: tl.constexpr = HEADS * WIDTH
@@ -169,25 +195,29 @@ def _by_others(
     if low >= length:
         return
     column, dims = low + tl.arange(0, BN), tl.arange(0, WIDTH)
-    base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
+    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
+    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    k = tile(base + ROW, column, dims, length, 3 * ROW)
-    v = tile(base + 2 * ROW, column, dims, length, 3 * ROW)
+    k = tile(base + ROW, column, dims, length, PARTS * ROW)
+    v = tile(values, column, dims, length, 3 * ROW)
     seed = tl.load(seeds)
     keys = column_keys(seed, stream, column)
     by_k = tl.zeros((BN, WIDTH), tl.float32)
     by_v = tl.zeros((BN, WIDTH), tl.float32)
-    for start in range(low // BM * BM if CAUSAL else 0, length, BM):
+    # A row sees so many after itself: so many before it see a column.
+    first, end = _span(low, low + BN, length, AFTER, BEFORE, BM)
+    for start in range(first, end, BM):
         row = start + tl.arange(0, BM)
         number = head.to(tl.int64) * tokens + begin + row
-        q = tile(base, row, dims, length, 3 * ROW)
+        q = tile(base, row, dims, length, PARTS * ROW)
         g = tile(by_out + plain, row, dims, length, ROW)
         # Rows past the end have no share in anything.
         log = tl.load(logs + number, row < length, other=float("inf"))
         delta = tl.load(deltas + number, row < length, other=0.0)
         share = tl.exp2(tl.dot(k, tl.trans(q), input_precision="ieee") * scale2 - log[None, :])
-        if CAUSAL:
-            share = tl.where(column[:, None] <= row[None, :], share, 0.0)
+        if BEFORE < ALL or AFTER < ALL:
+            seen = _visible(row[None, :], column[:, None], length, BEFORE, AFTER)
+            share = tl.where(seen, share, 0.0)
         pull = tl.dot(v, tl.trans(g), input_precision="ieee")
         dropped = share
         if DROPS:
@@ -205,9 +235,9 @@ def _by_others(
 
 @triton.jit
 def _by_all(
-    by_out, qkv, out, logs, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
-    HEADS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr,
-    CAUSAL: tl.constexpr, DROPS: tl.constexpr,
+    by_out, qk, qkv, out, logs, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
+    HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
+    BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
     """All three gradients of a block of at most SIZE tokens."""
     ROW: tl.constexpr = HEADS * WIDTH
@@ -217,10 +247,11 @@ def _by_all(
         return
     row, dims = tl.arange(0, SIZE), tl.arange(0, WIDTH)
     inside = row < length
-    base = qkv + begin.to(tl.int64) * 3 * ROW + head * WIDTH
+    base = qk + begin.to(tl.int64) * PARTS * ROW + head * WIDTH
+    values = qkv + begin.to(tl.int64) * 3 * ROW + 2 * ROW + head * WIDTH
     plain = begin.to(tl.int64) * ROW + head * WIDTH
-    q = tile(base, row, dims, length, 3 * ROW)
-    k = tile(base + ROW, row, dims, length, 3 * ROW)
+    q = tile(base, row, dims, length, PARTS * ROW)
+    k = tile(base + ROW, row, dims, length, PARTS * ROW)
     g = tile(by_out + plain, row, dims, length, ROW)
     was = tile(out + plain, row, dims, length, ROW)
     delta = tl.sum(was.to(tl.float32) * g.to(tl.float32), 1) / grown
@@ -228,9 +259,9 @@ def _by_all(
     log = tl.load(logs + number, inside, other=float("inf"))
     share = tl.exp2(tl.dot(q, tl.trans(k), input_precision="ieee") * scale2 - log[:, None])
     # Past the end scores are 0, which may be far above the others: that is no share at all.
-    seen = (row[None, :] <= row[:, None]) if CAUSAL else inside[None, :]
+    seen = _visible(row[:, None], row[None, :], length, BEFORE, AFTER)
     share = tl.where(seen, share, 0.0)
-    v = tile(base + 2 * ROW, row, dims, length, 3 * ROW)
+    v = tile(values, row, dims, length, 3 * ROW)
     pull = tl.dot(g, tl.trans(v), input_precision="ieee")
     dropped = share
     if DROPS:
@@ -262,89 +293,121 @@ def _room(device: int) -> int:
     return room
 
 
+def _reach(window: int, causal: bool) -> dict[str, int]:
+    """How many tokens before and after itself one sees."""
+    side: int = window // 2 or ALL.value
+    return {"BEFORE": side, "AFTER": 0 if causal else side}
+
+
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
-    qkv: Tensor, starts: Tensor, seed: Tensor, max_seqlen: int, rate: float, causal: bool
-) -> tuple[Tensor, Tensor]:
-    """[N, H · D] attended sums, and [H, N] the logarithm of each row's sum of weights."""
+    qkv: Tensor, starts: Tensor, cos: Tensor | None, sin: Tensor | None, seed: Tensor,
+    max_seqlen: int, rate: float, causal: bool, window: int,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """[N, H · D] attended sums, [H, N] the logarithm of each row's sum of weights, turned heads."""
     qkv = qkv.contiguous()
     tokens, _, heads, width = qkv.shape
-    out = qkv.new_empty((tokens, heads * width))
-    logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
+    out, logs, turned = _results(qkv, cos)
+    if cos is not None and sin is not None:
+        turn(qkv, turned, cos.contiguous(), sin.contiguous())
+    qk = qkv if cos is None else turned
     tiles = triton.cdiv(max_seqlen, FORWARD["BM"])
     _forward[((len(starts) - 1) * heads * tiles,)](
-        qkv, out, logs, starts, seed, tokens, tiles, inverse_root(width) / math.log(2),
-        threshold(rate), scale(rate), HEADS=heads, WIDTH=width, CAUSAL=causal, DROPS=rate > 0,
-        **FORWARD,
+        qk, qkv, out, logs, starts, seed, tokens, tiles, inverse_root(width) / math.log(2),
+        threshold(rate), scale(rate), HEADS=heads, WIDTH=width, PARTS=qk.shape[1], DROPS=rate > 0,
+        **_reach(window, causal), **FORWARD,
     )  # fmt: skip
-    return out, logs
+    return out, logs, turned
+
+
+def _results(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Room for what comes out."""
+    tokens, _, heads, width = qkv.shape
+    logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
+    turned = qkv.new_empty((0 if cos is None else tokens, 2, heads, width))
+    return qkv.new_empty((tokens, heads * width)), logs, turned
 
 
 @_attend.register_fake
-def _(qkv, starts, seed, max_seqlen, rate, causal):
-    tokens, _, heads, width = qkv.shape
-    logs = qkv.new_empty((heads, tokens), dtype=torch.float32)
-    return qkv.new_empty((tokens, heads * width)), logs
+def _(qkv, starts, cos, sin, seed, max_seqlen, rate, causal, window):
+    return _results(qkv, cos)
 
 
 @torch.library.custom_op("clozelab::attend_backward", mutates_args=())
 def _attend_backward(
-    by_out: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, starts: Tensor, seed: Tensor,
-    max_seqlen: int, rate: float, causal: bool,
+    by_out: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, turned: Tensor, starts: Tensor,
+    cos: Tensor | None, sin: Tensor | None, seed: Tensor,
+    max_seqlen: int, rate: float, causal: bool, window: int,
 ) -> Tensor:  # fmt: skip
     by_out, qkv = by_out.contiguous(), qkv.contiguous()
-    tokens, _, heads, width = qkv.shape
+    qk = qkv if cos is None else turned
     by_qkv = torch.empty_like(qkv)
+    _gradients(by_out, qk, qkv, out, logs, by_qkv, starts, seed, max_seqlen, rate, causal, window)
+    if cos is not None and sin is not None:
+        turn(by_qkv, by_qkv, cos.contiguous(), sin.contiguous(), back=True)
+    return by_qkv
+
+
+def _gradients(
+    by_out: Tensor, qk: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, by_qkv: Tensor,
+    starts: Tensor, seed: Tensor, max_seqlen: int, rate: float, causal: bool, window: int,
+) -> None:  # fmt: skip
+    """Write those of the heads as they were attended with, by one kernel or by two."""
+    tokens, _, heads, width = qkv.shape
     streams = (len(starts) - 1) * heads
     numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
-    settings = {"HEADS": heads, "WIDTH": width, "CAUSAL": causal, "DROPS": rate > 0}
+    settings = {"HEADS": heads, "WIDTH": width, "PARTS": qk.shape[1], "DROPS": rate > 0}
+    settings |= _reach(window, causal)
     if _holds(max_seqlen, qkv):
         size = max(16, triton.next_power_of_2(max_seqlen))
         _by_all[(streams,)](
-            by_out, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,
+            by_out, qk, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,
             SIZE=size, **settings, **WHOLE,
         )  # fmt: skip
-        return by_qkv
+        return
     deltas = torch.empty_like(logs)
     tiles = triton.cdiv(max_seqlen, QUERIES["BM"])
     _by_queries[(streams * tiles,)](
-        by_out, qkv, out, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
+        by_out, qk, qkv, out, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
         **settings, **QUERIES,
     )  # fmt: skip
     tiles = triton.cdiv(max_seqlen, OTHERS["BN"])
     _by_others[(streams * tiles,)](
-        by_out, qkv, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
+        by_out, qk, qkv, logs, deltas, by_qkv, starts, seed, tokens, tiles, *numbers,
         **settings, **OTHERS,
     )  # fmt: skip
-    return by_qkv
 
 
 @_attend_backward.register_fake
-def _(by_out, qkv, out, logs, starts, seed, max_seqlen, rate, causal):
+def _(
+    by_out, qkv, out, logs, turned, starts, cos, sin, seed, max_seqlen, rate, causal, window
+):  # fmt: skip
     return torch.empty_like(qkv)
 
 
 def _keep(ctx, inputs, output):
-    qkv, starts, seed, ctx.max_seqlen, ctx.rate, ctx.causal = inputs
-    out, logs = output
-    ctx.mark_non_differentiable(logs)
-    ctx.save_for_backward(qkv, out, logs, starts, seed)
+    qkv, *tensors, ctx.max_seqlen, ctx.rate, ctx.causal, ctx.window = inputs
+    out, logs, turned = output
+    ctx.mark_non_differentiable(logs, turned)
+    ctx.save_for_backward(qkv, out, logs, turned, *tensors)
 
 
-def _return(ctx, by_out, _):
-    qkv, out, logs, starts, seed = ctx.saved_tensors
-    by_qkv = _attend_backward(
-        by_out, qkv, out, logs, starts, seed, ctx.max_seqlen, ctx.rate, ctx.causal
-    )
-    return by_qkv, None, None, None, None, None
+def _return(ctx, by_out, *_):
+    settings = (ctx.max_seqlen, ctx.rate, ctx.causal, ctx.window)
+    return _attend_backward(by_out, *ctx.saved_tensors, *settings), *[None] * 8
 
 
 _attend.register_autograd(_return, setup_context=_keep)
 
 
 def attend(
-    qkv: Tensor, starts: Tensor, *, seed: Tensor, max_seqlen: int, rate: float, causal: bool
-) -> Tensor:
-    """[N, 3, H, D] queries, keys and values of packed blocks → [N, H · D]."""
-    out, _ = _attend(qkv, starts, seed, max_seqlen, rate, causal)
-    return out
+    qkv: Tensor, starts: Tensor, *, seed: Tensor, max_seqlen: int, rate: float, causal: bool,
+    window: int = 0, rotation: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:  # fmt: skip
+    """[N, 3, H, D] queries, keys and values of packed blocks → [N, H · D].
+
+    With a `window` a token sees half as many on either side; `rotation` are the cosines and sines,
+    of as many elements as [N, D / 2], by which queries and keys are turned.
+    """
+    cos, sin = rotation or (None, None)
+    return _attend(qkv, starts, cos, sin, seed, max_seqlen, rate, causal, window)[0]

@@ -1,5 +1,6 @@
-"""The end of half a layer in one pass: x + dropout(h + bias), and its layer norm.
+"""The end of half a layer in one pass: x + dropout(h + bias), and its norm.
 
+The norm is a layer norm or one by the root of the mean square; bias and shift may be missing.
 Backward, one pass makes the gradients of x and h and adds up those of bias, scale and shift.
 """
 
@@ -21,13 +22,15 @@ def _forward(
     x, h, bias, weight, shift, seed, total, normal, mean, deviation,
     rows, epsilon, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
+    BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     here = (row < rows)[:, None] & (column < WIDTH)[None, :]
     cell = row[:, None] * WIDTH + column[None, :]
     added = tl.load(h + cell, mask=here, other=0.0).to(tl.float32)
-    added += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
+    if BIASED:
+        added += tl.load(bias + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
     if DROPS:
         drawn = tl.load(seed)
         rows_drawn = row_keys(drawn, drawn * 0, row)
@@ -38,15 +41,17 @@ def _forward(
     added += tl.load(x + cell, mask=here, other=0.0).to(tl.float32)
     rounded = added.to(total.dtype.element_ty)
     tl.store(total + cell, rounded, mask=here)
-    wide = tl.where(here, rounded.to(tl.float32), 0.0)
-    middle = tl.sum(wide, 1) / WIDTH
-    away = tl.where(here, wide - middle[:, None], 0.0)
+    away = tl.where(here, rounded.to(tl.float32), 0.0)
+    if CENTRED:
+        middle = tl.sum(away, 1) / WIDTH
+        away = tl.where(here, away - middle[:, None], 0.0)
+        tl.store(mean + row, middle, mask=row < rows)
     scaled = 1.0 / tl.sqrt(tl.sum(away * away, 1) / WIDTH + epsilon)
-    tl.store(mean + row, middle, mask=row < rows)
     tl.store(deviation + row, scaled, mask=row < rows)
     w = tl.load(weight + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    b = tl.load(shift + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    out = away * scaled[:, None] * w[None, :] + b[None, :]
+    out = away * scaled[:, None] * w[None, :]
+    if SHIFTED:
+        out += tl.load(shift + column, mask=column < WIDTH, other=0.0).to(tl.float32)[None, :]
     tl.store(normal + cell, out.to(normal.dtype.element_ty), mask=here)
 
 
@@ -56,6 +61,7 @@ def _backward(
     rows, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
     DROPS: tl.constexpr, BOTH: tl.constexpr,
+    BIASED: tl.constexpr, CENTRED: tl.constexpr, SHIFTED: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK)
@@ -71,16 +77,19 @@ def _backward(
         here = (row < rows)[:, None] & inside[None, :]
         cell = row[:, None] * WIDTH + column[None, :]
         g = tl.load(by_normal + cell, mask=here, other=0.0).to(tl.float32)
-        middle = tl.load(mean + row, mask=row < rows, other=0.0)
         scaled = tl.load(deviation + row, mask=row < rows, other=0.0)
         seen = tl.load(total + cell, mask=here, other=0.0).to(tl.float32)
-        unit = tl.where(here, (seen - middle[:, None]) * scaled[:, None], 0.0)
+        if CENTRED:
+            seen -= tl.load(mean + row, mask=row < rows, other=0.0)[:, None]
+        unit = tl.where(here, seen * scaled[:, None], 0.0)
         by_weight += g * unit
-        by_shift += g
+        if SHIFTED:
+            by_shift += g
         g = g * w[None, :]
-        along = tl.sum(g * unit, 1) / WIDTH
-        even = tl.sum(g, 1) / WIDTH
-        by_sum = (g - even[:, None] - unit * along[:, None]) * scaled[:, None]
+        by_sum = g - unit * (tl.sum(g * unit, 1) / WIDTH)[:, None]
+        if CENTRED:
+            by_sum -= (tl.sum(g, 1) / WIDTH)[:, None]
+        by_sum *= scaled[:, None]
         if BOTH:
             by_sum += tl.load(by_total + cell, mask=here, other=0.0).to(tl.float32)
         tl.store(by_x + cell, by_sum.to(by_x.dtype.element_ty), mask=here)
@@ -89,11 +98,14 @@ def _backward(
             keep = kept(rows_drawn[:, None], columns_drawn[None, :], lost)
             by_sum = tl.where(keep, by_sum * grown, 0.0)
             tl.store(by_h + cell, by_sum.to(by_h.dtype.element_ty), mask=here)
-        by_bias += tl.where(here, by_sum, 0.0)
-    part = parts + program * 3 * WIDTH + column
-    tl.store(part, tl.sum(by_bias, 0), mask=inside)
-    tl.store(part + WIDTH, tl.sum(by_weight, 0), mask=inside)
-    tl.store(part + 2 * WIDTH, tl.sum(by_shift, 0), mask=inside)
+        if BIASED:
+            by_bias += tl.where(here, by_sum, 0.0)
+    part = parts + program * (1 + BIASED + SHIFTED) * WIDTH + column
+    tl.store(part, tl.sum(by_weight, 0), mask=inside)
+    if BIASED:
+        tl.store(part + WIDTH, tl.sum(by_bias, 0), mask=inside)
+    if SHIFTED:
+        tl.store(part + (1 + BIASED) * WIDTH, tl.sum(by_shift, 0), mask=inside)
 
 
 def _shares(width: int) -> tuple[int, int, int]:
@@ -104,83 +116,97 @@ def _shares(width: int) -> tuple[int, int, int]:
 
 @torch.library.custom_op("clozelab::add_norm", mutates_args=())
 def _add_norm(
-    x: Tensor, h: Tensor, bias: Tensor, weight: Tensor, shift: Tensor, seed: Tensor,
-    rate: float, epsilon: float,
+    x: Tensor, h: Tensor, bias: Tensor | None, weight: Tensor, shift: Tensor | None, seed: Tensor,
+    rate: float, epsilon: float, centred: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """[N, W] sum and norm, and [N] mean and inverse deviation of each row."""
     rows, width = x.shape
     x, h = x.contiguous(), h.contiguous()
     total, normal = torch.empty_like(x), torch.empty_like(x)
-    mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
+    mean, deviation = _row_facts(x, centred)
     block, each, warps = _shares(width)
     _forward[(triton.cdiv(rows, each),)](
-        x, h, bias, weight, shift, seed, total, normal, mean, deviation,
-        rows, epsilon, threshold(rate), scale(rate),
-        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, num_warps=warps,
+        x, h, weight if bias is None else bias, weight, weight if shift is None else shift, seed,
+        total, normal, mean, deviation, rows, epsilon, threshold(rate), scale(rate),
+        WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, BIASED=bias is not None,
+        CENTRED=centred, SHIFTED=shift is not None, num_warps=warps,
     )  # fmt: skip
     return total, normal, mean, deviation
 
 
-@_add_norm.register_fake
-def _(x, h, bias, weight, shift, seed, rate, epsilon):
+def _row_facts(x: Tensor, centred: bool) -> tuple[Tensor, Tensor]:
+    """Room for the mean, where there is one, and the inverse deviation of each row."""
     rows = x.shape[0]
-    mean, deviation = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
-    return torch.empty_like(x), torch.empty_like(x), mean, deviation
+    mean = x.new_empty(rows if centred else 0, dtype=torch.float32)
+    return mean, x.new_empty(rows, dtype=torch.float32)
+
+
+@_add_norm.register_fake
+def _(x, h, bias, weight, shift, seed, rate, epsilon, centred):
+    return torch.empty_like(x), torch.empty_like(x), *_row_facts(x, centred)
 
 
 @torch.library.custom_op("clozelab::add_norm_backward", mutates_args=())
 def _add_norm_backward(
     by_normal: Tensor, by_total: Tensor | None, total: Tensor, weight: Tensor, seed: Tensor,
-    mean: Tensor, deviation: Tensor, rate: float,
+    mean: Tensor, deviation: Tensor, rate: float, biased: bool, shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of x and h (if something is dropped), and [3, W] of bias, scale and shift."""
+    """Gradients of x and h (if something is dropped), and of scale, bias and shift as rows."""
     rows, width = total.shape
     by_normal = by_normal.contiguous()
     by_x = torch.empty_like(total)
     by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
     block, each, warps = _shares(width)
     programs = min(PROGRAMS, triton.cdiv(rows, each))
-    parts = total.new_empty((programs, 3, width), dtype=torch.float32)
+    parts = total.new_empty((programs, 1 + biased + shifted, width), dtype=torch.float32)
     _backward[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
         mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
-        DROPS=rate > 0, BOTH=by_total is not None, num_warps=warps,
+        DROPS=rate > 0, BOTH=by_total is not None, BIASED=biased, CENTRED=len(mean) > 0,
+        SHIFTED=shifted, num_warps=warps,
     )  # fmt: skip
     return by_x, by_h, parts.sum(0)
 
 
 @_add_norm_backward.register_fake
-def _(by_normal, by_total, total, weight, seed, mean, deviation, rate):
+def _(by_normal, by_total, total, weight, seed, mean, deviation, rate, biased, shifted):
     by_h = torch.empty_like(total) if rate > 0 else total.new_empty(0)
-    return torch.empty_like(total), by_h, total.new_empty((3, total.shape[1]), dtype=torch.float32)
+    vectors = total.new_empty((1 + biased + shifted, total.shape[1]), dtype=torch.float32)
+    return torch.empty_like(total), by_h, vectors
 
 
 def _keep(ctx, inputs, output):
-    _, _, _, weight, _, seed, rate, _ = inputs
+    _, _, bias, weight, shift, seed, ctx.rate, _, _ = inputs
     total, _, mean, deviation = output
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(mean, deviation)
     ctx.save_for_backward(total, weight, seed, mean, deviation)
-    ctx.rate = rate
+    ctx.biased, ctx.shifted = bias is not None, shift is not None
 
 
 def _return(ctx, by_total, by_normal, *_):
     total, weight, seed, mean, deviation = ctx.saved_tensors
-    by_x, by_h, sums = _add_norm_backward(
-        by_normal, by_total, total, weight, seed, mean, deviation, ctx.rate
+    by_x, by_h, vectors = _add_norm_backward(
+        by_normal, by_total, total, weight, seed, mean, deviation, ctx.rate, ctx.biased, ctx.shifted
     )
-    by_bias, by_weight, by_shift = sums.to(weight.dtype)
-    return by_x, by_h if ctx.rate > 0 else by_x, by_bias, by_weight, by_shift, None, None, None
+    by_weight, *rest = vectors.to(weight.dtype)
+    by_bias = rest.pop(0) if ctx.biased else None
+    by_shift = rest.pop(0) if ctx.shifted else None
+    by_h = by_h if ctx.rate > 0 else by_x
+    return by_x, by_h, by_bias, by_weight, by_shift, None, None, None, None
 
 
 _add_norm.register_autograd(_return, setup_context=_keep)
 
 
 def add_norm(
-    x: Tensor, h: Tensor, *, bias: Tensor, weight: Tensor, shift: Tensor, seed: Tensor,
-    rate: float, epsilon: float,
+    x: Tensor, h: Tensor, *, bias: Tensor | None, weight: Tensor, shift: Tensor | None,
+    seed: Tensor, rate: float, epsilon: float, centred: bool = True,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """x + dropout(h + bias), and its layer norm; `seed` is a 64-bit number on the device."""
-    total, normal, _, _ = _add_norm(x, h, bias, weight, shift, seed, rate, epsilon)
+    """x + dropout(h + bias), and its norm; `seed` is a 64-bit number on the device.
+
+    `centred` is a layer norm; without it rows are divided by the root of their mean square.
+    """
+    total, normal, _, _ = _add_norm(x, h, bias, weight, shift, seed, rate, epsilon, centred)
     return total, normal

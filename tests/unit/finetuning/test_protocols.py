@@ -33,7 +33,7 @@ from clozelab.training.optimiser import Adamw, BertAdam
 
 SYSTEMS = {
     *("bert", "roberta", "spanbert", "albert", "xlnet", "distilbert", "wwm", "ernie"),
-    *("gpt", "elmo", "electra", "ours"),
+    *("gpt", "elmo", "electra", "modernbert", "ours"),
 }
 SIMPLE = FinetuneConfig(learning_rate=1e-4, batch_size=32, length=128, epochs=3)
 MINE = "[default]\nlearning_rate = 1e-4\nbatch_size = 8\nlength = 64\nepochs = 2\n"
@@ -147,6 +147,7 @@ def test_a_variant_is_tuned_as_the_recipe_that_it_changes() -> None:
         ("albert", "race", 2e-5, 32, 512),
         ("electra", "rte", 1e-4, 32, 128),
         ("electra", "squad2", 1e-4, 32, 512),
+        ("modernbert", "mrpc", 8e-5, 32, 512),
         ("xlnet", "squad2", 2e-5, 24, 512),
         ("xlnet", "stsb", 5e-5, 32, 128),
         ("wwm", "chnsenticorp", 2e-5, 32, 128),
@@ -175,6 +176,11 @@ def test_what_makes_a_system_is_in_its_protocol() -> None:
         decay_all=True,
         clip=0.0,
     )
+    modernbert = for_task("modernbert", "mrpc")
+    assert modernbert.optimiser_part() == Adamw(
+        learning_rate=8e-5, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=8e-6, clip=1.0
+    )
+    assert (modernbert.epochs, modernbert.warmup, modernbert.head_dropout) == (2, 0, 0)
     assert for_task("spanbert", "cola").epochs == 4 and for_task("spanbert", "sst2").epochs == 10
     assert for_task("xlnet", "squad1").layer_decay == 0.75
     assert for_task("xlnet", "race").layer_decay == 1

@@ -645,13 +645,20 @@ def test_a_modernbert_that_cannot_be_ours_is_refused(change: dict[str, Any], pro
         from_config(MODERNBERT | change, MODEL_TYPES["modernbert"])
 
 
-@pytest.mark.parametrize("kind", ["ForSequenceClassification", "ForTokenClassification"])
-def test_the_head_of_a_task_on_modernbert_is_left_aside(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [("ForSequenceClassification", {"norm_eps": 1e-6}), ("ForTokenClassification", {"named": ""})],
+)
+def test_a_head_of_modernbert_that_is_not_ours_is_left_aside(
+    kind: str, change: dict[str, Any]
+) -> None:
     small = MODERNBERT | {"vocab_size": VOCABULARY, "num_hidden_layers": 1, "hidden_size": 24}
     small |= {"architectures": [f"ModernBert{kind}"], "intermediate_size": 8, "pad_token_id": 1}
     cls = getattr(transformers, f"ModernBert{kind}")
     tensors = cls(transformers.ModernBertConfig(**small)).state_dict()
-    got = from_transformers(small, tensors)
+    if "named" in change:  # its class alone tells what it is for
+        del small["architectures"]
+    got = from_transformers(small | change, tensors)
     assert (got.heads, got.task, got.bare) == ((), None, True)
     assert got.left == [
         "classifier.bias",

@@ -8,11 +8,19 @@ from __future__ import annotations
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
-from clozelab.finetuning.heads.head import ABSENT, Columns, Head, RowsOf, block_of, upcast
+from clozelab.finetuning.heads.head import (
+    ABSENT,
+    Columns,
+    Head,
+    RowsOf,
+    Transform,
+    block_of,
+    upcast,
+)
 from clozelab.layers import Linear, Norm, drop, initialise
 
 
@@ -21,8 +29,9 @@ class SpanHead(Head):
 
     rows: ClassVar[RowsOf] = "tokens"
 
-    def __init__(self, width: int, *, dropout: float) -> None:
+    def __init__(self, width: int, *, dropout: float, transform: bool = False) -> None:
         super().__init__()
+        self.transform = Transform(width) if transform else nn.Identity()
         self.scores = Linear(width, 2)
         self.dropout = dropout
         initialise(self, width)
@@ -41,7 +50,8 @@ class SpanHead(Head):
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[N, 2] each token's score as the first of the answer and as its last."""
-        return upcast(self.scores(drop(encoded.hidden_states, self.dropout, self.training)))
+        states = self.transform(encoded.hidden_states)
+        return upcast(self.scores(drop(states, self.dropout, self.training)))
 
 
 class WindowRows(NamedTuple):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
+from clozelab.layers import Linear, Norm, activate
 
 Columns = dict[str, Tensor]  # the targets of a batch: a row a slot
 RowsOf = Literal["slots", "tokens", "group"]
@@ -40,6 +41,23 @@ class Head(nn.Module):
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """The rows that the kind of task makes predictions of."""
         raise NotImplementedError
+
+
+class Transform(nn.Module):
+    """A dense layer, gelu and a norm, as before a table of words; none of them has a bias.
+
+    ModernBERT's heads begin so (arXiv:2412.13663, its released code), those of tasks too.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = Linear(width, width, bias=False)
+        self.norm = Norm(width, eps=1e-5, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of vectors that stand anywhere."""
+        transformed: Tensor = self.norm(activate(self.dense(x), "gelu"))
+        return transformed
 
 
 def upcast(x: Tensor) -> Tensor:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from clozelab.contracts import Encoded, Input, Sums, Targets
 from clozelab.finetuning.heads.head import (
     ABSENT,
     Columns,
     Head,
+    Transform,
     block_means,
     block_of,
     classified,
@@ -34,6 +35,7 @@ class SummaryHead(Head):
     def __init__(self, kind: SummaryKind, width: int) -> None:
         super().__init__()
         self.dense = None if kind.summary == "none" else Linear(width, width)
+        self.transform = Transform(width) if kind.transform else nn.Identity()
         self.classifier = Linear(width, max(1, len(kind.label_names)), bias=kind.bias)
         self.kind, self.choices = kind, getattr(kind, "choices", 0)
         initialise(self, width)
@@ -66,7 +68,7 @@ class SummaryHead(Head):
         if self.dense is not None and kind.summary != "none":
             x = self.dense(drop(x, kind.dropout if kind.drop_first else 0.0, self.training))
             x = activate(x, kind.summary)
-        return upcast(self.classifier(drop(x, kind.dropout, self.training)))
+        return upcast(self.classifier(drop(self.transform(x), kind.dropout, self.training)))
 
     def _labels(self, targets: Columns) -> Tensor:
         """The label of each row of the logits; a group's stands at its first slot."""
@@ -82,13 +84,14 @@ class SummaryHead(Head):
 class TagHead(Head):
     """A score for each tag at each slot (BERT §5.3, without a CRF)."""
 
-    def __init__(self, width: int, tags: int, *, dropout: float) -> None:
+    def __init__(self, width: int, tags: int, *, dropout: float, transform: bool = False) -> None:
         super().__init__()
+        self.transform = Transform(width) if transform else nn.Identity()
         self.classifier = Linear(width, tags)
         self.dropout = dropout
         initialise(self, width)
 
     def predict(self, encoded: Encoded, inputs: Input, targets: Columns) -> Tensor:
         """[K, tags] the score of each tag."""
-        states = encoded.hidden_states.index_select(0, targets["at"])
+        states = self.transform(encoded.hidden_states.index_select(0, targets["at"]))
         return upcast(self.classifier(drop(states, self.dropout, self.training)))

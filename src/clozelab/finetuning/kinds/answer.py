@@ -50,6 +50,8 @@ class Answer(TaskKind):
     threshold: float = 0.0  # an answer is withdrawn where the null score is over it
     language: Literal["english", "chinese"] = "english"
     metrics: tuple[str, ...] = ("exact", "f1")
+    # A dense layer, gelu and a norm before the scores of a span (ModernBERT).
+    transform: bool = False
     dropout: BelowOne = 0.1  # on the vectors, or with beams on what judges answerability alone
 
     def __post_init__(self) -> None:
@@ -88,7 +90,7 @@ class Answer(TaskKind):
         from clozelab.finetuning.heads.answer import BeamHead, SpanHead
 
         if self.head == "span":
-            return SpanHead(width, dropout=self.dropout)
+            return SpanHead(width, dropout=self.dropout, transform=self.transform)
         return BeamHead(width, beams=self.beams, impossible=self.impossible, dropout=self.dropout)
 
     def decode(

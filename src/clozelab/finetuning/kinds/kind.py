@@ -262,7 +262,8 @@ class SummaryKind(TaskKind):
     """A kind whose head reads one vector a block: classify, regress, choose.
 
     The vector is BERT's (§3.2), that of the first token, through the dense layer of its pooler;
-    RoBERTa, DistilBERT, ELECTRA, XLNet and GPT differ by an activation, a dropout or a bias.
+    RoBERTa, DistilBERT, ELECTRA, XLNet and GPT differ by an activation, a dropout or a bias,
+    ModernBERT by a transform in place of the dense layer.
     """
 
     numeric: ClassVar[bool] = False  # whether labels are numbers
@@ -272,6 +273,7 @@ class SummaryKind(TaskKind):
     pool: Literal["mark", "mean"] = "mark"  # which vector stands for a block
     drop_first: bool = False  # drop out before the dense layer as well as after it
     bias: bool = True
+    transform: bool = False  # a dense layer, gelu and a norm before the classifier
     dropout: BelowOne = 0.1
 
     def build(self, width: int) -> Any:

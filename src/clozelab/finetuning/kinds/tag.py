@@ -51,6 +51,7 @@ class Tag(TaskKind):
     tags: tuple[str, ...]
     metrics: tuple[str, ...] = ("f1",)
     scheme: Scheme | None = None
+    transform: bool = False  # a dense layer, gelu and a norm before the classifier (ModernBERT)
     dropout: BelowOne = 0.1
 
     read = staticmethod(tagged)
@@ -133,7 +134,7 @@ class Tag(TaskKind):
         """The head with fresh weights."""
         from clozelab.finetuning.heads.summary import TagHead
 
-        return TagHead(width, len(self.tags), dropout=self.dropout)
+        return TagHead(width, len(self.tags), dropout=self.dropout, transform=self.transform)
 
     def decode(
         self, tokenized: TokenizedExamples, outputs: list[Floats], examples: Sequence[Tagged]

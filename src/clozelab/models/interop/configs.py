@@ -67,6 +67,7 @@ def to_config(encoder: Any, family: Family, *, predicts: bool = True) -> Config:
         config["embd_pdrop"] = encoder.dropout
     elif family.name == "modernbert":
         config |= modernbert.outward(encoder)
+        config["classifier_activation"] = config["hidden_activation"]  # of every head
     elif "causal" not in family.fixed:
         config["is_decoder"] = encoder.causal
     return config | family.constants

@@ -16,6 +16,7 @@ from clozelab.config.toml import Shelf
 TABLES = Shelf("table", "models/interop")
 Activation = Literal["tanh", "relu", "gelu", "none"]
 SUMMARISED = ("classify", "regress", "choose")  # kinds of task that make one vector of a block
+TASKS = (*SUMMARISED, "tag", "answer")  # kinds of task that classes have heads for
 LANGUAGE_MODELS = ("masked_lm", "causal_lm", "permutation_lm")  # heads over the vocabulary
 
 
@@ -61,7 +62,9 @@ class Family:
     # the pooler, if there is one, unused.
     whole_classifier: bool = False
     gelu_head: bool = False  # its head over the vocabulary has gelu, whatever the layers have
+    task_transform: bool = False  # the heads of tasks have the dense layer and the norm of that one
     dropout_key: str = "classifier_dropout"  # of the dropout of a task's head
+    pooling_key: str = ""  # of what stands for a block, where that may be the mean of its vectors
     no_class_for: tuple[str, ...] = ()  # kinds of task
     # One text, and two; the number is the type of what follows.
     template: tuple[str, ...] = ("{cls} $A {sep}", "{cls} $A {sep} $B:1 {sep}:1")
@@ -158,6 +161,9 @@ class Family:
             if self.whole_classifier and kind != "choose":
                 dense, classifier = "classifier.dense", "classifier.out_proj"
             names |= {f"heads.{kind}.dense": dense, f"heads.{kind}.classifier": classifier}
+        for kind in TASKS if self.task_transform else ():
+            pairs = zip(("dense", "norm"), self.transform, strict=True)
+            names |= {f"heads.{kind}.transform.{ours}": theirs for ours, theirs in pairs}
         if self.bias:
             names["idle_bias"] = f"{self.decoder}.bias"
         return {**{ours: (theirs,) for ours, theirs in names.items() if theirs}, **self.names}

@@ -15,11 +15,11 @@ from clozelab.encoder import Encoder, Transformer
 from clozelab.errors import UserError
 from clozelab.models.interop.families import FAMILIES, SUMMARISED, Family
 from clozelab.models.interop.heads import (
-    EPSILON,
     TaskHead,
     architecture,
     head_shapes,
     summary_is_blind,
+    unlike,
 )
 
 # The families of transformers that can hold an encoder, by its registered name.
@@ -109,10 +109,15 @@ def _check_head(encoder: Any, family: Family, task: TaskHead) -> None:
             f'task on "{task.vectors}" vectors: a {theirs} has its head on the last layer; use the'
             " run as it is (`clozelab predict`)"
         )
-    if task.is_beam and encoder.epsilon != EPSILON:
+    for setting in unlike(encoder, task):
         raise UserError(
-            f"encoder.epsilon = {encoder.epsilon}: the norm of a beam's head has {EPSILON}, and in"
-            f" transformers they are one; {_ONNX.removeprefix('or ')}"
+            f"encoder.{setting} = {getattr(encoder, setting)}: the head has {task.needs[setting]},"
+            f" and in transformers they are one; {_ONNX.removeprefix('or ')}"
+        )
+    if task.transform != family.task_transform:
+        raise UserError(
+            f"task.transform = {task.transform}: a {theirs} has {family.task_transform}; fine-tune"
+            f" with that, {_ONNX}"
         )
     names = task.labels
     if task.kind in ("classify", "tag") and not (len(names) > 1 and len(set(names)) == len(names)):
@@ -132,7 +137,7 @@ def _check_summary(encoder: Encoder, family: Family, task: TaskHead) -> None:
             f"encoder.causal = True: {theirs} takes the first token's vector, which has seen"
             f" nothing; {_ONNX.removeprefix('or ')}"
         )
-    if task.pool != "mark":
+    if task.pool != "mark" and not family.pooling_key:
         raise UserError(
             f"task.pool = {task.pool!r}: {theirs} takes one token's vector; fine-tune with"
             f" 'mark', {_ONNX}"

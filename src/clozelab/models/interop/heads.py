@@ -14,7 +14,14 @@ from torch import Size, Tensor
 
 from clozelab.encoder import Encoder
 from clozelab.models.interop import typed
-from clozelab.models.interop.families import FAMILIES, SUMMARISED, Activation, Family, Summary
+from clozelab.models.interop.families import (
+    FAMILIES,
+    SUMMARISED,
+    TASKS,
+    Activation,
+    Family,
+    Summary,
+)
 
 _ENDINGS = {
     "classify": "ForSequenceClassification",
@@ -25,7 +32,10 @@ _ENDINGS = {
 }
 _PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
 EXTRA_KEY = "clozelab"  # the key of what a config has no word for
-EPSILON = 1e-12  # of the norm inside a beam's head; theirs has that of the encoder
+# What a beam's head and a transform have in one way only; theirs have it as the encoder does.
+BEAM = {"epsilon": 1e-12}
+TRANSFORM = {"epsilon": 1e-5, "activation": "gelu", "bias": False}
+_POOLS: dict[Literal["mark", "mean"], str] = {"mark": "cls", "mean": "mean"}
 
 
 class TaskHead(NamedTuple):
@@ -38,6 +48,7 @@ class TaskHead(NamedTuple):
     head: Literal["span", "beam"] = "span"  # of answer
     beams: int = 5  # of a beam: how many starts, and ends of each
     impossible: bool = False  # of a beam: whether it judges that there is an answer at all
+    transform: bool = False  # a dense layer, gelu and a norm, without biases, before the logits
     dropout: float = 0.1
     vectors: str = "last"  # what the head stands on; only the last layer's go anywhere
     # What a config has no word for, as how texts are laid or when there is no answer: it lies in
@@ -48,6 +59,11 @@ class TaskHead(NamedTuple):
     def outputs(self) -> int:
         """Logits of a vector."""
         return len(self.labels) if self.kind in ("classify", "tag") else 1
+
+    @property
+    def needs(self) -> Mapping[str, Any]:
+        """Settings of the encoder that the head has too, in one way only."""
+        return BEAM if self.is_beam else TRANSFORM if self.transform else {}
 
     @property
     def is_beam(self) -> bool:
@@ -74,9 +90,19 @@ def summary(family: str, kind: str) -> Summary:
     return FAMILIES[family].summary_of(kind) if there else Summary()
 
 
+def transforms(family: str, kind: str) -> bool:
+    """Whether a family's class for a kind of task has a transform."""
+    return family in FAMILIES and FAMILIES[family].task_transform and kind in TASKS
+
+
 def summary_is_blind(encoder: Encoder, family: Family, kind: str) -> bool:
     """Whether the class takes the first token's vector of an encoder that reads left to right."""
     return encoder.causal and kind in SUMMARISED and not family.is_gpt
+
+
+def unlike(encoder: Encoder, task: TaskHead) -> list[str]:
+    """The settings that an encoder has otherwise than a head needs it to have."""
+    return [name for name, value in task.needs.items() if getattr(encoder, name) != value]
 
 
 def head_shapes(task: TaskHead, width: int) -> dict[str, Size]:
@@ -98,6 +124,9 @@ def head_shapes(task: TaskHead, width: int) -> dict[str, Size]:
     shapes: dict[str, Size] = {}
     for name, shape in modules.items():
         shapes |= {f"{name}.weight": Size(shape), f"{name}.bias": Size(shape[:1])}
+    if task.transform and not task.is_beam:
+        shapes |= {"transform.dense.weight": Size((width, width))}
+        shapes |= {"transform.norm.weight": Size((width,))}
     shapes.pop("class_score.bias", None)
     if task.kind in SUMMARISED and not task.summary.bias:
         del shapes["classifier.bias"]
@@ -109,6 +138,8 @@ def head_to_config(task: TaskHead, family: Family) -> dict[str, Any]:
     config = label_config(task)
     if family.dropout_key:
         config[_dropout_key(family, task.kind)] = task.dropout
+    if family.pooling_key and task.kind in SUMMARISED:
+        config[family.pooling_key] = _POOLS[task.pool]
     if family.name == "xlnet" and task.kind in SUMMARISED:
         dense = task.summary.activation != "none"
         config["summary_type"] = "last"
@@ -141,12 +172,12 @@ def head_from_config(
     """The head that a file holds; None where it holds none, or one that is not available here."""
     kind = _kind(config, tensors, family)
     beam = "start_logits.dense.weight" in tensors
-    if architecture(family, TaskHead(kind, head="beam" if beam else "span")) is None:
+    head = TaskHead(kind, head="beam" if beam else "span", transform=family.task_transform)
+    if architecture(family, head) is None:
         return None
     module = ("start" if beam else "scores") if kind == "answer" else "classifier"
     scores = next(map(tensors.get, family.theirs(f"heads.{kind}.{module}.weight")), None)
-    epsilon = typed.number(config, "layer_norm_eps", EPSILON)
-    if scores is None or scores.dim() != 2 or (beam and epsilon != EPSILON):
+    if scores is None or scores.dim() != 2 or unlike(encoder, head):
         return None
     if kind == "classify":
         kind = "regress" if len(scores) == 1 else "classify"
@@ -170,20 +201,24 @@ def head_from_config(
         kind,
         labels=_labels(config, len(scores)) if kind in ("classify", "tag") else (),
         summary=summary,
+        pool=_pool(config, family) if kind in SUMMARISED else "mark",
         head="beam" if beam else "span",
         beams=typed.whole(config, "start_n_top", 5) or 5,
         impossible=beam and (judge is None or bool(judge.any())),
+        transform=family.task_transform,
         dropout=typed.number(config, _dropout_key(family, kind), encoder.dropout) or 0.0,
         extra=dict(typed.table(config, EXTRA_KEY)),
     )
 
 
 def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Family) -> str:
-    """By the class that the file was written by, else by what is in it."""
+    """By the class that the file was written by, else by what is in it; "": nobody can tell."""
     for name in typed.words(config, "architectures")[:1]:
         for kind, ending in _ENDINGS.items():
             if ending in name:
                 return kind
+    if family.task_transform:
+        return ""  # all its classes have the same tensors
     if "classifier.weight" in tensors and "sequence_summary.summary.weight" in tensors:
         return "choose"
     if "qa_outputs.weight" in tensors or "start_logits.dense.weight" in tensors:
@@ -193,6 +228,15 @@ def _kind(config: Mapping[str, Any], tensors: Mapping[str, Tensor], family: Fami
     if not any("pooler." in name for name in tensors):
         return "tag"
     return "choose" if family.is_roberta else "classify"
+
+
+def _pool(config: Mapping[str, Any], family: Family) -> Literal["mark", "mean"]:
+    """What stands for a block."""
+    word = typed.word(config, family.pooling_key, "cls") if family.pooling_key else "cls"
+    for pool, theirs in _POOLS.items():
+        if theirs == word:
+            return pool
+    raise typed.wrong(family.pooling_key, word, "must be 'cls' or 'mean'")
 
 
 def _labels(config: Mapping[str, Any], rows: int) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from clozelab.contracts import Encoded, Input
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
 from clozelab.layers import activate
-from clozelab.models.interop.families import SUMMARISED
+from clozelab.models.interop.families import TASKS
 from clozelab.models.interop.heads import TaskHead, label_config
 
 _ABSENT = -1e9  # the logit of padding
@@ -147,7 +147,7 @@ class TaskGraph(EncoderGraph):
         super().__init__(encoder, head)
         beam = ' with head = "beam"' if task.is_beam else ""
         other = beam if task.vectors == "last" else f' with "{task.vectors}" vectors'
-        if other or task.kind not in (*SUMMARISED, "tag", "answer"):
+        if other or task.kind not in TASKS:
             raise UserError(
                 f"task {task.kind}{other}: not available as a graph of ONNX; use the run as it is"
                 " (`clozelab predict`)"
@@ -160,15 +160,15 @@ class TaskGraph(EncoderGraph):
         """The logits."""
         head, states = self.head, encoded.hidden_states.view(*mask.shape, -1)
         if self.task.kind == "tag":
-            return (head.classifier(states),)
+            return (head.classifier(head.transform(states)),)
         if self.task.kind == "answer":
-            scores = head.scores(states).masked_fill(mask[..., None] == 0, _ABSENT)
+            scores = head.scores(head.transform(states)).masked_fill(mask[..., None] == 0, _ABSENT)
             return scores[..., 0], scores[..., 1]
         vector = self._pooled(states, mask)
         activation = self.task.summary.activation
         if activation != "none":
             vector = activate(head.dense(vector), activation)
-        return (head.classifier(vector),)
+        return (head.classifier(head.transform(vector)),)
 
     def _pooled(self, states: Tensor, mask: Tensor) -> Tensor:
         """[B, L, W] → [B, W], of the first or the last token, or the mean of all."""
