@@ -181,8 +181,9 @@ def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
     assert another != above
 
 
-def test_layers_made_again_on_the_way_back_drop_the_same() -> None:
-    model, given = stack(dropout=0.2), batch(9, 5)
+@pytest.mark.parametrize("case", ["BERT", "ModernBERT"])
+def test_layers_made_again_on_the_way_back_drop_the_same(case: str) -> None:
+    model, given = stack(dropout=0.2, **CASES[case]), batch(9, 5)
     model.fused = True
     torch.manual_seed(5)
     states, gradients = run(model, given)
