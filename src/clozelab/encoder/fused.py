@@ -82,7 +82,7 @@ def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> 
     dense = layout.dense and (long or layout.attention_mask is not None)
     if dense or qkv.shape[-1] not in WIDTHS:
         q, k, v = qkv.unbind(1)
-        out = attend(q, k, v, layout, scope=Scope(attention.causal), dropout=rate)
+        out = attend(q, k, v, layout, scope=Scope(), dropout=rate)
     else:
         out = attend_packed(
             qkv,
@@ -90,7 +90,7 @@ def _attended(attention: Attention, x: Tensor, layout: Layout, seed: Tensor) -> 
             seed=seed,
             max_seqlen=layout.max_seqlen,
             rate=rate,
-            causal=attention.causal,
+            causal=layout.causal,
         )
     return _product(attention.output, out)
 

@@ -38,7 +38,7 @@ class Transformer(Checked, EncoderPart):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"token_vectors", "shared_embeddings", "projections"}
+        {"token_vectors", "shared_embeddings", "projections", "causal_reading"}
     )
 
     layers: PositiveInt
@@ -57,7 +57,7 @@ class Transformer(Checked, EncoderPart):
     attention_dropout: BelowOne = 0.1
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
     groups: PositiveInt = 1
-    causal: bool = False
+    causal: bool = False  # every text is read from the left; `schedule.causal` is for some blocks
     # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance.
     position_embedding: Literal["learned", "rotary", "alibi"] = field(
         default="learned", metadata=_LATER
