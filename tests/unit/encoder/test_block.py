@@ -216,6 +216,19 @@ def test_no_query_is_without_a_key(case: str, monkeypatch: pytest.MonkeyPatch) -
     built(case)(batch([1, 30], idle=20))
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, [7, 7, 7]], ids=["packed", "dense"])
+@pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
+def test_a_batch_may_be_read_causally_by_an_encoder_that_is_not(
+    case: str, lengths: list[int]
+) -> None:
+    both, given = built(case, dropout=0.0), batch(lengths)
+    causal = replace(both.shape, causal=True).build(VOCABULARY).double()
+    causal.load_state_dict(both.state_dict())
+    states = both(given._replace(causal=True)).hidden_states
+    assert torch.equal(states, causal(given).hidden_states)
+    assert not torch.allclose(states, both(given).hidden_states)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
 @torch.no_grad()
 def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
