@@ -219,6 +219,19 @@ def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Pa
     assert PretrainTrainer(back, MACHINE, HERE).notes() == []
 
 
+def test_a_causal_model_goes_on_as_a_masked_one(tmp_path: Path) -> None:
+    left = ["encoder.causal=true", "masking.use=nothing", "schedule.causal=[]"]
+    alone = 'objectives=[{use="causal_lm", head="transform"}]'
+    went(task("causal_then_masked", *left, alone, steps=1), tmp_path / "causal")
+    words = ["--data", store("byte_bpe"), "--from", str(tmp_path / "causal"), "--budget", "1steps"]
+    words += ["--device", "cpu", "--out"]
+    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "no")]) == 2
+    both = ["--set", "encoder.causal=false"]
+    assert cli.main(["pretrain", "roberta", *words, str(tmp_path / "masked"), *both]) == 0
+    assert not load(str(tmp_path / "masked")).recipe.encoder.causal
+    clozelab.fill(str(tmp_path / "masked"), BLANK, **SILENT)
+
+
 def test_a_teacher_that_predicts_one_place_earlier_is_refused(run: Runs) -> None:
     recipe, data = shrunk("distilbert"), [store("byte_bpe")]
     with pytest.raises(UserError, match="predicts masked tokens from the place before them"):

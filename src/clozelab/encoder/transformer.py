@@ -139,10 +139,10 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def free_settings(self) -> frozenset[str]:
-        """Where positions have no table, how far they reach."""
+        """The direction and, where positions have no table, how far they reach."""
         if self.position_embedding == "learned":
-            return frozenset()
-        return frozenset({"positions", "rope_theta", "local_rope_theta"})
+            return frozenset({"causal"})
+        return frozenset({"causal", "positions", "rope_theta", "local_rope_theta"})
 
     @property
     def segment_types(self) -> int:
