@@ -257,13 +257,14 @@ def flash(
     return (out,)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["as it is", "read causally"])
 @pytest.mark.parametrize("lengths", [LENGTHS, [11, 11]], ids=["packed", "dense"])
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
 def test_the_packed_operator_is_told_the_same(
-    case: str, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    case: str, lengths: list[int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack, given = built(case), batch(lengths)
+    stack, given = built(case), batch(lengths)._replace(causal=causal)
     plain, called = stack(given).hidden_states, []
 
     def counted(*values: Any, **windows: Any) -> tuple[Tensor]:

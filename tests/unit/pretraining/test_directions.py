@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.learning import HERE, doubled, shrunk, steps_of, store, task
+from support.learning import HERE, MACHINE, doubled, shrunk, steps_of, store, task
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from clozelab.config.recipe import read
 from clozelab.contracts import Batch, Input, Targets
@@ -215,6 +216,25 @@ def test_constant_shapes_are_two_one_for_each_direction() -> None:
         sums = measure(trainer.model, [step], HERE)
         assert {name: values["count"] for name, values in sums.items()} == step.counts
     assert [len(shapes[causal]) for causal in (False, True)] == [1, 1]
+
+
+@pytest.mark.thorough
+def test_two_graphs_serve_all_micro_batches() -> None:
+    trainer = PretrainTrainer(task("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)
+    steps = trainer.steps
+    steps.constant, steps.tokens = True, 128
+    counter = CompileCounter()
+    torch.compiler.reset()
+    compiled = torch.compile(trainer.model, backend=counter, fullgraph=True, dynamic=False)
+    seen = set()
+    for job in steps.jobs(0, steps.start()):
+        for batch in job().batches:
+            sums, _ = compiled(batch)
+            plain, _ = trainer.model(batch)
+            for name, values in plain.items():
+                assert sums[name]["loss"].item() == pytest.approx(values["loss"].item(), rel=1e-5)
+            seen.add(batch.input.causal)
+    assert seen == {False, True} and counter.frame_count == 2
 
 
 def test_what_a_step_has_no_target_of_it_has_no_loss_of() -> None:
