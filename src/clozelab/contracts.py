@@ -191,6 +191,11 @@ class Targets:
     starts: Ints  # [B + 1] first target of each block
     columns: Mapping[str, NDArray[Any]]  # [K] each
 
+    def emptied(self) -> Targets:
+        """As many blocks, with nothing to predict in them."""
+        none = {name: values[:0] for name, values in self.columns.items()}
+        return Targets(np.zeros_like(self.starts), none)
+
 
 class Input(NamedTuple):
     """What an encoder reads: blocks packed one after another, in tensors.
@@ -214,6 +219,7 @@ class Input(NamedTuple):
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: states of the blocks before
     characters: Tensor | None = None  # [N, C] ELMo
     attention_mask: Tensor | None = None  # [B, L] dense with padding: which cells are tokens
+    causal: bool = False  # read from the left, by an encoder that reads both ways
 
 
 class Projections(NamedTuple):
@@ -286,7 +292,7 @@ class EncoderPart:
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only those to its left."""
+        """Whether a token sees only those to its left, whatever the batch says."""
         return False
 
     @property
@@ -376,6 +382,16 @@ class ObjectivePart:
     generates_input: ClassVar[bool] = False
     # Whether it tells the tokens that were replaced: by a generator, or by the corruption.
     detects_replaced: ClassVar[bool] = False
+
+    @property
+    def head_of(self) -> str | None:
+        """The objective beside it whose head serves it, if it has none of its own."""
+        return None
+
+    @property
+    def shift(self) -> int:
+        """How many places before a token the state lies that predicts it."""
+        return 0
 
     def with_words(self, most: int) -> Self:
         """The same objective for a store that knows so many words; few objectives count words."""

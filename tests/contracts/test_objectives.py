@@ -27,7 +27,13 @@ torch.set_num_threads(1)
 # the encoder's queries, keys and values (tests/unit/objectives/test_relations.py).
 APART = {"permutation_lm", "generator", "relations"}
 EXAMPLES: dict[str, list[Objective]] = {
-    "masked_lm": [MaskedLm(), MaskedLm(tied=False), MaskedLm(weighting="inverse_rate")],
+    "masked_lm": [
+        MaskedLm(),
+        MaskedLm(tied=False),
+        MaskedLm(weighting="inverse_rate"),
+        MaskedLm(shift=1),
+        MaskedLm(shift=1, weighting="inverse_rate"),
+    ],
     "next_sentence": [NextSentence()],
     "sentence_order": [SentenceOrder()],
     "span_boundary": [

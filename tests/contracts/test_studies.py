@@ -24,7 +24,7 @@ ASKED = {
     *("nsp-saturation", "calibration", "tuning-restarts", "learning-curves", "batch-masks"),
     *("span-length", "next-negatives", "independence", "cls"),
     *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
-    *("modern-block", "mask-rate-schedule", "long-context"),
+    *("modern-block", "mask-rate-schedule", "long-context", "causal-then-masked"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())
 

@@ -35,6 +35,8 @@ CASES = {
     "electra sharded": ("electra", "wordpiece", 5, True),
     "modernbert sharded": ("modernbert", "byte_bpe", 5, True),
     "mosaicbert": ("mosaicbert", "wordpiece", 5, False),
+    "causal_then_masked sharded": ("causal_then_masked", "byte_bpe", 5, True),
+    "gpt_bert": ("gpt_bert", "byte_bpe", 5, False),
     "little": ("spanbert", "wordpiece", 1, False),  # fewer blocks than processes
 }
 Losses = list[dict[str, dict[str, float]]]
@@ -53,6 +55,7 @@ def a_task(case: Case, stores: dict[str, str]) -> PretrainJob:
     """The run of a case."""
     more = ["encoder.layers=2"] if case.name in ("bert", "modernbert") else []
     more += ["objectives.0.samples=32768"] if case.name == "elmo" else []
+    more += ["schedule.causal=[[0.4, 1.0]]"] if case.name == "gpt_bert" else []
     recipe = shrunk(case.name, *more, steps=STEPS, batch_size=case.sequences)
     return starting.fresh(recipe, data=[stores[case.kind]], seed=0)
 

@@ -86,6 +86,19 @@ def run(
     return states, {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
+def assert_fused_is_plain(model: Stack, given: Input, *, keep: bool = False) -> list[Tensor]:
+    """States and gradients by the kernels are those of the plain layers; the states."""
+    plain, plain_gradients = run(model, given, keep=keep)
+    model.fused = True
+    ours, gradients = run(model, given, keep=keep)
+    model.fused = False
+    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
+    largest = max(float(one.abs().max()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+    return ours
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("lengths", "keep"),
@@ -94,14 +107,17 @@ def run(
 def test_states_and_gradients_are_those_of_the_plain_layers(
     case: str, lengths: tuple[int, ...], keep: bool
 ) -> None:
-    model, given = stack(**CASES[case]), batch(*lengths)
-    plain, plain_gradients = run(model, given, keep=keep)
-    model.fused = True
-    ours, gradients = run(model, given, keep=keep)
-    torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
-    largest = max(float(one.abs().max()) for one in plain_gradients.values())
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(gradient, plain_gradients[name], rtol=1e-3, atol=1e-5 * largest)
+    assert_fused_is_plain(stack(**CASES[case]), batch(*lengths), keep=keep)
+
+
+@pytest.mark.parametrize("lengths", [(9, 4, 0, 7), (6, 6), (140, 20)])
+def test_so_they_are_of_a_batch_that_is_read_causally(lengths: tuple[int, ...]) -> None:
+    model, given = stack(), batch(*lengths)
+    (both,) = assert_fused_is_plain(model, given)
+    (causal,) = assert_fused_is_plain(model, given._replace(causal=True))
+    last = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
+    assert not torch.allclose(causal[0], both[0], rtol=1e-3)  # of a token that others follow
+    assert torch.isfinite(causal[last]).all()
 
 
 @pytest.mark.parametrize(("case", "halves"), [("ModernBERT", 2), ("MosaicBERT", 0), ("NeoBERT", 2)])

@@ -37,6 +37,7 @@ STORES = {
     **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
     **dict.fromkeys(("albert", "xlnet"), "unigram"),
     **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),
+    **dict.fromkeys(("causal_then_masked", "gpt_bert"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),
     "gpt": "char_bpe",
     "ernie": "units",

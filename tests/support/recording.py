@@ -36,7 +36,6 @@ from clozelab.pretraining import starting
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.reporting import study
 from clozelab.reporting.records import gather
-from clozelab.runs.events import means
 from clozelab.runs.record import RunRecord
 from clozelab.studies import records
 from clozelab.training import muon
@@ -215,14 +214,18 @@ def digests(value: Any) -> dict[str, str]:
 
 def _numbers(steps: Sequence[Step], model: nn.Module) -> dict[str, Any]:
     """Every objective's loss at every step, and norms on the way and at the end."""
-    objectives = [means(step.sums) for step in steps]
     squares = [parameter.detach().square().sum() for parameter in model.parameters()]
     return {
-        "losses": {name: [step[name]["loss"] for step in objectives] for name in objectives[0]},
+        "losses": {name: [_loss(step.sums[name]) for step in steps] for name in steps[0].sums},
         "gradient norms": [step.norm for step in steps],
         "learning rates": [step.learning_rate for step in steps],
         "parameter norm": float(torch.stack(squares).sum().sqrt()),
     }
+
+
+def _loss(sums: Mapping[str, float]) -> float:
+    """The mean over the targets of a step; 0 where it has none."""
+    return sums["loss"] / max(sums["count"], 1)
 
 
 def _batches(trainer: PretrainTrainer) -> dict[str, dict[str, str]]:

@@ -29,7 +29,7 @@ def score(
     file: Places = (),
     pairs: Place | None = None,
     facts: Place | None = None,
-    method: Literal["original", "within_word_l2r"] | None = None,
+    method: Literal["original", "within_word_l2r", "causal"] | None = None,
     by: Literal["token", "word", "sentence"] = "word",
     data: Place | None = None,
     out: Place | None = None,
@@ -45,7 +45,8 @@ def score(
 
     A masked model has a pseudo-log-likelihood: each token is hidden in a copy of the text, and
     predicted from the others. Causal models, XLNet (in the order of the text) and ELMo (the mean of
-    both directions) have exact ones. All are in nats.
+    both directions) have exact ones. A model that was trained as both, as GPT-BERT is, is asked as
+    a masked one unless `method` is causal. All are in nats.
 
     Args:
         text: a text; several may be given
@@ -54,7 +55,8 @@ def score(
             and bad and, if you like, paradigm and phenomenon
         facts (NAME): cloze facts: lama_trex, or a file with the columns sentence, with [MASK],
             object and relation
-        method: hide each token alone, or the rest of its word as well (within_word_l2r)
+        method: hide each token alone, or the rest of its word as well (within_word_l2r), or predict
+            each from those before it (causal)
         by: what a line or a colour stands for (word)
         data (CORPUS): whose words an ELMo predicts
         out (FILE): write the scores: texts as lines, pairs and facts as a record in JSON

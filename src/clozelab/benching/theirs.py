@@ -43,6 +43,8 @@ def exported(job: PretrainJob) -> Exported:
     recipe = job.recipe
     if any(part.generates_input for part in recipe.objectives):
         raise UserError("it trains no encoder together with a generator")
+    if recipe.schedule.causal:
+        raise UserError("none reads some blocks causally and others both ways")
     vocabulary = job.stores[0][0].vocabulary
     # RoBERTa's class counts positions from the padding id: that one is padding which suits them.
     offset = getattr(recipe.encoder, "position_offset", 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -30,6 +30,8 @@ class FullSentences(Part):
     Every sentence occurs once; one that no block could hold is split.
     """
 
+    provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
+
     length: Length = 512  # the most tokens of a block, specials included
     order: ShuffleUnit = "documents"
 
@@ -52,6 +54,8 @@ class DocSentences(Part):
     `compat = "spanbert"` is the published code (SpanBERT §3.3): over-long sentences are dropped
     rather than split, and with a document's last sentence over-long its unfinished block is lost.
     """
+
+    provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
 
     length: Length = 512  # the most tokens of a block, specials included
     order: ShuffleUnit = "documents"

@@ -132,15 +132,23 @@ def _sizes(recipe: Recipe) -> Iterator[str]:
 
 def _predictions(recipe: Recipe) -> Iterator[str]:
     """Objectives predict what is hidden, and from what their encoder lets them see."""
-    for part in recipe.objectives:
-        name = use("objectives", part)
+    names = [use("objectives", part) for part in recipe.objectives]
+    for name, part in zip(names, recipe.objectives, strict=True):
         if part.language_model != "causal":
             if recipe.encoder.causal:
                 fix = "set encoder.causal = false or use causal_lm"
                 yield f"objective {name} reads both sides; {fix}"
             continue
-        if not recipe.encoder.causal:
-            yield f"objective {name} would see its targets; set encoder.causal = true"
+        if not (recipe.encoder.causal or recipe.schedule.causal):
+            yield (
+                f"objective {name} would see its targets; set encoder.causal = true, or say by"
+                " schedule.causal which blocks are read causally"
+            )
+        if part.head_of and part.head_of not in names:
+            yield (
+                f"objective {name} has the head of {part.head_of}; list {part.head_of} beside it,"
+                ' or set its head = "transform"'
+            )
         plain = getattr(part, "head", None) == "plain"
         if plain and recipe.encoder.embedding != recipe.encoder.width:
             yield (
@@ -151,6 +159,31 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
     if "targets" in recipe.masking.provides and not predicted:
         name = use("masking", recipe.masking)
         yield f"masking {name} hides tokens that no objective predicts; use masking nothing"
+
+
+def _directions(recipe: Recipe) -> Iterator[str]:
+    """Blocks that are read causally teach a causal language model, and the others something."""
+    schedule = recipe.schedule
+    if not schedule.causal:
+        return
+    key = "schedule.causal reads blocks causally"
+    if "causal_reading" not in recipe.encoder.provides:
+        name = use("encoder", recipe.encoder)
+        yield f"{key}, which encoder {name} cannot; use encoder transformer, or leave it out"
+    if recipe.encoder.causal:
+        yield f"{key}, and encoder.causal = true reads all of them so; leave one of the two out"
+    causal = [part.language_model == "causal" for part in recipe.objectives]
+    if not any(causal):
+        yield f"{key}, and no objective learns from those; list causal_lm, or leave it out"
+    if all(causal) or schedule.causal_share(schedule.total) == 1:
+        yield (
+            f"{key} up to the end, and the encoder would never be read both ways; list masked_lm"
+            " and give it the last steps, or set encoder.causal = true instead"
+        )
+    for part in recipe.objectives:
+        if part.needs_teacher or part.generates_input:
+            name = use("objectives", part)
+            yield f"{key}, which objective {name} knows nothing of; leave one of the two out"
 
 
 def _memory(recipe: Recipe) -> Iterator[str]:
@@ -233,4 +266,4 @@ def _generators(recipe: Recipe) -> Iterator[str]:
             )
 
 
-_RULES = (_sizes, _predictions, _memory, _teaching, _characters, _generators)
+_RULES = (_sizes, _predictions, _directions, _memory, _teaching, _characters, _generators)

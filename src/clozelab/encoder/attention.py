@@ -28,22 +28,30 @@ class Layout(NamedTuple):
     cell: Tensor | None  # [N] the cell of each token
     attention_mask: Tensor | None  # [B, 1, 1, L] which cells are tokens
     flash: bool  # whether the flash kernel serves
+    causal: bool = False  # a token sees only those to its left
 
 
 class Scope(NamedTuple):
     """What a layer sees of a block, and how it takes distance into account."""
 
-    causal: bool = False
     window: int = 0  # tokens around each, half of them on either side; 0: the whole block
     rotation: Rotation | None = None  # of queries and keys
     slopes: Tensor | None = None  # [H] what a score loses by each token of distance
 
 
-def lay_out(batch: Input, dtype: torch.dtype, *, slopes: bool = False) -> Layout:
-    """The layout of a batch whose vectors have that type; `slopes` is whether layers have them."""
+def lay_out(
+    batch: Input, dtype: torch.dtype, *, slopes: bool = False, causal: bool = False
+) -> Layout:
+    """The layout of a batch whose vectors have that type; `slopes` is whether layers have them.
+
+    An encoder that is `causal` reads every batch so, another one those that say so.
+    """
     # The gradient of the flash kernel ignores slopes.
     flash = packs(batch.ids.device, dtype) and not slopes
-    bare = Layout(batch.cu_seqlens, batch.max_seqlen, batch.dense, None, None, None, flash)
+    bare = Layout(
+        batch.cu_seqlens, batch.max_seqlen, batch.dense,
+        cells=None, cell=None, attention_mask=None, flash=flash, causal=causal or batch.causal,
+    )  # fmt: skip
     if batch.dense and batch.attention_mask is not None:
         return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
     if batch.dense or flash:
@@ -82,8 +90,8 @@ def attend(
         side = scope.window // 2 or None
         out_NHA: Tensor = torch.ops.aten._flash_attention_forward(
             q_NHA, k_NHA, v_NHA, layout.cu_seqlens, layout.cu_seqlens,
-            layout.max_seqlen, layout.max_seqlen, dropout, scope.causal, False,
-            window_size_left=side, window_size_right=0 if side and scope.causal else side,
+            layout.max_seqlen, layout.max_seqlen, dropout, layout.causal, False,
+            window_size_left=side, window_size_right=0 if side and layout.causal else side,
         )[0]  # fmt: skip
         return out_NHA.flatten(1)
     # The ordinary kernel on a rectangle: the blocks as they lie, or laid into one.
@@ -96,10 +104,10 @@ def attend(
         x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in rows
     )
     columns = _columns(layout, q_NHA.device)
-    mask = _mask(columns[:, None], columns, layout.attention_mask, scope, q_NHA.dtype)
+    mask = _mask(columns[:, None], columns, layout, scope, q_NHA.dtype)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
-        is_causal=scope.causal and mask is None,
+        is_causal=layout.causal and mask is None,
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
@@ -114,7 +122,7 @@ def attend_at(
         x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
     )
     columns, queries = _columns(layout, q_BHA.device), (at_B % layout.max_seqlen).int()
-    mask = _mask(queries[:, None, None, None], columns, layout.attention_mask, scope, q_BHA.dtype)
+    mask = _mask(queries[:, None, None, None], columns, layout, scope, q_BHA.dtype)
     attended = functional.scaled_dot_product_attention(q_BHA[:, :, None], k_BHLA, v_BHLA, mask)
     return attended.reshape(blocks, heads * width)
 
@@ -125,13 +133,14 @@ def _columns(layout: Layout, device: torch.device) -> Tensor:
 
 
 def _mask(
-    queries: Tensor, keys_L: Tensor, tokens_B11L: Tensor | None, scope: Scope, dtype: torch.dtype
+    queries: Tensor, keys_L: Tensor, layout: Layout, scope: Scope, dtype: torch.dtype
 ) -> Tensor | None:
     """Which keys each query sees, or what is added to their scores; None: what the kernel knows.
 
     The positions of the queries are [L, 1], or [B, 1, 1, 1] where each block has one.
     """
-    sided = scope.causal and (tokens_B11L is not None or scope.window or scope.slopes is not None)
+    tokens_B11L = layout.attention_mask
+    sided = layout.causal and (tokens_B11L is not None or scope.window or scope.slopes is not None)
     if not (sided or scope.window or scope.slopes is not None):
         return tokens_B11L
     ahead, visible = keys_L - queries, tokens_B11L

@@ -101,7 +101,7 @@ def _attended(
             seed=seed,
             max_seqlen=layout.max_seqlen,
             rate=rate,
-            causal=scope.causal,
+            causal=layout.causal,
             window=scope.window,
             rotation=scope.rotation,
         )

@@ -58,7 +58,7 @@ class Attention(nn.Module):
         self.norm = _norm(shape, shape.width) if normalises else None
         self.query_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
         self.key_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
-        self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
+        self.heads, self.rate = shape.heads, shape.attention_dropout
         self.value_residual = shape.value_residual
 
     def forward(
@@ -167,7 +167,7 @@ class Stack(nn.Module):
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
-        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
+        layout = self._layout(batch, dtype)
         keeps = keep or project is not None
         if self.fused and fused.serves(self.shape):
             states = fused.layers(self, x, layout, self.scopes(batch), keep=keeps)
@@ -191,10 +191,11 @@ class Stack(nn.Module):
         """
         assert batch.dense
         assert not self.shape.causal
+        assert not batch.causal
         table = self.embeddings.words.weight
         dtype = self.precision or table.dtype
         x: Tensor = self.embeddings(batch, dtype)
-        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
+        layout = self._layout(batch, dtype)
         return Encoded(_layers(self, x, layout, self.scopes(batch), keep=False, at=at)[-1], table)
 
     def scopes(self, batch: Input) -> list[Scope]:
@@ -208,8 +209,12 @@ class Stack(nn.Module):
                 theta = shape.local_rope_theta if window else shape.rope_theta
                 dtype = self.embeddings.words.weight.dtype
                 turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
-            scopes[window] = Scope(shape.causal, window, turns, self.slopes)
+            scopes[window] = Scope(window, turns, self.slopes)
         return [scopes[window] for window in windows]
+
+    def _layout(self, batch: Input, dtype: torch.dtype) -> Layout:
+        slopes, causal = self.slopes is not None, self.shape.causal
+        return lay_out(batch, dtype, slopes=slopes, causal=causal)
 
     def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
         """Queries, keys and values of a layer that reads x, before norms and rotation of heads.

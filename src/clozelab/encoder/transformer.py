@@ -38,7 +38,7 @@ class Transformer(Checked, EncoderPart):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset(
-        {"token_vectors", "shared_embeddings", "projections"}
+        {"token_vectors", "shared_embeddings", "projections", "causal_reading"}
     )
 
     block_settings: ClassVar[frozenset[str]] = frozenset(
@@ -66,7 +66,7 @@ class Transformer(Checked, EncoderPart):
     attention_dropout: BelowOne = 0.1
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
     groups: PositiveInt = 1
-    causal: bool = False
+    causal: bool = False  # every text is read from the left; `schedule.causal` is for some blocks
     # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance.
     position_embedding: Literal["learned", "rotary", "alibi"] = field(
         default="learned", metadata=_LATER
@@ -148,10 +148,10 @@ class Transformer(Checked, EncoderPart):
 
     @property
     def free_settings(self) -> frozenset[str]:
-        """Where positions have no table, how far they reach."""
+        """The direction and, where positions have no table, how far they reach."""
         if self.position_embedding == "learned":
-            return frozenset()
-        return frozenset({"positions", "rope_theta", "local_rope_theta"})
+            return frozenset({"causal"})
+        return frozenset({"causal", "positions", "rope_theta", "local_rope_theta"})
 
     @property
     def segment_types(self) -> int:

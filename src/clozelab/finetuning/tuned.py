@@ -134,7 +134,7 @@ def _features(encoder: Any, tuning: FinetuneConfig) -> tuple[dict[str, nn.Module
 def _language_model(recipe: Recipe, tuning: FinetuneConfig) -> Any:
     """The objective that stays beside the task."""
     for part in recipe.objectives:
-        if part.language_model == "causal":
+        if part.language_model == "causal" and recipe.encoder.causal:
             return part
     raise UserError(
         f"lm_weight = {tuning.lm_weight}: {recipe.name} has no causal language model to go on with"

@@ -91,9 +91,12 @@ def build(
         shape: Any = teacher.encoder.shape if teacher else None
         taught = {"teacher_width": shape.width if shape else None}
         heads: dict[str, nn.Module] = {}
-        for part in parts:
-            options = taught if part.needs_teacher else {}
-            heads[slots.use("objectives", part)] = part.build(encoder, vocabulary, **options)
+        for part in sorted(parts, key=lambda part: part.head_of is not None):
+            name, options = slots.use("objectives", part), taught if part.needs_teacher else {}
+            if part.head_of is not None:
+                heads[name] = heads[part.head_of]  # saved once, under that name
+            else:
+                heads[name] = part.build(encoder, vocabulary, **options)
         model = PretrainingModel(encoder.build(vocabulary), heads)
     for name in model.writers:
         writer: Any = model.heads[name]

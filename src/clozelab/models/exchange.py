@@ -65,6 +65,11 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
     """Write one model; `name` is what its card calls it."""
     place = model.place
     task, origin = _head(model), model.origin
+    if model.shift and task is None:
+        raise UserError(
+            f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the place"
+            " before it, and no class of transformers does; export to ONNX, or fine-tune it first"
+        )
     vocabulary, weights = model.vocabulary, _weights(model)
     model_type: str | None = None
     if origin is not None:  # it goes out as it came
@@ -132,7 +137,12 @@ def export_graph(place: str, out: Path) -> Exchanged:
     ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=task is not None)
     with new_folder(out) as folder:
         outputs = onnx.export_onnx(
-            folder / "model.onnx", model.module.encoder, shape=shape, head=head, task=task
+            folder / "model.onnx",
+            model.module.encoder,
+            shape=shape,
+            head=head,
+            shift=model.shift,
+            task=task,
         )
         (folder / "tokenizer.json").write_text(ready.to_str(pretty=True), encoding="utf-8")
     return Exchanged(f"model.onnx, which puts out {' and '.join(outputs)}", model.notes)

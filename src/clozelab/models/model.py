@@ -87,6 +87,12 @@ class Model:
         """Where its weights are."""
         return next(self.module.parameters()).device
 
+    @property
+    def shift(self) -> int:
+        """How many places before a masked token the state lies that predicts it."""
+        parts = (part for part in self.recipe.objectives if part.language_model == "masked")
+        return next((part.shift for part in parts), 0)
+
     def reader(self, length: int | None = None) -> TaskReader:
         """Texts as the model reads them, in blocks of that length at most.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from clozelab.objectives.objective import (
     head_parameters,
 )
 from clozelab.packed import sums
-from clozelab.ranges import PositiveInt
+from clozelab.ranges import PositiveInt, between
 
 if TYPE_CHECKING:
     from clozelab.objectives.heads.vocabulary import PlainHead
@@ -64,17 +64,22 @@ class MaskedLm(_TableObjective):
 
     `weighting = "inverse_rate"` divides each loss by the share of its block that is hidden, and
     their sum by all tokens that may be: where every share is as likely as any other, the mean is a
-    bound on the negative log-likelihood of a token (MDLM, arXiv:2406.07524).
+    bound on the negative log-likelihood of a token (MDLM, arXiv:2406.07524). `shift = 1` predicts a
+    token one place earlier, as a causal language model does (GPT-BERT, arXiv:2410.24159 §2).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "masked"
 
     weighting: Literal["even", "inverse_rate"] = field(default="even", metadata={"later": True})
+    # How many places before a token the state lies that predicts it.
+    shift: Annotated[int, between(0, 1, "must be 0 or 1")] = field(
+        default=0, metadata={"later": True}
+    )
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks."""
-        targets = chosen(blocks, hidden, corrupted)
+        targets = chosen(blocks, hidden, corrupted, shift=self.shift)
         if self.weighting == "even":
             return targets
         counts = np.diff(targets.starts)
@@ -87,18 +92,38 @@ class CausalLm(_TableObjective):
     """Every token from those to its left (GPT; BERT §5.1's ablation), through the embedding table.
 
     `head = "plain"` is GPT's, the table alone; "transform" is BERT's dense, norm and bias, so
-    that a left-to-right ablation differs from BERT in nothing else.
+    that a left-to-right ablation differs from BERT in nothing else. "shared" is the head of
+    masked_lm, beside which it is trained in blocks that are read causally.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"causal_blocks", "token_vectors"})
     language_model: ClassVar[Literal["masked", "causal", "permutation"] | None] = "causal"
 
-    head: Literal["plain", "transform"] = "plain"
+    head: Literal["plain", "transform", "shared"] = "plain"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.head == "shared" and not self.tied:
+            raise UserError('tied = false: has no effect with head = "shared"; set it of masked_lm')
+
+    @property
+    def head_of(self) -> str | None:
+        """That of masked_lm, where it is shared."""
+        return "masked_lm" if self.head == "shared" else None
 
     @property
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
-        """As the recipe says."""
-        return self.head
+        """As the recipe says; one that is shared is BERT's."""
+        return "transform" if self.head == "shared" else self.head
+
+    @property
+    def shift(self) -> int:
+        """A state predicts the token after its own."""
+        return 1
+
+    def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
+        """Trainable parameters of the head, by part."""
+        return {} if self.head_of else super().parameters(encoder, vocabulary)
 
     def targets(self, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> Targets:
         """What is predicted in some blocks."""

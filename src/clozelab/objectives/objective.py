@@ -72,12 +72,19 @@ def weight_at(weight: float, course: Course, progress: float) -> float:
     return weight * factor_at(course, progress)
 
 
-def chosen(blocks: Blocks, hidden: Hidden, corrupted: Corrupted | None = None) -> Targets:
-    """Every hidden token, with what was decided to put in its place if that is asked for."""
-    at = hidden.positions
-    columns = {"at": blocks.positions[at], "labels": blocks.ids[at].astype(np.int64)}
+def chosen(
+    blocks: Blocks, hidden: Hidden, corrupted: Corrupted | None = None, *, shift: int = 0
+) -> Targets:
+    """Every hidden token, with what was decided to put in its place if that is asked for.
+
+    With `shift` it is predicted so many places earlier; where its block has no such place, it is no
+    target.
+    """
+    there = blocks.positions[hidden.positions] >= shift
+    at = hidden.positions[there]
+    columns = {"at": blocks.positions[at] - shift, "labels": blocks.ids[at].astype(np.int64)}
     if corrupted is not None:
-        columns["decisions"] = corrupted.decisions.astype(np.int64)
+        columns["decisions"] = corrupted.decisions[there].astype(np.int64)
     return Targets(offsets(np.bincount(blocks.rows[at], minlength=len(blocks))), columns)
 
 

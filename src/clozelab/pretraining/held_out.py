@@ -1,11 +1,12 @@
 """Held-out loss: the same blocks and the same masks every time, for every seed.
 
-Also of a trained model under another recipe's masks, or on the pairs of another objective
-(ALBERT §4.6).
+Where some blocks are read causally in training, all of these are read in either direction. Also of
+a trained model under another recipe's masks, or on the pairs of another objective (ALBERT §4.6).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Format
+from clozelab.contracts import Batch, Format
 from clozelab.errors import UserError
 from clozelab.models.build import PretrainingModel
 from clozelab.models.load import load, pretrained
@@ -74,20 +75,26 @@ class HeldOut:
                 len(group) * world.rank // world.size : len(group) * (world.rank + 1) // world.size
             ]
             # A process without a block has one to make blank batches like.
-            examples = self.source.examples(0, mine if len(mine) else group[:1], progress=1.0)
-            shape: BatchShape = batch_shape(
-                examples,
-                tokens=tokens,
-                blocks=len(examples),
-                max_seqlen=self.length,
-                constant=False,
-            )
+            numbers = mine if len(mine) else group[:1]
+            batches, counts, read = list[Batch](), Counter[str](), 0
+            for causal in (False, True) if self.source.recipe.schedule.causal else (False,):
+                examples = self.source.examples(0, numbers, progress=1.0, causal=causal)
+                shape: BatchShape = batch_shape(
+                    examples,
+                    tokens=tokens,
+                    blocks=len(examples),
+                    max_seqlen=self.length,
+                    constant=False,
+                )
+                batches += shape.batches(examples) if len(mine) else []
+                counts.update(examples.counts())
+                read += examples.tokens
             yield Prepared(
                 number=number,
-                batches=shape.batches(examples) if len(mine) else [],
+                batches=batches,
                 blank=shape.collate(examples, slice(0, 0)),
-                counts=examples.counts(),
-                tokens=examples.tokens,
+                counts=counts,
+                tokens=read,
                 fresh=number == 0,
             )
 

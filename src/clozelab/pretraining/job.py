@@ -164,7 +164,7 @@ class PretrainTrainer:
             self.recipe,
             self.recipe.tokenizer.vocabulary,
             length=sample.tokens / len(sample),
-            predicted=sample.shares(),
+            predicted=self.steps.predicted(self.sources(first)),
         )
         device = self.world.device
         return Began(

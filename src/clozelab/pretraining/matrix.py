@@ -168,7 +168,8 @@ def _masks(
         return None, size
     part = next(one for one in recipe.objectives if slots.use("objectives", one) == _OBJECTIVE)
     try:
-        asked = masked(replace(recipe, objectives=(part,)), other)
+        alone = replace(recipe, objectives=(part,), schedule=replace(recipe.schedule, causal=()))
+        asked = masked(alone, other)
     except UserError:
         return None, size
     held_out = HeldOut(asked, corpus, blocks=form, count=blocks)

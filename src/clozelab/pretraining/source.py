@@ -14,9 +14,10 @@ import numpy as np
 
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.contracts import Array, Blocks, Corrupted, Format, Hidden, Ints, Plan
+from clozelab.contracts import Array, Blocks, Bools, Corrupted, Format, Hidden, Ints, Plan
 from clozelab.errors import UserError
-from clozelab.keys import key, mix
+from clozelab.keys import key, mix, uniform
+from clozelab.masking.token import NoMasking
 from clozelab.pretraining.masks import Draws, check_units
 from clozelab.text.store import Corpus
 from clozelab.training.packing import PackedExamples
@@ -100,23 +101,40 @@ class BlockSource:
                 epoch, index = epoch + 1, 0
         return np.concatenate(epochs), np.concatenate(numbers), (epoch, index)
 
-    def examples(self, epoch: int, numbers: Ints, *, progress: float) -> PackedExamples:
-        """Some blocks of an epoch with what is hidden in them."""
+    def causal(self, epoch: int, numbers: Ints, share: float) -> Bools:
+        """[B] which blocks of an epoch are read causally, in a step that reads a share of them so.
+
+        Each is drawn for itself, so that its direction does not depend on the blocks beside it.
+        """
+        return uniform(mix(key(self.seed, f"direction{self.suffix}", epoch), numbers)) < share
+
+    def examples(
+        self, epoch: int, numbers: Ints, *, progress: float, causal: bool = False
+    ) -> PackedExamples:
+        """Some blocks of an epoch with what is hidden in them; if read causally, nothing is."""
         blocks = self.plan(epoch).blocks(numbers)
-        masking: Any = self.recipe.masking
+        masking: Any = NoMasking() if causal else self.recipe.masking
         if hasattr(masking, "stage"):
             masking = masking.stage(progress)
         draws = Draws(self.recipe.corruption, epoch, seed=self.seed, suffix=self.suffix)
         hidden, corrupted = draws.hidden(blocks, masking, vocabulary=self.vocabulary)
-        return shared(self.recipe, blocks, hidden, corrupted)
+        return shared(self.recipe, blocks, hidden, corrupted, causal=causal)
 
 
-def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted) -> PackedExamples:
-    """Blocks as an encoder reads them, with every objective's targets."""
+def shared(
+    recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted, *, causal: bool = False
+) -> PackedExamples:
+    """Blocks as an encoder reads them, with every objective's targets.
+
+    Where some blocks are read causally, a causal language model is trained in those alone, and
+    every other objective in the rest.
+    """
     parts: Sequence[Any] = recipe.objectives
-    targets = {
-        slots.use("objectives", part): part.targets(blocks, hidden, corrupted) for part in parts
-    }
+    targets = {}
+    for part in parts:
+        found = part.targets(blocks, hidden, corrupted)
+        trained = not recipe.schedule.causal or causal == (part.language_model == "causal")
+        targets[slots.use("objectives", part)] = found if trained else found.emptied()
     if blocks.words is not None:
         words = blocks.words
         sizes = np.diff(words.starts)
@@ -133,7 +151,7 @@ def shared(recipe: Recipe, blocks: Blocks, hidden: Hidden, corrupted: Corrupted)
         kinds[hidden.positions] = 2
         columns |= {"order": hidden.order, "kinds": kinds}
         return PackedExamples(columns, blocks.starts, targets, blocks.reverse)
-    return PackedExamples(columns, blocks.starts, targets)
+    return PackedExamples(columns, blocks.starts, targets, causal=causal)
 
 
 def _keep(cache: dict[int, Any], number: int, value: Any) -> None:

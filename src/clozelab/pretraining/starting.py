@@ -138,6 +138,11 @@ def taught(
     for part in objectives:
         if part.compares and "masked_lm" not in teacher.module.heads:
             raise UserError(f"{place}: a teacher needs a masked_lm head, and this model has none")
+        if part.compares and teacher.shift:
+            raise UserError(
+                f"{place}: predicts masked tokens from the place before them, which a student does"
+                " not; use --recipe minilm, or another teacher"
+            )
         try:
             part.check_teacher(teacher.recipe.encoder)
         except UserError as error:

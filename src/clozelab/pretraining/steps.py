@@ -6,9 +6,11 @@ their stores anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ class Steps:
         # XLNet's queries come in rows, as many in each: its shapes are what its blocks make them.
         self.constant = gpu and "order_of_prediction" not in recipe.masking.provides
         self._phases: dict[int, list[BlockSource]] = {}
-        self._shapes: dict[tuple[int, int], BatchShape] = {}
+        self._shapes: dict[tuple[int, int, bool], BatchShape] = {}
         self._blanks: dict[int, Batch] = {}  # by the shape, which stays alive
         self._means: dict[int, float] = {}  # tokens of a block, by phase
 
@@ -108,16 +110,23 @@ class Steps:
     ) -> Prepared:
         """One process's part of a step."""
         schedule = self.recipe.schedule
-        progress = schedule.progress(step)
-        examples = _gather(sources, picked.part(self.rank, self.size), progress=progress)
-        shape = self.shape(sources, phase=after.phase, blocks=-(-len(picked.numbers) // self.size))
+        progress, share = schedule.progress(step), schedule.causal_share(step)
+        mine = picked.part(self.rank, self.size)
+        packs = _gather(sources, mine, progress=progress, causal_share=share)
+        blocks = -(-len(picked.numbers) // self.size)
+        batches, counts = list[Batch](), Counter[str]()
+        for examples in packs:
+            expected = ceil(blocks * (share if examples.causal else 1 - share))
+            shape = self.shape(sources, phase=after.phase, blocks=expected, causal=examples.causal)
+            batches += shape.batches(examples)
+            counts.update(examples.counts())
         parts: Sequence[Any] = self.recipe.objectives
         return Prepared(
             number=step,
-            batches=[pinned(batch) if self.gpu else batch for batch in shape.batches(examples)],
+            batches=[pinned(batch) if self.gpu else batch for batch in batches],
             blank=self._blank(shape, examples),
-            counts=examples.counts(),
-            tokens=examples.tokens,
+            counts=counts,
+            tokens=sum(examples.tokens for examples in packs),
             factor=schedule.factor(step),
             weights={
                 slots.use("objectives", part): weight_at(part.weight, part.course, progress)
@@ -127,14 +136,16 @@ class Steps:
             after=after,
         )
 
-    def shape(self, sources: list[BlockSource], *, phase: int, blocks: int) -> BatchShape:
-        """The micro-batches of a phase, by a sample of its blocks."""
+    def shape(
+        self, sources: list[BlockSource], *, phase: int, blocks: int, causal: bool = False
+    ) -> BatchShape:
+        """The micro-batches of a phase, by a sample of its blocks; of one direction."""
         # Steps filled by tokens differ in their blocks: rooms are made for sixteenths.
         step = max(1, blocks // 16)
-        place = (phase, -(-blocks // step) * step)
+        place = (phase, -(-blocks // step) * step, causal)
         if place not in self._shapes:
             self._shapes[place] = batch_shape(
-                self.sample(sources),
+                self.sample(sources, causal=causal),
                 tokens=self.tokens,
                 blocks=place[1],
                 max_seqlen=sources[0].blocks.length,
@@ -148,17 +159,26 @@ class Steps:
             self._blanks[id(shape)] = shape.collate(examples, slice(0, 0))
         return self._blanks[id(shape)]
 
-    def sample(self, sources: list[BlockSource]) -> PackedExamples:
+    def sample(self, sources: list[BlockSource], *, causal: bool = False) -> PackedExamples:
         """Some blocks like those to come, with as many targets as a step will have at most."""
         course = getattr(self.recipe.masking, "course", ())
         fullest, _ = max(course, key=lambda point: point[1], default=(0.0, 1.0))
         taken = [source.order(0)[:_SAMPLE] for source in sources]
         return concatenate(
             [
-                source.examples(0, numbers, progress=fullest)
+                source.examples(0, numbers, progress=fullest, causal=causal)
                 for source, numbers in zip(sources, taken, strict=True)
             ]
         )
+
+    def predicted(self, sources: list[BlockSource]) -> dict[str, float]:
+        """The share of a run's tokens that each objective predicts."""
+        causal = self.recipe.schedule.mean_causal_share
+        both = self.sample(sources).shares()
+        if not causal:
+            return both
+        left = self.sample(sources, causal=True).shares()
+        return {name: (1 - causal) * both[name] + causal * left[name] for name in both}
 
     def tokens_a_step(self, first: float = 0.0) -> float:
         """The mean from a share of the run on: phases have other lengths, a ramp fewer blocks."""
@@ -226,14 +246,24 @@ def _groups(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
             yield store, epoch, slots_
 
 
-def _gather(sources: list[BlockSource], picked: StepBlocks, *, progress: float) -> PackedExamples:
-    """The picked blocks with what is hidden in them, store by store and epoch by epoch."""
-    packs = [
-        sources[store].examples(epoch, picked.numbers[at], progress=progress)
-        for store, epoch, at in _groups(picked)
-    ]
-    # More processes than blocks: one without any has no examples.
-    return concatenate(packs or [sources[0].examples(0, picked.numbers, progress=progress)])
+def _gather(
+    sources: list[BlockSource], picked: StepBlocks, *, progress: float, causal_share: float
+) -> list[PackedExamples]:
+    """The picked blocks with what is hidden in them, store by store and epoch by epoch.
+
+    Those that are read causally are a pack of their own: attention takes one direction at a time.
+    """
+    packs: dict[bool, list[PackedExamples]] = {}
+    for store, epoch, at in _groups(picked):
+        source, numbers = sources[store], picked.numbers[at]
+        directions = source.causal(epoch, numbers, causal_share)
+        for causal in np.unique(directions).tolist():
+            some = numbers[directions == causal]
+            examples = source.examples(epoch, some, progress=progress, causal=causal)
+            packs.setdefault(causal, []).append(examples)
+    if not packs:  # more processes than blocks: one without any has no examples
+        return [sources[0].examples(0, picked.numbers, progress=progress)]
+    return [concatenate(packs[causal]) for causal in sorted(packs)]
 
 
 def _lengths(sources: list[BlockSource], picked: StepBlocks) -> Ints:

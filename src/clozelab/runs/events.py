@@ -103,15 +103,20 @@ def drained(following: Generator[Any, None, T]) -> T:
 
 
 def means(sums: Measured) -> dict[str, dict[str, float]]:
-    """An objective's sums over its targets: loss, accuracy, and accuracies by what was read."""
+    """An objective's sums over its targets: loss, accuracy, and accuracies by what was read.
+
+    One without a target has no mean.
+    """
     all_means: dict[str, dict[str, float]] = {}
     for name, values in sums.items():
-        mean = {"loss": values["loss"] / max(values["count"], 1)}
+        if not values["count"]:
+            continue
+        mean = {"loss": values["loss"] / values["count"]}
         for what in ("", "_mask", "_random", "_same", "_replaced"):
             if f"correct{what}" in values:
                 mean[f"accuracy{what}"] = values[f"correct{what}"] / max(values[f"count{what}"], 1)
         for what in ("soft", "cosine"):
             if what in values:
-                mean[what] = values[what] / max(values["count"], 1)
+                mean[what] = values[what] / values["count"]
         all_means[name] = mean
     return all_means

@@ -46,9 +46,12 @@ class RunRecord:
     def reached(self) -> float | None:
         """The last loss of its language model, held out or in training, whichever is lower.
 
-        A run that has learned its text by heart is high on held-out text alone.
+        A run that has learned its text by heart is high on held-out text alone. One that is causal
+        in part is a masked language model in the end.
         """
-        names = [name for name in (*self.last, *self.train) if name.endswith("_lm")]
+        other = "causal_lm" if self.recipe.schedule.causal else None
+        every = (*self.last, *self.train)
+        names = [name for name in every if name.endswith("_lm") and name != other]
         ends = [self.last[name]["loss"] for name in names if name in self.last]
         trained = [self.train[name][-3:] for name in names if self.train.get(name)]
         ends += [fmean(loss for _, loss in points) for points in trained]

@@ -103,7 +103,7 @@ class Session:
         self._before: Mapping[str, Any] = {}  # the same, when the last step was taken
         self._saved = time.monotonic()
         self._watch = Stopwatch()
-        self._phase = -1  # of the step before
+        self._phase = (-1, 0.0)  # of the step before
 
     def recall(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of a checkpoint."""
@@ -258,9 +258,9 @@ class Session:
                 self.plateau.see(entry["step"], loss)
 
     def _warn(self, step: Step) -> Iterator[Said]:
-        if self.plateau is not None:
-            loss = means(step.sums)[self.plateau.objective]["loss"]
-            warning = self.plateau.see(step.number, loss)
+        mean = means(step.sums)
+        if self.plateau is not None and self.plateau.objective in mean:
+            warning = self.plateau.see(step.number, mean[self.plateau.objective]["loss"])
             if warning is not None:
                 yield Said(warning)
 
@@ -270,7 +270,8 @@ class Session:
         self.spent = self.spent.then(step, keep=keep)
         self.last["train"] = means(step.sums)
         assert isinstance(step.after, Cursor)
-        phase = step.after.phase
+        # Of length, and of direction.
+        phase = (step.after.phase, self.trainer.schedule.causal_share(step.number - 1))
         if self.trainer.compiled and phase != self._phase:
             self.times.add("setup", step.seconds)  # the first step of a phase compiles
         else:

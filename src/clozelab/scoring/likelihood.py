@@ -6,7 +6,9 @@ What is computed depends on the language model whose head the model has:
   text and predicted from all the others (`original`). `within_word_l2r` (arXiv:2305.10588) hides
   the pieces to its right in the same word as well, so that the end of a word does not give away
   its beginning.
-- causal: log p(token | tokens before it). The text follows the mark that separates documents.
+- causal: log p(token | tokens before it). The text follows the mark that separates documents, or
+  that begins a block where only some were read causally. Of a model that predicts masked tokens as
+  well it is computed if that is asked for.
 - permutation: the exact likelihood in the natural order of factorisation. The query stream predicts
   each token from the tokens before it and from the marks behind the text.
 - two directions: the mean of the exact log-likelihoods from the left and from the right, of words.
@@ -39,7 +41,7 @@ from clozelab.objectives import PARTS, language_models
 from clozelab.runs.events import drained
 from clozelab.training.world import join
 
-Method = Literal["original", "within_word_l2r"]
+Method = Literal["original", "within_word_l2r", "causal"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Nats = NDArray[np.float64]
 
@@ -102,12 +104,13 @@ class TextScorer:
     def marks(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """The columns of what stands before a text, and of what stands behind it."""
         nothing = self.reader.pieces([""]).part(slice(0, 0))
-        if self.kind != "causal":
+        if not self.model.recipe.encoder.causal:
             row = self.reader.lay(nothing)
             split = row.first.start
+            behind = slice(len(row.columns["ids"]) if self.kind == "causal" else split, None)
             return (
                 {name: values[:split] for name, values in row.columns.items()},
-                {name: values[split:] for name, values in row.columns.items()},
+                {name: values[behind] for name, values in row.columns.items()},
             )
         roles = self.model.vocabulary.roles  # documents follow one another in training
         start = [roles[role] for role in ("eod", "sep") if role in roles][:1]
@@ -138,6 +141,7 @@ class TextScorer:
             cu_seqlens=torch.arange(0, (rows + 1) * width, width, device=self.model.device).int(),
             max_seqlen=width,
             dense=True,
+            causal=self.kind == "causal",
         )
 
     def hidden(self, texts: Rectangle, copies: Ints) -> tuple[Encoded, Tensor, Ints]:
@@ -157,7 +161,8 @@ class TextScorer:
     def masked(self, ids: Array, hide: Bools, *, at: Ints) -> tuple[Encoded, Tensor, Ints]:
         """Rows [R, n] with tokens hidden: the states of one of them in each row, and its id."""
         batch = self.batch({"ids": np.where(hide, self.model.vocabulary.role("mask"), ids)})
-        cells = self._tensor(np.arange(len(ids)) * batch.max_seqlen + self.before + at)
+        predict = self.before + at - self.model.shift
+        cells = self._tensor(np.arange(len(ids)) * batch.max_seqlen + predict)
         labels = ids[np.arange(len(ids)), at].astype(np.int64)
         encoder: Any = self.model.module.encoder
         if hasattr(encoder, "states_at"):  # the last layer is for these tokens alone
@@ -218,13 +223,18 @@ def scorer(
     """
     model = predicting(model)
     heads = pretrained(model).heads
-    names = language_models(heads, *_WAYS)
+    names = language_models(heads, *(["causal"] if method == "causal" else _WAYS))
+    if method == "causal" and not names:
+        raise UserError(
+            f"--method causal: is for models that were trained with causal_lm, and {model.place} is"
+            " none; leave it out"
+        )
     kind = str(PARTS[names[0]].language_model) if names else "two_directions"
     if not names and "bidirectional_lm" not in heads:
         raise UserError(
             f"{model.place}: has no head that predicts tokens; pretrain it with one by --from"
         )
-    if method is not None and kind != "masked":
+    if method not in (None, "causal") and kind != "masked":
         raise UserError(
             f"--method {method}: is for masked language models, and {model.place} is not one;"
             " leave it out"

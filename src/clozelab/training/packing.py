@@ -32,6 +32,7 @@ class PackedExamples:
     targets: Mapping[str, Targets]
     reverse: Array | None = None  # [B]
     groups: Ints | None = None  # [G + 1] first block of each group
+    causal: bool = False  # read from the left, all of them
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -72,11 +73,15 @@ class PackedExamples:
             {name: _chosen(targets, blocks) for name, targets in self.targets.items()},
             None if self.reverse is None else self.reverse[blocks],
             None if self.groups is None else offsets(sizes),
+            self.causal,
         )
 
 
 def concatenate(packs: Sequence[PackedExamples]) -> PackedExamples:
-    """Several packs as one; if one has groups, a block of another is a group of its own."""
+    """Several packs as one; if one has groups, a block of another is a group of its own.
+
+    All are read in one direction.
+    """
     if len(packs) == 1:
         return packs[0]
     first = packs[0]
@@ -92,6 +97,7 @@ def concatenate(packs: Sequence[PackedExamples]) -> PackedExamples:
         targets,
         np.concatenate(turned) if turned else None,
         _after([examples.units for examples in packs]) if grouped else None,
+        first.causal,
     )
 
 
@@ -164,6 +170,7 @@ class BatchShape:
             max_seqlen=self.max_seqlen,
             dense=dense,
             real=torch.tensor(end - begin),
+            causal=examples.causal,
             **more,
         )
         return Batch(inputs, targets)

@@ -1,6 +1,7 @@
 """Steps, batch size and learning rate: phases of length, warm-up, a plateau and decay.
 
 BERT A.2 gives most steps to short blocks; RoBERTa §4.2 fills steps by tokens where blocks differ.
+Some steps, or some blocks of every step, may be read causally (arXiv:2507.00994, 2410.24159).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from clozelab.errors import UserError
 from clozelab.ranges import Checked, NonNegativeInt, PositiveFloat, PositiveInt, Share, between
+
+_CLOSE = 1e-6  # shares that differ by less are equal
 
 
 class Phase(NamedTuple):
@@ -60,6 +63,9 @@ class Schedule(Checked):
     # The last share of the steps, over which the learning rate falls; 1: all after the warm-up.
     # Less is a plateau before it: warm-up, stable, decay. Recipes name it only then.
     decay_share: Share = field(default=1.0, metadata={"later": True})
+    # (share of the blocks, share of the steps): so many blocks of these first steps are read
+    # causally, and none of the others. Recipes name it only where there are some.
+    causal: tuple[tuple[float, float], ...] = field(default=(), metadata={"later": True})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +80,7 @@ class Schedule(Checked):
             )
         self._check_phases()
         self._check_ramp()
+        self._check_causal()
         self._check_refits()
 
     @property
@@ -125,6 +132,18 @@ class Schedule(Checked):
         sizes = [*(size for size, _ in self.ramp), self.batch_size]
         ends = self._ends([*shares, 1 - sum(shares)])
         return sizes[bisect_right(ends, min(self._planned(step), self.steps - 1))]
+
+    def causal_share(self, step: int) -> float:
+        """The share of its blocks that the step after so many others reads causally."""
+        left = 1 - sum(share for _, share in self.causal)
+        stretches = [*self.causal, *([(0.0, left)] if left > _CLOSE else [])]
+        ends = self._ends(share for _, share in stretches)
+        return stretches[bisect_right(ends, min(self._planned(step), self.steps - 1))][0]
+
+    @property
+    def mean_causal_share(self) -> float:
+        """The share of all blocks of the run that are read causally."""
+        return sum(blocks * share for blocks, share in self.causal)
 
     def stretches(self, first: float = 0.0) -> Iterator[tuple[float, int, int]]:
         """What is left from a share of the run on: (share, number of the phase, sequences)."""
@@ -179,7 +198,7 @@ class Schedule(Checked):
         if any(length < 1 or share <= 0 for length, share in self.phases):
             raise UserError("phases: give pairs (length, share of the steps), each above 0")
         total = sum(share for _, share in self.phases)
-        if self.phases and not isclose(total, 1, abs_tol=1e-6):
+        if self.phases and not isclose(total, 1, abs_tol=_CLOSE):
             raise UserError(f"phases: the shares must sum to 1, and sum to {total:g}")
 
     def _check_refits(self) -> None:
@@ -191,6 +210,17 @@ class Schedule(Checked):
                     " run), in order, each before the run's end"
                 )
             end, last = total, at
+
+    def _check_causal(self) -> None:
+        if any(not 0 <= blocks <= 1 or share <= 0 for blocks, share in self.causal):
+            raise UserError(
+                "causal: give pairs (share of the blocks, from 0 to 1; share of the steps, above 0)"
+            )
+        total = sum(share for _, share in self.causal)
+        if total > 1 + _CLOSE:
+            raise UserError(
+                f"causal: the shares of the steps must sum to at most 1, and sum to {total:g}"
+            )
 
     def _check_ramp(self) -> None:
         sizes = [size for size, _ in self.ramp]

@@ -216,6 +216,19 @@ def test_no_query_is_without_a_key(case: str, monkeypatch: pytest.MonkeyPatch) -
     built(case)(batch([1, 30], idle=20))
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, [7, 7, 7]], ids=["packed", "dense"])
+@pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
+def test_a_batch_may_be_read_causally_by_an_encoder_that_is_not(
+    case: str, lengths: list[int]
+) -> None:
+    both, given = built(case, dropout=0.0), batch(lengths)
+    causal = replace(both.shape, causal=True).build(VOCABULARY).double()
+    causal.load_state_dict(both.state_dict())
+    states = both(given._replace(causal=True)).hidden_states
+    assert torch.equal(states, causal(given).hidden_states)
+    assert not torch.allclose(states, both(given).hidden_states)
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if not CASES[case].get("causal")])
 @torch.no_grad()
 def test_the_last_layer_at_some_tokens_is_that_of_all(case: str) -> None:
@@ -244,13 +257,14 @@ def flash(
     return (out,)
 
 
+@pytest.mark.parametrize("causal", [False, True], ids=["as it is", "read causally"])
 @pytest.mark.parametrize("lengths", [LENGTHS, [11, 11]], ids=["packed", "dense"])
 @pytest.mark.parametrize("case", CASES)
 @torch.no_grad()
 def test_the_packed_operator_is_told_the_same(
-    case: str, lengths: list[int], monkeypatch: pytest.MonkeyPatch
+    case: str, lengths: list[int], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack, given = built(case), batch(lengths)
+    stack, given = built(case), batch(lengths)._replace(causal=causal)
     plain, called = stack(given).hidden_states, []
 
     def counted(*values: Any, **windows: Any) -> tuple[Tensor]:

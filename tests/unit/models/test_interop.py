@@ -85,6 +85,8 @@ CLASSES = {
     "distilbert": "DistilBertForMaskedLM",
     "electra": "ElectraForPreTraining",
     "diffusion": "RobertaForMaskedLM",
+    "causal_then_masked": "RobertaForMaskedLM",
+    "gpt_bert": "RobertaForMaskedLM",  # whose head predicts one place earlier: `export` refuses it
     "gpt": "OpenAIGPTLMHeadModel",
     "minilm": "BertModel",
     "modernbert": "ModernBertForMaskedLM",
@@ -115,7 +117,7 @@ def built(name: str) -> Exported:
     size = recipe.tokenizer.vocabulary
     ids = Vocabulary(size, roles, np.arange(len(specials), dtype=np.int32))
     with torch.device("meta"):
-        weights = build(recipe, size, seed=0).state_dict()
+        weights = dict(build(recipe, size, seed=0).named_parameters())
     return to_transformers(recipe.encoder, weights, vocabulary=ids, length=recipe.blocks.length)
 
 

@@ -40,6 +40,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
         decay_share=draw(st.sampled_from([0.1, 0.5, 1.0])) if decay in PLATEAUS else 1.0,
         phases=tuple((n, p / sum(parts)) for n, p in zip(lengths, parts, strict=True)),
         ramp=tuple((2 + n, p / rest) for n, p in enumerate(rests)),
+        causal=tuple((n / 4, p / rest) for n, p in enumerate(rests)),
     )
 
 
@@ -235,3 +236,28 @@ def test_stretches_cover_what_is_left(found: Schedule) -> None:
         assert sum(share for share, *_ in stretches) == pytest.approx(1 - first)
         assert {phase for _, phase, _ in stretches} <= set(range(max(1, len(found.phases))))
     assert [size for *_, size in schedule(ramp=((2, 0.25), (4, 0.5))).stretches(0.5)] == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("causal", "runs"),
+    [
+        ((), [(0.0, 100)]),
+        (((1.0, 0.25),), [(1.0, 25), (0.0, 75)]),
+        (((0.0625, 1.0),), [(0.0625, 100)]),
+        (((1.0, 0.2), (0.5, 0.3), (0.1, 0.5)), [(1.0, 20), (0.5, 30), (0.1, 50)]),
+        (((0.0, 0.1), (1.0, 0.001)), [(0.0, 10), (1.0, 1), (0.0, 89)]),
+    ],
+)
+def test_a_share_of_the_blocks_is_read_causally(
+    causal: tuple[tuple[float, float], ...], runs: list[tuple[float, int]]
+) -> None:
+    found = schedule(causal=causal)
+    shares = [found.causal_share(step) for step in range(100)]
+    assert [(share, len([*group])) for share, group in groupby(shares)] == runs
+    assert found.causal_share(1000) == shares[-1]
+    assert found.mean_causal_share == pytest.approx(sum(shares) / 100, abs=0.01)
+    longer = found.fitted(1000)  # shares stay shares
+    assert longer.causal_share(10 * runs[0][1] - 1) == runs[0][0]
+    later = found.refitted(10, 190)  # half as fast: what is left takes twice the steps
+    assert later.causal_share(10 + 2 * (runs[0][1] - 10) - 1) == runs[0][0]
+    assert "causal" not in read("roberta").to_toml().split("[schedule]")[1]

@@ -39,6 +39,7 @@ def export_onnx(
     *,
     shape: Encoder,
     head: nn.Module | None = None,
+    shift: int = 0,
     task: TaskHead | None = None,
 ) -> tuple[str, ...]:
     """Write a graph with free batch and length into a folder of its own; its outputs' names.
@@ -46,12 +47,13 @@ def export_onnx(
     It takes input_ids, attention_mask and, where the encoder tells segments apart, token_type_ids.
     Weights of more than one and a half gigabytes lie in a second file beside it. With the head of a
     task its logits alone come out, as `TaskGraph` says, and config.json beside it names the labels.
+    Where a head predicts tokens `shift` places earlier, logits stand at the token they are of.
     """
     if shape.recurrent:
         name = slots.use("encoder", shape)
         raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
     require(path)
-    model = EncoderGraph(encoder, head)
+    model = EncoderGraph(encoder, head, shift)
     if task is not None:
         model = TaskGraph(encoder, head, task, last=shape.layout.summary == "last")
     names = ["input_ids", "attention_mask"]
@@ -105,9 +107,9 @@ def _quiet() -> Iterator[None]:
 class EncoderGraph(nn.Module):
     """The states and, with a head, the logits of every token."""
 
-    def __init__(self, encoder: nn.Module, head: Any) -> None:
+    def __init__(self, encoder: nn.Module, head: Any, shift: int = 0) -> None:
         super().__init__()
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head, self.shift = encoder, head, shift
         self.outputs = ("last_hidden_state", "logits")[: 1 if head is None else 2]
 
     def forward(
@@ -132,7 +134,10 @@ class EncoderGraph(nn.Module):
         states = encoded.hidden_states.view(*mask.shape, -1)
         if self.head is None:
             return (states,)
-        logits: Tensor = self.head.logits(encoded.hidden_states, encoded.table)
+        before = states
+        if self.shift:  # the first token, which nothing predicts, has the logits of the second
+            before = torch.cat([states[:, : self.shift], states[:, : -self.shift]], dim=1)
+        logits: Tensor = self.head.logits(before.flatten(0, 1), encoded.table)
         return states, logits.view(*mask.shape, -1)
 
 
