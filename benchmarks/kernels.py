@@ -108,7 +108,7 @@ def attending(
 
     def plain(qkv: Tensor, given: Input = packed) -> tuple[Tensor, ...]:
         layout = lay_out(given, qkv.dtype)
-        return (attend(*turned(qkv), layout, scope=Scope(False, window), dropout=rate),)
+        return (attend(*turned(qkv), layout, scope=Scope(window), dropout=rate),)
 
     others: dict[str, Run] = {}
     if batch.dense and not window:
