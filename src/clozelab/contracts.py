@@ -390,7 +390,7 @@ class ObjectivePart:
 
     @property
     def shift(self) -> int:
-        """How many places before a token the state lies that predicts it."""
+        """How many places before a masked token the state lies that predicts it."""
         return 0
 
     def with_words(self, most: int) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -27,6 +28,7 @@ from clozelab.pretraining.starting import continued, fresh, taught
 from clozelab.runs.diagnostics import unigram_entropy
 from clozelab.runs.directory import Run
 from clozelab.runs.events import means
+from clozelab.runs.record import read_run
 from clozelab.scoring.likelihood import likelihoods
 from clozelab.studies import spec as studies
 from clozelab.training.loop import measure
@@ -204,6 +206,14 @@ def test_the_log_has_no_loss_of_what_a_step_did_not_predict(tmp_path: Path) -> N
     lines = Run.open(tmp_path / "run").events("step")
     found = [{"causal_lm", "masked_lm"} & {*line} for line in lines]
     assert found == [{"causal_lm"}, {"causal_lm"}, {"masked_lm"}, {"masked_lm"}]
+
+
+def test_a_run_is_judged_by_the_masked_loss_that_it_ends_with(run: Runs) -> None:
+    """A causal loss far below the plateau says nothing of a masked one that is still on it."""
+    record = read_run(Run.open(run("causal_then_masked")), "run")
+    low = {**record.last, "causal_lm": {"loss": 0.5}}
+    assert replace(record, last=low).reached == record.reached
+    assert record.reached == pytest.approx(record.last["masked_lm"]["loss"], rel=0.1)
 
 
 def test_a_run_goes_on_from_another_recipe_with_its_head(run: Runs, tmp_path: Path) -> None:

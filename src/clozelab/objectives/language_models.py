@@ -65,7 +65,7 @@ class MaskedLm(_TableObjective):
     `weighting = "inverse_rate"` divides each loss by the share of its block that is hidden, and
     their sum by all tokens that may be: where every share is as likely as any other, the mean is a
     bound on the negative log-likelihood of a token (MDLM, arXiv:2406.07524). `shift = 1` predicts a
-    token one place earlier, as a causal language model does (GPT-BERT, arXiv:2410.24159 §2).
+    token one place earlier, as a causal language model does (arXiv:2410.24159, Figure 1).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "token_vectors"})
@@ -115,11 +115,6 @@ class CausalLm(_TableObjective):
     def head_kind(self) -> Literal["plain", "transform", "queries"]:
         """As the recipe says; one that is shared is BERT's."""
         return "transform" if self.head == "shared" else self.head
-
-    @property
-    def shift(self) -> int:
-        """A state predicts the token after its own."""
-        return 1
 
     def parameters(self, encoder: Widths, vocabulary: int) -> dict[str, int]:
         """Trainable parameters of the head, by part."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil
+from math import ceil, sqrt
 from typing import Any
 
 import numpy as np
@@ -116,8 +116,8 @@ class Steps:
         blocks = -(-len(picked.numbers) // self.size)
         batches, counts = list[Batch](), Counter[str]()
         for examples in packs:
-            expected = ceil(blocks * (share if examples.causal else 1 - share))
-            shape = self.shape(sources, phase=after.phase, blocks=expected, causal=examples.causal)
+            most = _at_most(blocks, share if examples.causal else 1 - share)
+            shape = self.shape(sources, phase=after.phase, blocks=most, causal=examples.causal)
             batches += shape.batches(examples)
             counts.update(examples.counts())
         parts: Sequence[Any] = self.recipe.objectives
@@ -244,6 +244,12 @@ def _groups(picked: StepBlocks) -> Iterator[tuple[int, int, Ints]]:
         for epoch in np.unique(picked.epochs[picked.stores == store]).tolist():
             slots_ = np.flatnonzero((picked.stores == store) & (picked.epochs == epoch))
             yield store, epoch, slots_
+
+
+def _at_most(blocks: int, share: float) -> int:
+    """How many of some blocks are of a direction, where each is with that chance; rarely more."""
+    expected = blocks * share
+    return max(1, min(blocks, ceil(expected + 3 * sqrt(expected * (1 - share)))))
 
 
 def _gather(

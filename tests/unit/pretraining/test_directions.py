@@ -218,6 +218,19 @@ def test_constant_shapes_are_two_one_for_each_direction() -> None:
     assert [len(shapes[causal]) for causal in (False, True)] == [1, 1]
 
 
+@pytest.mark.parametrize("causal", ["[[1.0, 0.5]]", "[[0.5, 1.0]]"])
+def test_more_processes_than_blocks_leave_some_without_any(causal: str) -> None:
+    stores = open_stores([store("byte_bpe")])
+    recipe = fitted(shrunk("gpt_bert", f"schedule.causal={causal}", batch_size=1), stores[0][0])
+    counts = []
+    for rank in range(2):
+        steps = Steps(recipe, stores, seed=0, rank=rank, size=2, tokens=64, gpu=False)
+        step = next(iter(steps.jobs(0, steps.start())))()
+        counts.append(len(step.batches))
+        assert step.blank.input.real == 0 and {*step.counts} == {"masked_lm", "causal_lm"}
+    assert sorted(counts) == [0, 1]
+
+
 @pytest.mark.thorough
 def test_two_graphs_serve_all_micro_batches() -> None:
     trainer = PretrainTrainer(task("gpt_bert", HALF, steps=6, batch_size=16), MACHINE, HERE)

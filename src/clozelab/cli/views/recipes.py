@@ -20,8 +20,10 @@ from clozelab.config.toml import written
 def shown(recipe: Recipe | None, values: Values) -> Iterator[RenderableType]:
     """The recipes there are; or one, for people or as a file."""
     if recipe is None:
-        for name in recipes.names():
-            yield Text.assemble((f"{name:18}", "bold"), recipes.read(name).title)
+        names = recipes.names()
+        width = max(map(len, names)) + 2
+        for name in names:
+            yield Text.assemble((f"{name:{width}}", "bold"), recipes.read(name).title)
     elif values.get("toml"):
         yield recipe.to_toml()
     else:
