@@ -237,6 +237,12 @@ class Encoded(NamedTuple):
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
     ids: Tensor | None = None  # [N] what it read, if an objective may ask
     projections: Projections | None = None  # of a layer, if asked for
+    decoded: Tensor | None = None  # [N, W] of a mask decoder, where the encoder has one
+
+    @property
+    def predicting(self) -> Tensor:
+        """[N, W] the states by which tokens are predicted."""
+        return self.hidden_states if self.decoded is None else self.decoded
 
 
 Sums = dict[str, "Tensor"]  # "loss", "count", "correct" and the like: each a sum, never a mean

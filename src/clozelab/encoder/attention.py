@@ -30,6 +30,21 @@ class Layout(NamedTuple):
     flash: bool  # whether the flash kernel serves
 
 
+class Relative(NamedTuple):
+    """The table of disentangled attention, for all layers (DeBERTa §3.1)."""
+
+    states: Tensor  # [P, W]
+    rows: Tensor  # [2 · positions − 1] of every distance
+
+
+class PositionHeads(NamedTuple):
+    """A layer's queries and keys of distances, where it has them."""
+
+    rows: Tensor  # [2 · positions − 1] of every distance
+    query: Tensor | None  # [P, H, A]
+    key: Tensor | None
+
+
 class Scope(NamedTuple):
     """What a layer sees of a block, and how it takes distance into account."""
 
@@ -37,12 +52,13 @@ class Scope(NamedTuple):
     window: int = 0  # tokens around each, half of them on either side; 0: the whole block
     rotation: Rotation | None = None  # of queries and keys
     slopes: Tensor | None = None  # [H] what a score loses by each token of distance
+    relative: Relative | None = None
 
 
-def lay_out(batch: Input, dtype: torch.dtype, *, slopes: bool = False) -> Layout:
-    """The layout of a batch whose vectors have that type; `slopes` is whether layers have them."""
-    # The gradient of the flash kernel ignores slopes.
-    flash = packs(batch.ids.device, dtype) and not slopes
+def lay_out(batch: Input, dtype: torch.dtype, *, adds: bool = False) -> Layout:
+    """The layout of a batch whose vectors have that type; `adds` is whether scores are added to."""
+    # The flash kernel adds slopes alone, and its gradient ignores them.
+    flash = packs(batch.ids.device, dtype) and not adds
     bare = Layout(batch.cu_seqlens, batch.max_seqlen, batch.dense, None, None, None, flash)
     if batch.dense and batch.attention_mask is not None:
         return bare._replace(attention_mask=batch.attention_mask[:, None, None, :])
@@ -73,7 +89,14 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attend(
-    q_NHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, dropout: float
+    q_NHA: Tensor,
+    k_NHA: Tensor,
+    v_NHA: Tensor,
+    layout: Layout,
+    *,
+    scope: Scope,
+    dropout: float,
+    distances: PositionHeads | None = None,
 ) -> Tensor:
     """[N, W] attended sums, the heads side by side; queries and keys are turned already."""
     full = layout.dense and (not scope.window or layout.attention_mask is not None)
@@ -96,26 +119,40 @@ def attend(
         x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in rows
     )
     columns = _columns(layout, q_NHA.device)
-    mask = _mask(columns[:, None], columns, layout.attention_mask, scope, q_NHA.dtype)
+    ahead = columns - columns[:, None]
+    added = _added(q_BHLA, k_BHLA, ahead, scope, distances)
+    mask = _mask(ahead, layout.attention_mask, scope, added)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
-        is_causal=scope.causal and mask is None,
+        is_causal=scope.causal and mask is None, scale=_scale(width, distances),
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
 
 
 def attend_at(
-    q_BHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, at_B: Tensor
+    q_BHA: Tensor,
+    k_NHA: Tensor,
+    v_NHA: Tensor,
+    layout: Layout,
+    *,
+    scope: Scope,
+    at_B: Tensor,
+    distances: PositionHeads | None = None,
 ) -> Tensor:
     """[B, W] attended sums of one token of each full block."""
     blocks, heads, width = q_BHA.shape
     k_BHLA, v_BHLA = (
         x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
     )
-    columns, queries = _columns(layout, q_BHA.device), (at_B % layout.max_seqlen).int()
-    mask = _mask(queries[:, None, None, None], columns, layout.attention_mask, scope, q_BHA.dtype)
-    attended = functional.scaled_dot_product_attention(q_BHA[:, :, None], k_BHLA, v_BHLA, mask)
+    q_BH1A = q_BHA[:, :, None]
+    queries = (at_B % layout.max_seqlen).int()
+    ahead = _columns(layout, q_BHA.device) - queries[:, None, None, None]
+    added = _added(q_BH1A, k_BHLA, ahead, scope, distances)
+    mask = _mask(ahead, layout.attention_mask, scope, added)
+    attended = functional.scaled_dot_product_attention(
+        q_BH1A, k_BHLA, v_BHLA, mask, scale=_scale(width, distances)
+    )
     return attended.reshape(blocks, heads * width)
 
 
@@ -125,23 +162,50 @@ def _columns(layout: Layout, device: torch.device) -> Tensor:
 
 
 def _mask(
-    queries: Tensor, keys_L: Tensor, tokens_B11L: Tensor | None, scope: Scope, dtype: torch.dtype
+    ahead: Tensor, tokens_B11L: Tensor | None, scope: Scope, added: Tensor | None
 ) -> Tensor | None:
-    """Which keys each query sees, or what is added to their scores; None: what the kernel knows.
+    """Which keys each query sees, or what is `added` to their scores; None: what the kernel knows.
 
-    The positions of the queries are [L, 1], or [B, 1, 1, 1] where each block has one.
+    `ahead` is the position of a key less that of the query: [L, L], or [B, 1, 1, L] where each
+    block has one query.
     """
-    sided = scope.causal and (tokens_B11L is not None or scope.window or scope.slopes is not None)
-    if not (sided or scope.window or scope.slopes is not None):
-        return tokens_B11L
-    ahead, visible = keys_L - queries, tokens_B11L
+    visible = tokens_B11L
     if scope.window:
         near = ahead.abs() <= scope.window // 2
         # A cell of padding sees itself, since it may see nothing else.
         visible = near if visible is None else (near & visible) | (ahead == 0)
-    if sided:
+    if scope.causal and not (visible is None and added is None):
         visible = ahead <= 0 if visible is None else visible & (ahead <= 0)
-    if scope.slopes is None:
-        return visible
-    penalties = (-scope.slopes[:, None, None] * ahead.abs()).to(dtype)
-    return penalties if visible is None else penalties.where(visible, float("-inf"))
+    if added is None or visible is None:
+        return visible if added is None else added
+    return added.where(visible, float("-inf"))
+
+
+def _added(
+    q_BHQA: Tensor, k_BHLA: Tensor, ahead: Tensor, scope: Scope, distances: PositionHeads | None
+) -> Tensor | None:
+    """What distances add to the scores, [H, Q, L] or [B, H, Q, L]; None: nothing."""
+    if scope.slopes is not None:
+        return (-scope.slopes[:, None, None] * ahead.abs()).to(q_BHQA.dtype)
+    if distances is None:
+        return None
+    # Differs from DeBERTa §3.1, as its code does: a key is compared with the query's distance from
+    # it, where the paper has its own from the query, which is the negative.
+    rows = distances.rows[len(distances.rows) // 2 - ahead]
+    rows = rows.expand(*q_BHQA.shape[:3], k_BHLA.shape[2])
+    scale, terms = _scale(q_BHQA.shape[3], distances), []
+    if distances.key is not None:
+        by_row = q_BHQA @ (scale * distances.key).permute(1, 2, 0)
+        terms.append(by_row.gather(3, rows))
+    if distances.query is not None:
+        by_row = k_BHLA @ (scale * distances.query).permute(1, 2, 0)
+        terms.append(by_row.gather(3, rows.transpose(2, 3)).transpose(2, 3))
+    return sum(terms[1:], terms[0])
+
+
+def _scale(width: int, distances: PositionHeads | None) -> float | None:
+    """Of the scores, which have two terms or three (DeBERTa §3.1); None: the kernel's own."""
+    if distances is None:
+        return None
+    terms = 1 + sum(heads is not None for heads in (distances.query, distances.key))
+    return float((terms * width) ** -0.5)

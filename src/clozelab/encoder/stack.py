@@ -11,34 +11,59 @@ from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
-from clozelab.encoder.attention import Layout, Scope, attend, attend_at, lay_out, rectangle
-from clozelab.encoder.positions import alibi_slopes, rotate, rotation
+from clozelab.encoder.attention import (
+    Layout,
+    PositionHeads,
+    Relative,
+    Scope,
+    attend,
+    attend_at,
+    lay_out,
+    rectangle,
+)
+from clozelab.encoder.positions import alibi_slopes, rotate, rotation, rows_of_distances
 from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
 
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
+_ROLES = ("query", "key")  # of distances in disentangled attention
+_DECODING = 2  # how often the last layer is applied in a mask decoder (DeBERTa's code)
+
 
 class Embeddings(nn.Module):
-    """Token, learned position and type added up, then norm, dropout and the way to full width."""
+    """Token, learned position and type added up, then norm, dropout and the way to full width.
+
+    With a `delta` the table of tokens is another encoder's, from which it takes no gradient, and
+    what it adds to that (DeBERTa-v3 §3.3).
+    """
+
+    delta: nn.Parameter | None
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
         narrow = shape.embedding
         self.words = nn.Embedding(vocabulary, narrow)
         rows = shape.positions + shape.position_offset
-        learned = shape.position_embedding == "learned"
-        self.positions = nn.Embedding(rows, narrow) if learned else None
+        self.positions = nn.Embedding(rows, narrow) if shape.learns_positions else None
         self.types = nn.Embedding(shape.types, narrow) if shape.types else None
         self.norm = _norm(shape, narrow) if shape.embedding_norm else None
         projects = narrow != shape.width
         self.projection = Linear(narrow, shape.width, bias=shape.bias) if projects else None
         self.offset, self.rate = shape.position_offset, shape.dropout
+        self.late = shape.absolute_positions == "decoder"  # it is the decoder that adds positions
+        self.register_parameter("delta", None)
 
-    def forward(self, batch: Input, dtype: torch.dtype) -> Tensor:
-        """[N, W] in the given precision."""
-        x: Tensor = self.words(batch.ids)
-        if self.positions is not None:
+    @property
+    def table(self) -> Tensor:
+        """[V, E] of tokens."""
+        shared = self.words.weight
+        return shared if self.delta is None else shared.detach() + self.delta
+
+    def forward(self, batch: Input, table: Tensor, dtype: torch.dtype) -> Tensor:
+        """[N, W] in the given precision; the `table` is its own, computed before."""
+        x = functional.embedding(batch.ids, table)
+        if self.positions is not None and not self.late:
             x = x + self.positions(batch.position_ids + self.offset)
         if self.types is not None:
             x = x + self.types(batch.segments)
@@ -58,8 +83,14 @@ class Attention(nn.Module):
         self.norm = _norm(shape, shape.width) if normalises else None
         self.query_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
         self.key_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
+        own = shape.position_roles if shape.position_projections == "own" else ()
+        self.position_query, self.position_key = (
+            Linear(shape.width, shape.width, bias=shape.bias) if role in own else None
+            for role in _ROLES
+        )
         self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
         self.value_residual = shape.value_residual
+        self.position_roles, self.position_rate = shape.position_roles, shape.dropout
 
     def forward(
         self,
@@ -68,14 +99,16 @@ class Attention(nn.Module):
         scope: Scope,
         *,
         first_NHA: Tensor | None = None,
+        asks: Tensor | None = None,
         at_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """[N, W] the attended sum, and its values; norm, residual and dropout are the caller's.
+        """The attended sum, and its values; norm, residual and dropout are the caller's.
 
-        `first_NHA` are the values of the first layer, which are mixed into its own. With `at_B` the
-        sum is [B, W], of one token of each full block.
+        `first_NHA` are the values of the first layer, which are mixed into its own. `asks` are the
+        states that queries are of, x unless given: [N, W], or with `at_B` [B, W], those of one
+        token of each full block.
         """
-        q, k_NHA, v_NHA = self._project(x_NW, at_B)
+        q, k_NHA, v_NHA = self._project(x_NW, asks)
         if self.query_norm is not None and self.key_norm is not None:
             q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
         if scope.rotation is not None:
@@ -84,29 +117,51 @@ class Attention(nn.Module):
             k_NHA = rotate(k_NHA, turns)
         if first_NHA is not None:
             v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
+        distances = self._distances(scope.relative)
         if at_B is None:
             rate = self.rate if self.training else 0.0
-            heads = attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate)
+            heads = attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate, distances=distances)
         else:
-            heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B)
+            heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B, distances=distances)
         return self.output(heads), v_NHA
 
     def normalised(self, x: Tensor) -> Tensor:
         """x, where there is no norm."""
         return x if self.norm is None else self.norm(x)
 
-    def _project(self, x_NW: Tensor, at_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head; with `at_B` only keys and values are for all."""
-        tokens, width = x_NW.shape
-        if at_B is None:
-            q_NHA, k_NHA, v_NHA = self.qkv(x_NW).view(tokens, 3, self.heads, -1).unbind(1)
-            return q_NHA, k_NHA, v_NHA
-        weight, bias = self.qkv.weight.to(x_NW.dtype), self.qkv.bias
-        before, after = (None, None) if bias is None else bias.to(x_NW.dtype).tensor_split([width])
-        q_BW = functional.linear(x_NW.index_select(0, at_B), weight[:width], before)
-        kv = functional.linear(x_NW, weight[width:], after).view(tokens, 2, self.heads, -1)
-        k_NHA, v_NHA = kv.unbind(1)
-        return q_BW.view(len(at_B), self.heads, -1), k_NHA, v_NHA
+    def _project(self, x_NW: Tensor, asks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values by head; the queries may be of other states."""
+        # By the whole product first: where weights are sharded, that gathers them.
+        q, k_NHA, v_NHA = self._headed(self.qkv(x_NW if asks is None else asks), 3)
+        if asks is not None:
+            k_NHA, v_NHA = self._some(x_NW, 1, 3)
+        return q, k_NHA, v_NHA
+
+    def _some(self, x_NW: Tensor, begin: int, end: int) -> tuple[Tensor, ...]:
+        """Of queries, keys and values those from one number up to another, [N, H, A] each."""
+        rows = slice(begin * x_NW.shape[1], end * x_NW.shape[1])
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows].to(x_NW.dtype)
+        product = functional.linear(x_NW, self.qkv.weight[rows].to(x_NW.dtype), bias)
+        return self._headed(product, end - begin)
+
+    def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
+        return product.view(len(product), parts, self.heads, -1).unbind(1)
+
+    def _distances(self, relative: Relative | None) -> PositionHeads | None:
+        """The table's queries and keys, by the contents' projections unless it has its own."""
+        if relative is None:
+            return None
+        states_PW = drop(relative.states, self.position_rate, self.training)
+        found: dict[str, Tensor] = {}
+        for number, role in enumerate(_ROLES):
+            own = self.position_query if role == "query" else self.position_key
+            if role in self.position_roles:
+                (found[role],) = (
+                    self._some(states_PW, number, number + 1)
+                    if own is None
+                    else self._headed(own(states_PW), 1)
+                )
+        return PositionHeads(relative.rows, found.get("query"), found.get("key"))
 
 
 class Stack(nn.Module):
@@ -120,6 +175,7 @@ class Stack(nn.Module):
     recompute: bool = False
     fused: bool = False
     slopes: Tensor | None  # [H] of ALiBi
+    rows: Tensor | None  # [2 · positions − 1] of disentangled attention: each distance's
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
@@ -145,6 +201,7 @@ class Stack(nn.Module):
         alibi = shape.position_embedding == "alibi"
         slopes = torch.tensor(alibi_slopes(shape.heads)) if alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
+        self._add_relative()
         initialise(self, shape.width)
         self._scale_outputs()
 
@@ -153,25 +210,31 @@ class Stack(nn.Module):
 
         `project` asks for queries, keys and values of a layer; -1 is the last.
         """
-        table = self.embeddings.words.weight
-        dtype = self.precision or table.dtype
-        x: Tensor = self.embeddings(batch, dtype)
-        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
-        keeps = keep or project is not None
+        table, x, layout = self._read(batch)
+        keeps, scopes = keep or project is not None or self.decodes, self.scopes(batch)
         if self.fused and fused.serves(self.shape):
             states = fused.layers(self, x, layout, keep=keeps)
         else:
-            states = _layers(self, x, layout, self.scopes(batch), keep=keeps)
+            states = _layers(self, x, layout, scopes, keep=keeps)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())
+        if self.decodes:
+            before = (x, *states)[-2]
+            encoded = encoded._replace(decoded=self._decoded(batch, before, layout, scopes[-1]))
         if project is None:
             return encoded
         number = project % self.shape.layers
         return encoded._replace(projections=self._projected(batch, (x, *states)[number], number))
 
-    def share_embeddings(self, other: Stack) -> None:
-        """Take another encoder's tables and their norm; the way to full width stays its own."""
-        for name in ("words", "positions", "types", "norm"):
+    def share_embeddings(self, other: Stack, *, disentangled: bool = False) -> None:
+        """Take another encoder's tables and their norm; the way to full width stays its own.
+
+        `disentangled`: only the table of tokens, and the other adds a delta to it, through which it
+        has no gradient for the table itself (DeBERTa-v3 §3.3).
+        """
+        for name in ("words",) if disentangled else ("words", "positions", "types", "norm"):
             setattr(self.embeddings, name, getattr(other.embeddings, name))
+        if disentangled:
+            other.embeddings.delta = nn.Parameter(torch.zeros_like(other.embeddings.words.weight))
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, but the last layer is computed only where a token is asked for.
@@ -180,11 +243,19 @@ class Stack(nn.Module):
         """
         assert batch.dense
         assert not self.shape.causal
-        table = self.embeddings.words.weight
-        dtype = self.precision or table.dtype
-        x: Tensor = self.embeddings(batch, dtype)
-        layout = lay_out(batch, dtype, slopes=self.slopes is not None)
-        return Encoded(_layers(self, x, layout, self.scopes(batch), keep=False, at=at)[-1], table)
+        table, x, layout = self._read(batch)
+        scopes = self.scopes(batch)
+        states = _layers(self, x, layout, scopes, keep=self.decodes, at=at)
+        encoded = Encoded(states[-1], table)
+        if not self.decodes:
+            return encoded
+        decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], at=at)
+        return encoded._replace(decoded=decoded)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether tokens are predicted by other states than the last layer's."""
+        return self.shape.absolute_positions == "decoder"
 
     def scopes(self, batch: Input) -> list[Scope]:
         """What each layer sees of a batch."""
@@ -197,8 +268,53 @@ class Stack(nn.Module):
                 theta = shape.local_rope_theta if window else shape.rope_theta
                 dtype = self.embeddings.words.weight.dtype
                 turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
-            scopes[window] = Scope(shape.causal, window, turns, self.slopes)
+            scopes[window] = Scope(shape.causal, window, turns, self.slopes, self._relative())
         return [scopes[window] for window in windows]
+
+    def _read(self, batch: Input) -> tuple[Tensor, Tensor, Layout]:
+        """The table of tokens, [N, W] what the first layer reads, and how it lies."""
+        table = self.embeddings.table
+        dtype = self.precision or table.dtype
+        adds = self.slopes is not None or self.relative is not None
+        return table, self.embeddings(batch, table, dtype), lay_out(batch, dtype, adds=adds)
+
+    def _add_relative(self) -> None:
+        """Make the table of distances, if it has one."""
+        shape, rows = self.shape, None
+        self.relative = self.relative_norm = None
+        if shape.position_embedding == "disentangled":
+            self.relative = nn.Embedding(shape.position_rows, shape.width)
+            self.relative_norm = _norm(shape, shape.width) if shape.position_norm else None
+            rows = rows_of_distances(
+                shape.positions,
+                span=shape.position_rows // 2,
+                reach=shape.reach,
+                buckets=shape.position_buckets > 0,
+            )
+        self.register_buffer("rows", rows, persistent=False)
+
+    def _relative(self) -> Relative | None:
+        """The table of distances as every layer has it, in the precision of the activations."""
+        if self.relative is None or self.rows is None:
+            return None
+        states_PW = self.relative.weight
+        if self.relative_norm is not None:
+            states_PW = self.relative_norm(states_PW)
+        return Relative(states_PW.to(self.precision or states_PW.dtype), self.rows)
+
+    def _decoded(
+        self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, at: Tensor | None = None
+    ) -> Tensor:
+        """What predicts tokens: the last layer over the states before it, asked with positions.
+
+        The released code's: it is applied twice, each time with what came out as the queries.
+        """
+        assert self.embeddings.positions is not None
+        asks: Tensor = x_NW + self.embeddings.positions(batch.position_ids).to(x_NW.dtype)
+        asks = asks if at is None else asks.index_select(0, at)
+        for _ in range(_DECODING):
+            asks, _ = _layer(self, self.shape.layers - 1, x_NW, None, layout, scope, at, asks)
+        return asks if self.norm is None else self.norm(asks)
 
     def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
         """Queries, keys and values of a layer that reads x, before norms and rotation of heads.
@@ -270,13 +386,20 @@ def _layer(
     layout: Layout,
     scope: Scope,
     at: Tensor | None,
+    asks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One layer, and its values: normalised after each half's sum (BERT), or before each half."""
+    """One layer, and its values: normalised after each half's sum (BERT), or before each half.
+
+    `asks` are the states that it goes on from, if not those that it attends to.
+    """
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
+    if asks is None and at is not None:
+        asks = x.index_select(0, at)
     normal = attention.normalised(x) if pre else x
-    attended, values = attention(normal, layout, scope, first_NHA=first, at_B=at)
-    x = (x if at is None else x.index_select(0, at)) + drop(attended, rate, training)
+    asking = attention.normalised(asks) if pre and asks is not None else asks
+    attended, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
+    x = (x if asks is None else asks) + drop(attended, rate, training)
     if pre:
         return x + drop(ffn(ffn.norm(x)), rate, training), values
     x = attention.normalised(x)

@@ -49,7 +49,7 @@ class PlainHead(nn.Module):
 
     def states(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, W] that predict the targets."""
-        return encoded.hidden_states.index_select(0, targets["at"])
+        return encoded.predicting.index_select(0, targets["at"])
 
     def to_table(self, states_KW: Tensor) -> Tensor:
         """[K, E], where the table is."""
