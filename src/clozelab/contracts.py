@@ -285,8 +285,6 @@ class EncoderPart:
     recurrent: ClassVar[bool] = False
     # What torch.compile makes one graph of.
     compiles: ClassVar[Literal["model", "layers"]] = "model"
-    # Parameters that pretraining alone trains: fine-tuning never uses them.
-    pretraining_parameters: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def causal(self) -> bool:
@@ -322,6 +320,11 @@ class EncoderPart:
     def segment_types(self) -> int | None:
         """How many segments it tells apart; 0: it reads no segments, None: any number."""
         return 0
+
+    @property
+    def pretraining_parameters(self) -> frozenset[str]:
+        """The parameters that pretraining alone trains: fine-tuning never uses them."""
+        return frozenset()
 
     @property
     def memory(self) -> int:

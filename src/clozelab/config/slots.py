@@ -147,6 +147,12 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
                 f"objective {name} has a plain head, which needs encoder.embedding ="
                 f' {recipe.encoder.width}, the width; or set its head = "transform"'
             )
+    decodes = getattr(recipe.encoder, "absolute_positions", "none") == "decoder"
+    if decodes and not any(part.language_model == "masked" for part in recipe.objectives):
+        yield (
+            'encoder.absolute_positions = "decoder" serves masked_lm alone, which is not listed;'
+            ' list it, or set "none"'
+        )
     predicted = any("targets" in part.needs for part in recipe.objectives)
     if "targets" in recipe.masking.provides and not predicted:
         name = use("masking", recipe.masking)

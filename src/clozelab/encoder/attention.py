@@ -191,7 +191,7 @@ def _added(
         return None
     # Differs from DeBERTa §3.1, as its code does: a key is compared with the query's distance from
     # it, where the paper has its own from the query, which is the negative.
-    rows = distances.rows[len(distances.rows) // 2 - ahead]
+    rows = distances.rows[distances.rows.shape[0] // 2 - ahead.long()]
     rows = rows.expand(*q_BHQA.shape[:3], k_BHLA.shape[2])
     scale, terms = _scale(q_BHQA.shape[3], distances), []
     if distances.key is not None:

@@ -145,7 +145,7 @@ class Attention(nn.Module):
         return self._headed(product, end - begin)
 
     def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
-        return product.view(len(product), parts, self.heads, -1).unbind(1)
+        return product.unflatten(1, (parts, self.heads, -1)).unbind(1)
 
     def _distances(self, relative: Relative | None) -> PositionHeads | None:
         """The table's queries and keys, by the contents' projections unless it has its own."""
@@ -235,6 +235,13 @@ class Stack(nn.Module):
             setattr(self.embeddings, name, getattr(other.embeddings, name))
         if disentangled:
             other.embeddings.delta = nn.Parameter(torch.zeros_like(other.embeddings.words.weight))
+
+    def leave_generator(self) -> None:
+        """Have a table of tokens of its own: what it added to the generator's is in it."""
+        words, delta = self.embeddings.words, self.embeddings.delta
+        if delta is not None:
+            self.embeddings.words = nn.Embedding.from_pretrained(words.weight + delta, freeze=False)
+            self.embeddings.delta = None
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, but the last layer is computed only where a token is asked for.

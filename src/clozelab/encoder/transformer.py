@@ -220,6 +220,12 @@ class Transformer(Checked, EncoderPart):
         return frozenset({"positions", "rope_theta", "local_rope_theta"})
 
     @property
+    def pretraining_parameters(self) -> frozenset[str]:
+        """The positions of a mask decoder."""
+        decodes = self.absolute_positions == "decoder"
+        return frozenset({"embeddings.positions.weight"} if decodes else ())
+
+    @property
     def segment_types(self) -> int:
         """As many as its table has rows for."""
         return self.types

@@ -104,7 +104,7 @@ def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     """[K, V] at the blanks, each seen as a mask."""
     text, device = model.reader().around(ids), model.device
     encoded = model.module.encode(packed([text], device))
-    states = encoded.hidden_states[torch.from_numpy(at + text.own.start).to(device)]
+    states = encoded.predicting[torch.from_numpy(at + text.own.start).to(device)]
     logits: Tensor = head.logits(states, encoded.table)
     return logits
 

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
-from clozelab.models.interop import typed
+from clozelab.models.interop import deberta, typed
 from clozelab.models.interop.configs import from_config
 from clozelab.models.interop.exporting import check_shapes, listed, pooler_shapes, shapes
 from clozelab.models.interop.families import FAMILIES, LANGUAGE_MODELS, MODEL_TYPES, Family
@@ -122,6 +122,8 @@ def _normalised(
         new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if family.name == "bert":  # whose relative's tensors may have either prefix
             new = re.sub(r"^(bert|ernie)\.", f"{family.prefix}.", new)
+        if family.name == "deberta-v2":
+            new = deberta.head_renamed(new, tensors)
         if new not in known and f"{family.prefix}.{new}" in known:
             new = f"{family.prefix}.{new}"
         held[new] = tensor

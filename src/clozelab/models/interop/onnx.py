@@ -74,7 +74,7 @@ def _export(model: EncoderGraph, path: Path, *, names: list[str], shape: Encoder
     example = (ids, mask, ids.clone())[: len(names)]
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}
     size = sum(each.numel() * each.element_size() for each in model.parameters())
-    with _quiet():
+    with _quiet(), torch.no_grad():  # by gradients attention would choose another kernel
         torch.onnx.export(
             model,
             example,
@@ -132,7 +132,7 @@ class EncoderGraph(nn.Module):
         states = encoded.hidden_states.view(*mask.shape, -1)
         if self.head is None:
             return (states,)
-        logits: Tensor = self.head.logits(encoded.hidden_states, encoded.table)
+        logits: Tensor = self.head.all_logits(encoded)
         return states, logits.view(*mask.shape, -1)
 
 

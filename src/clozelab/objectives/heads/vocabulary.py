@@ -47,6 +47,10 @@ class PlainHead(nn.Module):
         table_VE = table_VE if self.table is None else self.table
         return logits_from_table(self.to_table(states_KW), table_VE, self.bias)
 
+    def all_logits(self, encoded: Encoded) -> Tensor:
+        """[N, V] at every token."""
+        return self.logits(encoded.predicting, encoded.table)
+
     def states(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, W] that predict the targets."""
         return encoded.predicting.index_select(0, targets["at"])
