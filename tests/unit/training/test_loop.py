@@ -17,7 +17,7 @@ from clozelab.training.loop import DivergedError, Prepared, measure, train
 torch.set_num_threads(1)
 SPLIT = [
     *("bert", "albert", "spanbert", "xlnet", "gpt", "elmo"),
-    *("distilbert", "minilm", "electra", "diffusion"),
+    *("distilbert", "minilm", "electra", "diffusion", "deberta"),
 ]
 TWO_CLASSES = {"next_sentence", "sentence_order", "replaced_token"}
 
