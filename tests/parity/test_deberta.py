@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     ),
     "queries for keys": (stack, "PositionHeads", swapped),
     "a term too few in the scale": (
-        attention, "_scale", lambda width, distances: None if distances is None else width**-0.5,
+        attention.PositionHeads, "scale", property(lambda self: self.key.shape[2] ** -0.5),
     ),
 }  # fmt: skip
 

@@ -108,7 +108,7 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name == "replaced_token":
             found[name] = head.logits(encoded.hidden_states).squeeze(1)
         else:
-            found["words"] = head.logits(encoded.hidden_states, encoded.table)
+            found["words"] = head.all_logits(encoded)
     return found
 
 

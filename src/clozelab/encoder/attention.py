@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     flash: bool  # whether the flash kernel serves
 
 
-class Relative(NamedTuple):
+class DistanceTable(NamedTuple):
     """The table of disentangled attention, for all layers (DeBERTa §3.1)."""
 
     states: Tensor  # [P, W]
@@ -44,6 +44,12 @@ class PositionHeads(NamedTuple):
     query: Tensor | None  # [P, H, A]
     key: Tensor | None
 
+    @property
+    def scale(self) -> float:
+        """Of scores that have a term more for each of the two (DeBERTa §3.1)."""
+        heads = [each for each in (self.query, self.key) if each is not None]
+        return float(((1 + len(heads)) * heads[0].shape[2]) ** -0.5)
+
 
 class Scope(NamedTuple):
     """What a layer sees of a block, and how it takes distance into account."""
@@ -52,7 +58,7 @@ class Scope(NamedTuple):
     window: int = 0  # tokens around each, half of them on either side; 0: the whole block
     rotation: Rotation | None = None  # of queries and keys
     slopes: Tensor | None = None  # [H] what a score loses by each token of distance
-    relative: Relative | None = None
+    relative: DistanceTable | None = None
 
 
 def lay_out(batch: Input, dtype: torch.dtype, *, adds: bool = False) -> Layout:
@@ -124,7 +130,7 @@ def attend(
     mask = _mask(ahead, layout.attention_mask, scope, added)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
-        is_causal=scope.causal and mask is None, scale=_scale(width, distances),
+        is_causal=scope.causal and mask is None, scale=None if distances is None else distances.scale,
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
@@ -150,9 +156,8 @@ def attend_at(
     ahead = _columns(layout, q_BHA.device) - queries[:, None, None, None]
     added = _added(q_BH1A, k_BHLA, ahead, scope, distances)
     mask = _mask(ahead, layout.attention_mask, scope, added)
-    attended = functional.scaled_dot_product_attention(
-        q_BH1A, k_BHLA, v_BHLA, mask, scale=_scale(width, distances)
-    )
+    scale = None if distances is None else distances.scale
+    attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA, mask, scale=scale)
     return attended.reshape(blocks, heads * width)
 
 
@@ -193,19 +198,11 @@ def _added(
     # it, where the paper has its own from the query, which is the negative.
     rows = distances.rows[distances.rows.shape[0] // 2 - ahead.long()]
     rows = rows.expand(*q_BHQA.shape[:3], k_BHLA.shape[2])
-    scale, terms = _scale(q_BHQA.shape[3], distances), []
+    terms = []
     if distances.key is not None:
-        by_row = q_BHQA @ (scale * distances.key).permute(1, 2, 0)
+        by_row = q_BHQA @ (distances.scale * distances.key).permute(1, 2, 0)
         terms.append(by_row.gather(3, rows))
     if distances.query is not None:
-        by_row = k_BHLA @ (scale * distances.query).permute(1, 2, 0)
+        by_row = k_BHLA @ (distances.scale * distances.query).permute(1, 2, 0)
         terms.append(by_row.gather(3, rows.transpose(2, 3)).transpose(2, 3))
     return sum(terms[1:], terms[0])
-
-
-def _scale(width: int, distances: PositionHeads | None) -> float | None:
-    """Of the scores, which have two terms or three (DeBERTa §3.1); None: the kernel's own."""
-    if distances is None:
-        return None
-    terms = 1 + sum(heads is not None for heads in (distances.query, distances.key))
-    return float((terms * width) ** -0.5)

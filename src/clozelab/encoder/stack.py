@@ -12,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
 from clozelab.encoder.attention import (
+    DistanceTable,
     Layout,
     PositionHeads,
-    Relative,
     Scope,
     attend,
     attend_at,
@@ -145,9 +145,9 @@ class Attention(nn.Module):
         return self._headed(product, end - begin)
 
     def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
-        return product.unflatten(1, (parts, self.heads, -1)).unbind(1)
+        return product.view(product.shape[0], parts, self.heads, -1).unbind(1)
 
-    def _distances(self, relative: Relative | None) -> PositionHeads | None:
+    def _distances(self, relative: DistanceTable | None) -> PositionHeads | None:
         """The table's queries and keys, by the contents' projections unless it has its own."""
         if relative is None:
             return None
@@ -238,10 +238,10 @@ class Stack(nn.Module):
 
     def leave_generator(self) -> None:
         """Have a table of tokens of its own: what it added to the generator's is in it."""
-        words, delta = self.embeddings.words, self.embeddings.delta
-        if delta is not None:
-            self.embeddings.words = nn.Embedding.from_pretrained(words.weight + delta, freeze=False)
-            self.embeddings.delta = None
+        if self.embeddings.delta is not None:
+            table = nn.Parameter(self.embeddings.table.detach())
+            self.embeddings.words = nn.Embedding(*table.shape)
+            self.embeddings.words.weight, self.embeddings.delta = table, None
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, but the last layer is computed only where a token is asked for.
@@ -300,14 +300,14 @@ class Stack(nn.Module):
             )
         self.register_buffer("rows", rows, persistent=False)
 
-    def _relative(self) -> Relative | None:
+    def _relative(self) -> DistanceTable | None:
         """The table of distances as every layer has it, in the precision of the activations."""
         if self.relative is None or self.rows is None:
             return None
         states_PW = self.relative.weight
         if self.relative_norm is not None:
             states_PW = self.relative_norm(states_PW)
-        return Relative(states_PW.to(self.precision or states_PW.dtype), self.rows)
+        return DistanceTable(states_PW.to(self.precision or states_PW.dtype), self.rows)
 
     def _decoded(
         self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, at: Tensor | None = None

@@ -73,9 +73,10 @@ class PretrainingModel(nn.Module):
 
     def keep_heads(self, names: Collection[str]) -> None:
         """Drop the heads that are not named."""
+        encoder: Any = self.encoder
         for name in {*self.heads} - {*names}:
             if name in self.writers:
-                self.encoder.leave_generator()
+                encoder.leave_generator()
             del self.heads[name]
         self.writers = tuple(name for name in self.writers if name in names)
 

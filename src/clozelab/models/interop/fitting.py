@@ -184,7 +184,8 @@ def adapted(
         added["projection.weight"] = torch.eye(encoder.width).to(words)
         added["projection.bias"] = words.new_zeros(encoder.width)
     weights = {**weights, **{f"{inside}.{name}": each for name, each in added.items()}}
-    if encoder.absolute_positions == "decoder":  # which no class has, and only a head reads
+    predicts = any(name.startswith("heads.masked_lm.") for name in weights)
+    if encoder.absolute_positions == "decoder" and not predicts:  # only such a head reads them
         del weights[f"{inside}.positions.weight"]
         encoder = replace(encoder, absolute_positions="none")
     return encoder, weights
