@@ -130,7 +130,8 @@ def attend(
     mask = _mask(ahead, layout.attention_mask, scope, added)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
-        is_causal=scope.causal and mask is None, scale=None if distances is None else distances.scale,
+        is_causal=scope.causal and mask is None,
+        scale=None if distances is None else distances.scale,
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
