@@ -24,6 +24,7 @@ ASKED = {
     *("nsp-saturation", "calibration", "tuning-restarts", "learning-curves", "batch-masks"),
     *("span-length", "next-negatives", "independence", "cls"),
     *("masked-or-replaced", "masked-or-replaced-seconds", "generator-size"),
+    "embedding-sharing",
     *("modern-block", "mask-rate-schedule", "long-context"),
 }
 every_study = pytest.mark.parametrize("name", studies.names())

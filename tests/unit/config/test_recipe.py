@@ -71,6 +71,7 @@ def test_recipe_says_only_what_it_changes_and_names_its_paper(name: str) -> None
     assert read(name).title != name
     if name not in ("bert", "elmo"):
         other = {"modernbert": "roberta", "diffusion": "roberta", "minilm": "distilbert"}
+        other["deberta"] = "electra"
         assert source(name)["extends"] == other.get(name, "bert")
 
 
