@@ -29,7 +29,8 @@ _ROLES: dict[str, tuple[Literal["query", "key"], ...]] = {
 # A recipe names such a field only where it is not the default, which is BERT's: so what was
 # recorded before there was such a field is still the same recipe.
 _LATER = {"later": True}
-_DISENTANGLED = (
+# The fields of disentangled attention.
+DISENTANGLED = (
     *("position_buckets", "relative_positions", "position_terms", "position_projections"),
     *("position_norm", "absolute_positions"),
 )
@@ -166,7 +167,7 @@ class Transformer(Checked, EncoderPart):
             )
 
     def _refuse_disentangled(self) -> None:
-        for name in _DISENTANGLED:
+        for name in DISENTANGLED:
             value = getattr(self, name)
             if value != type(self).__dataclass_fields__[name].default:
                 raise UserError(

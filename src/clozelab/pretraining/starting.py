@@ -16,6 +16,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
+from clozelab.encoder.transformer import DISENTANGLED
 from clozelab.errors import UserError
 from clozelab.models.build import build, weights_of
 from clozelab.models.load import load, pretrained, tied, within
@@ -254,8 +255,7 @@ def _beside(
         *("width", "heads", "inner", "embedding", "positions", "position_offset"),
         *("activation", "epsilon", "norm", "embedding_norm", "first_norm", "normalisation", "bias"),
         *("position_embedding", "rope_theta", "local_rope_theta", "window", "global_every"),
-        *("position_buckets", "relative_positions", "position_terms", "position_projections"),
-        *("position_norm", "absolute_positions", "gated", "qk_norm", "value_residual", *more),
+        *("gated", "qk_norm", "value_residual", *DISENTANGLED, *more),
     )
     taken = {name: getattr(other, name) for name in same}
     taken["layers"] = max(1, other.layers * student.layers // full)

@@ -338,8 +338,9 @@ def test_the_paper_s_ablations_train_beside_one_generator(second: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_both_encoders_are_one_graph() -> None:
-    model, batch = model_of(RECIPE), batch_of(RECIPE, idle=4)
+@pytest.mark.parametrize("recipe", [RECIPE, DEBERTA], ids=["electra", "deberta"])
+def test_both_encoders_are_one_graph(recipe: recipes.Recipe) -> None:
+    model, batch = model_of(recipe), batch_of(recipe, idle=4)
     model.__class__ = PretrainingModel
     plain, _ = model(batch)
     torch.compiler.reset()

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.encoder.transformer import DISENTANGLED
 from clozelab.errors import UserError
 from clozelab.models.interop import deberta, modernbert, typed
 from clozelab.models.interop.families import Family
@@ -34,7 +35,7 @@ _DEMANDS: dict[str, Any] = {
 _NUMBERS = ("epsilon", "rope_theta", "local_rope_theta", *_DROPOUTS)
 
 # Settings that are more than a key each, by the family that has them.
-_BESIDE_KEYS = {"modernbert": ("bias",), "deberta-v2": deberta.SETTINGS}
+_BESIDE_KEYS = {"modernbert": ("bias",), "deberta-v2": DISENTANGLED}
 
 # Their activations and ours; the first of several is the one that is written.
 _ACTIVATIONS = {

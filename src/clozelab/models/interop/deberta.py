@@ -12,11 +12,6 @@ from typing import Any
 
 from clozelab.models.interop import typed
 
-# The fields of an encoder that the functions below are about.
-SETTINGS = (
-    *("position_buckets", "relative_positions", "position_terms", "position_projections"),
-    *("position_norm", "absolute_positions"),
-)
 _TERMS = {"both": ["c2p", "p2c"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
 _NORMS = {False: "none", True: "layer_norm"}
 _HEAD = {

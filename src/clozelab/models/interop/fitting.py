@@ -27,6 +27,7 @@ _FAMILIES = {
     "transformer": tuple(name for name in FAMILIES if name != "xlnet"),
     "relative": ("xlnet",),
 }
+_BY_POSITIONS = {"rotary": "modernbert", "disentangled": "deberta-v2"}
 _ONNX = "or export to ONNX, which takes any encoder"
 
 
@@ -37,8 +38,8 @@ def family_for(
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
-    if encoder.position_embedding in ("rotary", "disentangled"):
-        return "modernbert" if encoder.position_embedding == "rotary" else "deberta-v2"
+    if encoder.position_embedding in _BY_POSITIONS:
+        return _BY_POSITIONS[encoder.position_embedding]
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     detects, electra = "replaced_token" in heads, FAMILIES["electra"]
