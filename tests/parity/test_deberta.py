@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.models.deberta_v2 import modeling_deberta_v2
 
 from clozelab.config import recipe as recipes
-from clozelab.encoder import Transformer, attention, stack
+from clozelab.encoder import Transformer, attention, self_attention, stack
 from clozelab.encoder.positions import rows_of_distances
 from clozelab.errors import UserError
 from clozelab.models.interop.configs import from_config, to_config
@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
     "no logarithm": (
         stack, "rows_of_distances", lambda n, **more: rows_of_distances(n, **more | {"buckets": 0}),
     ),
-    "queries for keys": (stack, "PositionHeads", swapped),
+    "queries for keys": (self_attention, "PositionHeads", swapped),
     "a term too few in the scale": (
         attention.PositionHeads, "scale", property(lambda self: self.key.shape[2] ** -0.5),
     ),

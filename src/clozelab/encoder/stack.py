@@ -6,162 +6,20 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
-from clozelab.encoder.attention import (
-    DistanceTable,
-    Layout,
-    PositionHeads,
-    Scope,
-    attend,
-    attend_at,
-    lay_out,
-    rectangle,
-)
-from clozelab.encoder.positions import alibi_slopes, rotate, rotation, rows_of_distances
-from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
+from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out, rectangle
+from clozelab.encoder.embeddings import Embeddings
+from clozelab.encoder.positions import alibi_slopes, rotation, rows_of_distances
+from clozelab.encoder.self_attention import Attention
+from clozelab.layers import FeedForward, drop, initialise, norm_of
 
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
-_ROLES = ("query", "key")  # of distances in disentangled attention
 _DECODING = 2  # how often the last layer is applied in a mask decoder (DeBERTa's code)
-
-
-class Embeddings(nn.Module):
-    """Token, learned position and type added up, then norm, dropout and the way to full width.
-
-    With a `delta` the table of tokens is another encoder's, from which it takes no gradient, and
-    what it adds to that (DeBERTa-v3 §3.3).
-    """
-
-    delta: nn.Parameter | None
-
-    def __init__(self, shape: Transformer, vocabulary: int) -> None:
-        super().__init__()
-        narrow = shape.embedding
-        self.words = nn.Embedding(vocabulary, narrow)
-        rows = shape.positions + shape.position_offset
-        self.positions = nn.Embedding(rows, narrow) if shape.learns_positions else None
-        self.types = nn.Embedding(shape.types, narrow) if shape.types else None
-        self.norm = _norm(shape, narrow) if shape.embedding_norm else None
-        projects = narrow != shape.width
-        self.projection = Linear(narrow, shape.width, bias=shape.bias) if projects else None
-        self.offset, self.rate = shape.position_offset, shape.dropout
-        self.late = shape.absolute_positions == "decoder"  # it is the decoder that adds positions
-        self.register_parameter("delta", None)
-
-    @property
-    def table(self) -> Tensor:
-        """[V, E] of tokens."""
-        shared = self.words.weight
-        return shared if self.delta is None else shared.detach() + self.delta
-
-    def forward(self, batch: Input, table: Tensor, dtype: torch.dtype) -> Tensor:
-        """[N, W] in the given precision; the `table` is its own, computed before."""
-        x = functional.embedding(batch.ids, table)
-        if self.positions is not None and not self.late:
-            x = x + self.positions(batch.position_ids + self.offset)
-        if self.types is not None:
-            x = x + self.types(batch.segments)
-        if self.norm is not None:
-            x = self.norm(x)
-        x = drop(x.to(dtype), self.rate, self.training)
-        return x if self.projection is None else self.projection(x)
-
-
-class Attention(nn.Module):
-    """Self-attention, queries, keys and values from one product; the norms that belong to it."""
-
-    def __init__(self, shape: Transformer, *, normalises: bool = True) -> None:
-        super().__init__()
-        self.qkv = Linear(shape.width, 3 * shape.width, bias=shape.bias)
-        self.output = Linear(shape.width, shape.width, bias=shape.bias)
-        self.norm = _norm(shape, shape.width) if normalises else None
-        self.query_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
-        self.key_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
-        own = shape.position_roles if shape.position_projections == "own" else ()
-        self.position_query, self.position_key = (
-            Linear(shape.width, shape.width, bias=shape.bias) if role in own else None
-            for role in _ROLES
-        )
-        self.heads, self.causal, self.rate = shape.heads, shape.causal, shape.attention_dropout
-        self.value_residual = shape.value_residual
-        self.position_roles, self.position_rate = shape.position_roles, shape.dropout
-
-    def forward(
-        self,
-        x_NW: Tensor,
-        layout: Layout,
-        scope: Scope,
-        *,
-        first_NHA: Tensor | None = None,
-        asks: Tensor | None = None,
-        at_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The attended sum, and its values; norm, residual and dropout are the caller's.
-
-        `first_NHA` are the values of the first layer, which are mixed into its own. `asks` are the
-        states that queries are of, x unless given: [N, W], or with `at_B` [B, W], those of one
-        token of each full block.
-        """
-        q, k_NHA, v_NHA = self._project(x_NW, asks)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
-        if scope.rotation is not None:
-            turns = scope.rotation
-            q = rotate(q, turns if at_B is None else turns.at(at_B))
-            k_NHA = rotate(k_NHA, turns)
-        if first_NHA is not None:
-            v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
-        distances = self._distances(scope.relative)
-        if at_B is None:
-            rate = self.rate if self.training else 0.0
-            heads = attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate, distances=distances)
-        else:
-            heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B, distances=distances)
-        return self.output(heads), v_NHA
-
-    def normalised(self, x: Tensor) -> Tensor:
-        """x, where there is no norm."""
-        return x if self.norm is None else self.norm(x)
-
-    def _project(self, x_NW: Tensor, asks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head; the queries may be of other states."""
-        # By the whole product first: where weights are sharded, that gathers them.
-        q, k_NHA, v_NHA = self._headed(self.qkv(x_NW if asks is None else asks), 3)
-        if asks is not None:
-            k_NHA, v_NHA = self._some(x_NW, 1, 3)
-        return q, k_NHA, v_NHA
-
-    def _some(self, x_NW: Tensor, begin: int, end: int) -> tuple[Tensor, ...]:
-        """Of queries, keys and values those from one number up to another, [N, H, A] each."""
-        rows = slice(begin * x_NW.shape[1], end * x_NW.shape[1])
-        bias = None if self.qkv.bias is None else self.qkv.bias[rows].to(x_NW.dtype)
-        product = functional.linear(x_NW, self.qkv.weight[rows].to(x_NW.dtype), bias)
-        return self._headed(product, end - begin)
-
-    def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
-        return product.view(product.shape[0], parts, self.heads, -1).unbind(1)
-
-    def _distances(self, relative: DistanceTable | None) -> PositionHeads | None:
-        """The table's queries and keys, by the contents' projections unless it has its own."""
-        if relative is None:
-            return None
-        states_PW = drop(relative.states, self.position_rate, self.training)
-        found: dict[str, Tensor] = {}
-        for number, role in enumerate(_ROLES):
-            own = self.position_query if role == "query" else self.position_key
-            if role in self.position_roles:
-                (found[role],) = (
-                    self._some(states_PW, number, number + 1)
-                    if own is None
-                    else self._headed(own(states_PW), 1)
-                )
-        return PositionHeads(relative.rows, found.get("query"), found.get("key"))
 
 
 class Stack(nn.Module):
@@ -197,7 +55,7 @@ class Stack(nn.Module):
             )
             for _ in range(shape.copies("ffn"))
         )
-        self.norm = _norm(shape, shape.width) if shape.norm == "pre" else None
+        self.norm = norm_of(shape, shape.width) if shape.norm == "pre" else None
         alibi = shape.position_embedding == "alibi"
         slopes = torch.tensor(alibi_slopes(shape.heads)) if alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
@@ -268,14 +126,14 @@ class Stack(nn.Module):
         """What each layer sees of a batch."""
         shape = self.shape
         windows = [shape.window_of(number) for number in range(shape.layers)]
-        scopes = {}
+        scopes, relative = {}, self._relative()
         for window in {*windows}:
             turns = None
             if shape.position_embedding == "rotary":
                 theta = shape.local_rope_theta if window else shape.rope_theta
                 dtype = self.embeddings.words.weight.dtype
                 turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
-            scopes[window] = Scope(shape.causal, window, turns, self.slopes, self._relative())
+            scopes[window] = Scope(shape.causal, window, turns, self.slopes, relative)
         return [scopes[window] for window in windows]
 
     def _read(self, batch: Input) -> tuple[Tensor, Tensor, Layout]:
@@ -291,7 +149,7 @@ class Stack(nn.Module):
         self.relative = self.relative_norm = None
         if shape.position_embedding == "disentangled":
             self.relative = nn.Embedding(shape.position_rows, shape.width)
-            self.relative_norm = _norm(shape, shape.width) if shape.position_norm else None
+            self.relative_norm = norm_of(shape, shape.width) if shape.position_norm else None
             rows = rows_of_distances(
                 shape.positions,
                 span=shape.position_rows // 2,
@@ -350,11 +208,6 @@ class Stack(nn.Module):
         assert isinstance(attention, Attention)
         assert isinstance(ffn, FeedForward)
         return attention, ffn
-
-
-def _norm(shape: Transformer, width: int) -> Norm:
-    """A norm as that encoder has them."""
-    return Norm(width, eps=shape.epsilon, bias=shape.bias, kind=shape.normalisation)
 
 
 def _layers(

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 Half = Literal["attention", "ffn"]  # of a layer
 _HALVES: tuple[Half, ...] = ("attention", "ffn")
-_ROLES: dict[str, tuple[Literal["query", "key"], ...]] = {
+# As what distances are compared with contents, by `position_terms`.
+_ROLES_IN: dict[str, tuple[Literal["query", "key"], ...]] = {
     "both": ("query", "key"),
     "content_to_position": ("key",),
     "position_to_content": ("query",),
@@ -87,8 +88,8 @@ class Transformer(Checked, EncoderPart):
     # Whether the table has the contents' queries and keys, or some of its own in every layer.
     position_projections: Literal["shared", "own"] = field(default="shared", metadata=_LATER)
     position_norm: bool = field(default=False, metadata=_LATER)  # of the table
-    # A learned table beside that of distances: added to the input as BERT's is, or to the queries
-    # of the two last layers of a mask decoder (DeBERTa §3.2).
+    # A learned table beside that of distances: added to the input as BERT's is, or to what asks in
+    # a mask decoder (DeBERTa §3.2).
     absolute_positions: Literal["none", "input", "decoder"] = field(default="none", metadata=_LATER)
     # A layer sees so many tokens around each, half of them on either side; 0: the whole block.
     window: NonNegativeInt = field(default=0, metadata=_LATER)
@@ -193,12 +194,12 @@ class Transformer(Checked, EncoderPart):
     @property
     def position_rows(self) -> int:
         """Rows of the table of distances: half for keys on the left, half for the others."""
-        return 2 * (self.position_buckets or self.reach)
+        return 2 * (self.position_buckets or self.reach) if self.position_roles else 0
 
     @property
     def position_roles(self) -> tuple[Literal["query", "key"], ...]:
         """As what distances are compared with contents."""
-        return _ROLES[self.position_terms] if self.position_embedding == "disentangled" else ()
+        return _ROLES_IN[self.position_terms] if self.position_embedding == "disentangled" else ()
 
     @property
     def learns_positions(self) -> bool:
@@ -306,7 +307,7 @@ class Transformer(Checked, EncoderPart):
             "embeddings.projection": (
                 embedding * width + bias * width if embedding != width else 0
             ),
-            "relative": self.position_rows * width if roles else 0,
+            "relative": self.position_rows * width,
             "relative_norm": vectors * width if self.position_norm else 0,
             "layers.attention": attention * dense + norms * vectors * width,
             "layers.ffn": ffn

@@ -198,7 +198,7 @@ def test_of_a_table_that_is_disentangled_detection_moves_the_delta_alone() -> No
 
 def test_what_leaks_into_the_shared_table_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     leaky = property(lambda self: self.words.weight + (0 if self.delta is None else self.delta))
-    monkeypatch.setattr("clozelab.encoder.stack.Embeddings.table", leaky)
+    monkeypatch.setattr("clozelab.encoder.embeddings.Embeddings.table", leaky)
     assert touched(model_of(DEBERTA), "replaced_token")[WORDS]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Corrupted, Encoded, Sums, Targets
-from clozelab.layers import Linear, Norm, activate, initialise
+from clozelab.layers import Linear, activate, initialise, norm_of
 from clozelab.objectives.objective import Tied, Widths
 
 _ROUND = 64  # scores of a row: a multiple of this
@@ -68,9 +68,7 @@ class VocabularyHead(PlainHead):
     def add_layers(self, encoder: Tied) -> None:
         """A dense layer to the table's width, and its norm."""
         self.dense = Linear(encoder.width, encoder.embedding, bias=encoder.bias)
-        self.norm = Norm(
-            encoder.embedding, eps=encoder.epsilon, bias=encoder.bias, kind=encoder.normalisation
-        )
+        self.norm = norm_of(encoder, encoder.embedding)
         self.activation = encoder.activation
 
     def to_table(self, states_KW: Tensor) -> Tensor:
