@@ -20,6 +20,7 @@ from torch import Tensor
 
 import clozelab
 from clozelab import cli
+from clozelab.errors import UserError
 from clozelab.models.generator import generator_of
 from clozelab.models.load import load
 from clozelab.pretraining.job import PretrainTrainer
@@ -116,6 +117,15 @@ def test_without_its_generator_it_is_an_encoder_alone(hf: Path, tmp_path: Path) 
     assert trainer.notes()[-1] == "fresh weights for generator, replaced_token"
     start = dict(trainer.model.named_parameters())
     assert torch.equal(start[WORDS], weights(tmp_path / "hf")[WORDS]) and not start[DELTA].any()
+
+
+def test_a_generator_of_another_width_is_refused(hf: Path, tmp_path: Path) -> None:
+    shutil.copytree(hf, tmp_path / "hf", ignore=shutil.ignore_patterns("generator"))
+    settings = {"hidden_size": 16, "intermediate_size": 64, "num_attention_heads": 1}
+    config = transformers.DebertaV2Config.from_pretrained(hf / "generator", **settings)
+    transformers.DebertaV2ForMaskedLM(config).save_pretrained(tmp_path / "hf" / "generator")
+    with pytest.raises(UserError, match="generator: embedding = 16, and the generator of an enc"):
+        load(str(tmp_path / "hf"))
 
 
 def test_a_run_goes_on_from_both_tables_and_another_recipe_from_their_sum(run: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from clozelab.models.build import DELTA, WORDS, PretrainingModel
 from clozelab.models.interop.importing import Imported
 from clozelab.models.model import Model
 from clozelab.objectives import Generator, MaskedLm
+from clozelab.objectives.replaced import Sharing
 
 FOLDER = "generator"  # beside the files of the encoder that it writes for, in transformers' form
 _REMEDY = "give the generator of this encoder, or remove {} to go on without one"
@@ -73,12 +74,10 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
         name in mine["encoder"] and torch.equal(theirs["encoder"][name], mine["encoder"][name])
         for name in shared
     )
-    sharing: Literal["embeddings", "gradient_disentangled", "none"]
-    sharing, weights = "embeddings" if same else "none", dict[str, Tensor]()
-    if encoder.position_embedding == "disentangled":
+    disentangled = encoder.position_embedding == "disentangled"
+    sharing: Sharing = "embeddings" if same else "none"
+    if disentangled:
         sharing, shared = "gradient_disentangled", {_WORDS}
-        table = theirs["encoder"][_WORDS]
-        weights = {WORDS: table, DELTA: mine["encoder"][_WORDS] - table}
     share, depth = (
         getattr(other.encoder, size) / getattr(encoder, size) for size in ("width", "layers")
     )
@@ -91,6 +90,10 @@ def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
                 f" {encoder.width} has {here} here; {_REMEDY.format(place)}"
             )
     own = theirs["encoder"].keys() - (set() if sharing == "none" else shared)
+    weights: dict[str, Tensor] = {}
+    if disentangled:
+        table = theirs["encoder"][_WORDS]
+        weights = {WORDS: table, DELTA: mine["encoder"][_WORDS] - table}
     weights |= {f"heads.generator.encoder.{name}": theirs["encoder"][name] for name in own}
     weights |= {f"heads.generator.head.{name}": value for name, value in theirs["head"].items()}
     return WithGenerator(part, weights)

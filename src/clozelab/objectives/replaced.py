@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 BITS = 24  # of a draw: as many as single precision keeps
 _HEAD = 64  # the width of an attention head
+Sharing = Literal["embeddings", "gradient_disentangled", "none"]
 # Of the embeddings.
-_SHARED = {
+_SHARED: dict[Sharing, tuple[str, ...]] = {
     "embeddings": ("words", "positions", "types", "norm"),
     "gradient_disentangled": ("words",),
     "none": (),
@@ -58,7 +59,7 @@ class Generator(Weighted):
     generates_input: ClassVar[bool] = True
 
     share: Annotated[float, _NARROW] = 0.25
-    sharing: Literal["embeddings", "gradient_disentangled", "none"] = "embeddings"
+    sharing: Sharing = "embeddings"
     depth: Annotated[float, _SHALLOW] = field(default=1.0, metadata={"later": True})
 
     def shape(self, encoder: Any) -> Any:

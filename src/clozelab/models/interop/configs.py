@@ -158,7 +158,7 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
     elif modern:
         settings["bias"] = config["bias"]
     elif family.name == "deberta-v2":
-        settings |= deberta.inward(config)
+        settings |= deberta.inward(config, width=width, heads=settings["heads"])
     return Transformer(**settings)
 
 

@@ -6,8 +6,7 @@ that detects replaced tokens: the published files hold both, and here, too, they
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from clozelab.models.interop import typed
@@ -21,32 +20,23 @@ _HEAD = {
 }
 
 
-def inward(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings; refused where ours has no such encoder."""
+def inward(config: Mapping[str, Any], *, width: int, heads: int) -> dict[str, Any]:
+    """The other settings of an encoder of that width; refused where ours has no such encoder."""
     if not typed.flag(config, "relative_attention"):
         raise typed.wrong("relative_attention", False, "must be true: without it, it is bert's")
-    if (typed.whole(config, "conv_kernel_size", 0, least=0) or 0) > 0:
+    if _counted(config, "conv_kernel_size"):
         raise typed.wrong("conv_kernel_size", config["conv_kernel_size"], "is not built here")
-    width, heads = (
-        typed.whole(config, "hidden_size") or 1,
-        typed.whole(config, "num_attention_heads"),
-    )
-    for key, right in {
-        "embedding_size": width,
-        "attention_head_size": width // (heads or 1),
-    }.items():
+    for key, right in {"embedding_size": width, "attention_head_size": width // heads}.items():
         if typed.whole(config, key, right) != right:
             raise typed.wrong(key, config[key], f"must be {right} here")
-    shares = typed.flag(config, "share_att_key")
+    positions = "input" if typed.flag(config, "position_biased_input", True) else "none"
     return {
         "position_buckets": _counted(config, "position_buckets"),
         "relative_positions": _counted(config, "max_relative_positions"),
         "position_terms": _terms(config),
-        "position_projections": "shared" if shares else "own",
+        "position_projections": "shared" if typed.flag(config, "share_att_key") else "own",
         "position_norm": _norm(config),
-        "absolute_positions": "input"
-        if typed.flag(config, "position_biased_input", True)
-        else "none",
+        "absolute_positions": positions,
     }
 
 
@@ -63,20 +53,23 @@ def outward(encoder: Any) -> dict[str, Any]:
     }
 
 
-def head_renamed(name: str, names: Iterable[str]) -> str:
-    """The name of a tensor among others, that of a published head over the vocabulary as today's.
+def head_names(names: Collection[str]) -> dict[str, str]:
+    """The names of a published head over the vocabulary, and those that transformers writes today.
 
     Beside a head that detects, the one over the vocabulary is of no use: nothing trained it.
     """
-    if any(each.startswith(("mask_predictions.", "cls.predictions.")) for each in names):
-        return name
-    for theirs, ours in _HEAD.items():
-        name = re.sub(rf"^{re.escape(theirs)}", ours, name)
-    return name
+    if any(name.startswith(("mask_predictions.", "cls.predictions.")) for name in names):
+        return {}
+    return {
+        name: name.replace(theirs, ours, 1)
+        for name in names
+        for theirs, ours in _HEAD.items()
+        if name.startswith(theirs)
+    }
 
 
 def _counted(config: Mapping[str, Any], key: str) -> int:
-    """A number of positions, of which 0 and less mean that there is none."""
+    """A number, of which 0 and less mean that there is no such thing."""
     value = config.get(key)
     if isinstance(value, int) and not isinstance(value, bool) and value < 1:
         return 0
@@ -86,10 +79,9 @@ def _counted(config: Mapping[str, Any], key: str) -> int:
 def _terms(config: Mapping[str, Any]) -> str:
     """Which products there are: a list, or its words with bars between."""
     given = config.get("pos_att_type")
-    words = (
-        given.lower().split("|") if isinstance(given, str) else typed.words(config, "pos_att_type")
-    )
-    kinds = {word.strip() for word in words}
+    listed = not isinstance(given, str)
+    words = typed.words(config, "pos_att_type") if listed else str(given).split("|")
+    kinds = {word.strip().lower() for word in words}
     for terms, theirs in _TERMS.items():
         if kinds == {*theirs}:
             return terms

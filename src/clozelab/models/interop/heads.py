@@ -24,14 +24,14 @@ _ENDINGS = {
     "answer": "ForQuestionAnswering",
 }
 _PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
-# What a config has to say of a summary, if it says anything, by the family and perhaps the kind.
-_USUAL: dict[tuple[str, str], dict[str, Any]] = {
-    ("electra", "choose"): {
+# What a config has to say of its pooler, if it says anything.
+_POOLERS: dict[str, dict[str, Any]] = {
+    "electra": {
         "summary_type": "first",
         "summary_use_proj": True,
         "summary_activation": "gelu",
     },
-    ("deberta-v2", ""): {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
+    "deberta-v2": {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
 }
 EXTRA_KEY = "clozelab"  # the key of what a config has no word for
 EPSILON = 1e-12  # of the norm inside a beam's head; theirs has that of the encoder
@@ -164,8 +164,8 @@ def head_from_config(
     summary: Summary | None = family.summary_of(kind)
     if family.name == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
-    elif kind in SUMMARISED:
-        usual = _USUAL.get((family.name, kind), _USUAL.get((family.name, ""), {}))
+    elif kind in SUMMARISED and (kind == "choose" or not family.whole_classifier):
+        usual = _POOLERS.get(family.name, {})
         alike = all(config.get(key, value) == value for key, value in usual.items())
         summary = summary if alike else None
     if summary is None or summary_is_blind(encoder, family, kind):

@@ -114,6 +114,7 @@ def _normalised(
     """
     table, bias = f"{family.decoder}.weight", f"{family.decoder}.bias"
     known = {table, bias, *(each for name in possible for each in family.theirs(name))}
+    heads = deberta.head_names(tensors.keys()) if family.name == "deberta-v2" else {}
     held: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if _BUFFERS.fullmatch(name):
@@ -122,8 +123,7 @@ def _normalised(
         new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if family.name == "bert":  # whose relative's tensors may have either prefix
             new = re.sub(r"^(bert|ernie)\.", f"{family.prefix}.", new)
-        if family.name == "deberta-v2":
-            new = deberta.head_renamed(new, tensors)
+        new = heads.get(new, new)
         if new not in known and f"{family.prefix}.{new}" in known:
             new = f"{family.prefix}.{new}"
         held[new] = tensor
