@@ -29,6 +29,9 @@ CASES: dict[str, dict[str, Any]] = {
         **{"norm": "pre", "first_norm": False, "bias": False, "gated": True, "window": 4},
         **{"global_every": 2, "position_embedding": "rotary"},
     },
+    "DeBERTa, which no kernel knows": {
+        **{"position_embedding": "disentangled", "position_buckets": 8, "position_norm": True},
+    },
     "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
 }
 
@@ -253,3 +256,13 @@ def test_a_fused_model_compiles_whole() -> None:
     torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-3, atol=1e-4)
     torch._dynamo.reset()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")
+@torch.no_grad()
+def test_disentangled_attention_is_compiled_in_half_precision() -> None:
+    made, given = stack(**CASES["DeBERTa, which no kernel knows"]), here(batch(9, 130, 3))
+    plain = made(given).hidden_states
+    made.precision = torch.bfloat16
+    half = torch.compile(made, fullgraph=True)(given).hidden_states
+    assert float((half.float() - plain).abs().mean()) < 0.02  # of states of deviation 1
