@@ -243,6 +243,12 @@ class Encoded(NamedTuple):
     memory: Tensor | None = None  # [layers, B, M, W] XLNet: for the blocks after
     ids: Tensor | None = None  # [N] what it read, if an objective may ask
     projections: Projections | None = None  # of a layer, if asked for
+    decoded: Tensor | None = None  # [N, W] of a mask decoder, where the encoder has one
+
+    @property
+    def predicting(self) -> Tensor:
+        """[N, W] the states by which tokens are predicted."""
+        return self.hidden_states if self.decoded is None else self.decoded
 
 
 Sums = dict[str, "Tensor"]  # "loss", "count", "correct" and the like: each a sum, never a mean
@@ -287,8 +293,6 @@ class EncoderPart:
     compiles: ClassVar[Literal["model", "layers"]] = "model"
     # The fields that a student has from its teacher, unless its recipe states them: its block.
     block_settings: ClassVar[frozenset[str]] = frozenset()
-    # Parameters that pretraining alone trains: fine-tuning never uses them.
-    pretraining_parameters: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def causal(self) -> bool:
@@ -324,6 +328,11 @@ class EncoderPart:
     def segment_types(self) -> int | None:
         """How many segments it tells apart; 0: it reads no segments, None: any number."""
         return 0
+
+    @property
+    def pretraining_parameters(self) -> frozenset[str]:
+        """The parameters that pretraining alone trains: fine-tuning never uses them."""
+        return frozenset()
 
     @property
     def memory(self) -> int:

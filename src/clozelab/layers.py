@@ -6,7 +6,7 @@ whole precision of a run is the type of its activations and needs no context aro
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,11 @@ class Norm(nn.LayerNorm):
                 wide, self.normalized_shape, self.weight, self.bias, self.eps
             )
         return normal.to(x.dtype)
+
+
+def norm_of(encoder: Any, width: int) -> Norm:
+    """A norm as that encoder has them, and its heads."""
+    return Norm(width, eps=encoder.epsilon, bias=encoder.bias, kind=encoder.normalisation)
 
 
 class FeedForward(nn.Module):

@@ -220,9 +220,10 @@ def check_generator(part: Any) -> None:
     torch.manual_seed(0)
     whole = encoder.build(_SIZE).double().eval()
     module = part.build(encoder, _SIZE).double().eval()
+    before = {*whole.parameters()}
     module.share_with(whole)
-    shared = {*whole.parameters()}
-    built = sum(each.numel() for each in module.parameters() if each not in shared)
+    every = {*whole.parameters(), *module.parameters()}
+    built = sum(each.numel() for each in every - before)
     counted = sum(part.parameters(encoder, _SIZE).values())
     _hold(built == counted, "parameters() miscounts what build() makes beside the encoder")
     blocks = example_blocks()

@@ -33,6 +33,8 @@ CASES = {
     "elmo": ("elmo", "byte_bpe", 5, False),
     "electra": ("electra", "wordpiece", 5, False),
     "electra sharded": ("electra", "wordpiece", 5, True),
+    "deberta": ("deberta", "unigram", 5, False),
+    "deberta sharded": ("deberta", "unigram", 5, True),
     "modernbert sharded": ("modernbert", "byte_bpe", 5, True),
     "mosaicbert": ("mosaicbert", "wordpiece", 5, False),
     "causal_then_masked sharded": ("causal_then_masked", "byte_bpe", 5, True),

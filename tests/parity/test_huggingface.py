@@ -56,6 +56,12 @@ MODERNBERT = {
     "eos_token_id": 3, "cls_token_id": 2, "sep_token_id": 3,
 }  # fmt: skip
 ROBERTA = {**BERT, "type_vocab_size": 1, "pad_token_id": 1}
+DEBERTA = {
+    **BERT, "pad_token_id": 1, "relative_attention": True, "position_buckets": 4,
+    "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": "p2c|c2p",
+    "position_biased_input": False,
+}  # fmt: skip
+DEBERTA_OLD = DEBERTA | {"position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
 
 # The class, its config, the family and heads that come of it, and how many types.
 CHECKPOINTS = {
@@ -154,6 +160,43 @@ CHECKPOINTS = {
         0,
     ),
     "bare modernbert": ("ModernBertModel", MODERNBERT, "modernbert", set(), 0),
+    "deberta-v3": ("DebertaV2ForMaskedLM", DEBERTA, "deberta-v2", {"masked_lm"}, 0),
+    "bare deberta-v3": ("DebertaV2Model", DEBERTA, "deberta-v2", set(), 0),
+    "deberta's published head": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA | {"legacy": False, "max_relative_positions": 7, "hidden_act": "relu"},
+        "deberta-v2",
+        {"masked_lm"},
+        0,
+    ),
+    "deberta without buckets": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA_OLD | {"max_relative_positions": 5},
+        "deberta-v2",
+        {"masked_lm"},
+        0,
+    ),
+    "deberta with types and positions": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA_OLD | {"type_vocab_size": 2, "position_biased_input": True},
+        "deberta-v2",
+        {"masked_lm"},
+        2,
+    ),
+    "deberta, contents to positions": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA | {"pos_att_type": ["c2p"], "position_buckets": 6},
+        "deberta-v2",
+        {"masked_lm"},
+        0,
+    ),
+    "deberta, positions to contents": (
+        "DebertaV2ForMaskedLM",
+        DEBERTA_OLD | {"pos_att_type": ["p2c"], "position_buckets": 6},
+        "deberta-v2",
+        {"masked_lm"},
+        0,
+    ),
 }
 
 
@@ -179,6 +222,10 @@ MODERN = {
     "bias": False, "first_norm": False,
 }  # fmt: skip
 GPTS = {**SHAPE, "types": 0, "embedding_norm": False, "causal": True}
+DISENTANGLED = {
+    **SHAPE, "types": 0, "epsilon": 1e-7, "position_embedding": "disentangled",
+    "position_buckets": 4, "position_norm": True,
+}  # fmt: skip
 
 # The encoder, its heads, and the class that comes of them.
 MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
@@ -270,6 +317,30 @@ MODELS: dict[str, tuple[Encoder, tuple[str, ...], str]] = {
         "ModernBertForMaskedLM",
     ),
     "modernbert without a head": (Transformer(**MODERN), (), "ModernBertModel"),
+    "deberta": (Transformer(**DISENTANGLED), ("masked_lm",), "DebertaV2ForMaskedLM"),
+    "deberta without a head": (Transformer(**DISENTANGLED), (), "DebertaV2Model"),
+    "deberta, other distances": (
+        Transformer(
+            **DISENTANGLED | {"position_buckets": 0, "position_norm": False, "types": 2},
+            relative_positions=4,
+            position_projections="own",
+            absolute_positions="input",
+        ),
+        ("masked_lm",),
+        "DebertaV2ForMaskedLM",
+    ),
+    "deberta, contents to positions": (
+        Transformer(**DISENTANGLED, position_terms="content_to_position"),
+        ("masked_lm",),
+        "DebertaV2ForMaskedLM",
+    ),
+    "deberta, positions to contents": (
+        Transformer(
+            **DISENTANGLED, position_terms="position_to_content", position_projections="own"
+        ),
+        ("masked_lm",),
+        "DebertaV2ForMaskedLM",
+    ),
 }
 
 
@@ -371,6 +442,7 @@ DRESSED = {
     "xlnet": ("unigram", "A [SEP] [CLS]", "A [SEP] B [SEP] [CLS]", "0 0 2", "0 0 1 1 2"),
     "gpt": ("char_bpe", "A", "A B", "", ""),
     "modernbert": ("byte_bpe", "<s> A </s>", "<s> A </s> B </s>", "", ""),
+    "deberta": ("unigram", "[CLS] A [SEP]", "[CLS] A [SEP] B [SEP]", "", ""),
 }
 
 

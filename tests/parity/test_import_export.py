@@ -42,6 +42,11 @@ BERT = {
 }
 ROBERTA = {**BERT, "type_vocab_size": 1, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 ALBERT = {**BERT, "embedding_size": 8, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+DEBERTA = {
+    **BERT, "pad_token_id": 0, "relative_attention": True, "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm", "share_att_key": True, "pos_att_type": ["c2p", "p2c"],
+    "position_biased_input": False,
+}  # fmt: skip
 DISTILBERT = {
     "vocab_size": SIZE, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24,
     "max_position_embeddings": 40,
@@ -73,6 +78,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], str, tuple[str, ...]]] = {
     "electra": (
         "Electra", ALBERT, "bert",
         ("Model", "ForPreTraining", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
+    ),
+    "deberta-v2": (
+        "DebertaV2", DEBERTA, "bert", ("Model", "ForMaskedLM", *(f"For{task}" for task in TASKS)),
     ),
     "distilbert": (
         "DistilBert", DISTILBERT, "bert",

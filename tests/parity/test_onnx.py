@@ -22,6 +22,7 @@ MODERN = {
     **SHAPE, "layers": 3, "types": 0, "norm": "pre", "first_norm": False, "bias": False,
     "gated": True, "position_embedding": "rotary", "normalisation": "rms", "value_residual": 0.5,
 }  # fmt: skip
+DISENTANGLED = {**SHAPE, "position_embedding": "disentangled", "position_norm": True}
 STREAMS = {key: value for key, value in SHAPE.items() if key not in ("embedding", "positions")}
 MODELS: dict[str, tuple[Encoder, str | None]] = {
     "bert": (Transformer(**SHAPE), "masked_lm"),
@@ -30,6 +31,11 @@ MODELS: dict[str, tuple[Encoder, str | None]] = {
     "gpt, half shared": (Transformer(**GPTS, norm="pre", sharing="attention"), "causal_lm"),
     "modernbert": (Transformer(**MODERN, window=4, global_every=2), "masked_lm"),
     "alibi": (Transformer(**SHAPE, position_embedding="alibi", qk_norm=True), None),
+    "deberta": (Transformer(**DISENTANGLED, position_buckets=4, types=0), "masked_lm"),
+    "deberta's mask decoder": (
+        Transformer(**DISENTANGLED, absolute_positions="decoder", position_projections="own"),
+        "masked_lm",
+    ),
     "xlnet": (Relative(**STREAMS), None),
 }
 

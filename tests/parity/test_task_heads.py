@@ -54,6 +54,13 @@ ENCODERS: dict[str, Encoder] = {
     ),
     "albert": Transformer(**SHAPE | {"embedding": 8}, sharing="all", activation="gelu_tanh"),
     "electra": Transformer(**SHAPE | {"embedding": 8}),
+    "deberta-v2": Transformer(
+        **SHAPE,
+        types=0,
+        position_embedding="disentangled",
+        position_buckets=4,
+        position_norm=True,
+    ),
     "distilbert": Transformer(**SHAPE, types=0),
     "xlnet": Relative(**STREAMS),
     "openai-gpt": Transformer(**GPT | {"inner": 64}, activation="gelu_tanh"),
@@ -76,7 +83,7 @@ STEMS = {
     "bert": "Bert", "roberta": "Roberta", "albert": "Albert", "distilbert": "DistilBert",
     "xlnet": "XLNet", "openai-gpt": "OpenAIGPT", "gpt2": "GPT2",
     "roberta-prelayernorm": "RobertaPreLayerNorm", "electra": "Electra",
-    "modernbert": "ModernBert",
+    "modernbert": "ModernBert", "deberta-v2": "DebertaV2",
 }  # fmt: skip
 NONE = {("openai-gpt", "choose"), ("openai-gpt", "tag"), ("openai-gpt", "answer")}
 NONE |= {("gpt2", "choose")}
@@ -273,8 +280,14 @@ def test_a_fine_tuned_model_says_the_same_in_transformers_and_comes_back(
     problems = {"classify": "single_label_classification", "regress": "regression"}
     assert peer.config.problem_type == problems.get(kind)
     # These have no rate of their own.
-    encoders = {("distilbert", "tag"), *((each, "choose") for each in ROBERTAS)}
-    assert dropped(peer) <= {encoder.dropout if (family, kind) in encoders else task.dropout}
+    encoders = {
+        ("distilbert", "tag"),
+        ("deberta-v2", "tag"),
+        *((each, "choose") for each in ROBERTAS),
+    }
+    # DeBERTa's pooler has a dropout before its dense layer, of nothing.
+    rates = dropped(peer) - ({0.0} if family == "deberta-v2" else set())
+    assert rates <= {encoder.dropout if (family, kind) in encoders else task.dropout}
     back = read(str(tmp_path / "hf"))
     got = from_transformers(back.config, back.tensors)
     assert (got.task, got.left, got.family) == (saved(family, task), [], family)
@@ -311,6 +324,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "roberta-prelayernorm": BERT | {"type_vocab_size": 1},
     "albert": BERT | {"embedding_size": 8},
     "electra": BERT | {"embedding_size": 8},
+    "deberta-v2": BERT | {"relative_attention": True, "pos_att_type": "c2p|p2c"},
     "distilbert": {
         "vocab_size": VOCABULARY, "dim": 16, "n_layers": 3, "n_heads": 2, "hidden_dim": 24,
         "max_position_embeddings": 12,
@@ -448,7 +462,7 @@ def test_a_beam_that_never_judged_says_nothing_of_it(tmp_path: Path) -> None:
 READ = {
     "bert": "wordpiece", "ernie": "chars", "albert": "unigram", "roberta": "byte_bpe",
     "xlnet": "unigram", "gpt": "char_bpe", "distilbert": "wordpiece", "swift": "byte_bpe",
-    "electra": "wordpiece", "modernbert": "byte_bpe",
+    "electra": "wordpiece", "modernbert": "byte_bpe", "deberta": "unigram",
 }  # fmt: skip
 A, B = "The river was wide, and slow.", "Nobody crossed it 在冬天!"
 
@@ -459,6 +473,7 @@ def test_the_tokenizer_lays_texts_as_they_were_for_fine_tuning(name: str, tmp_pa
     tokenizer = Tokenizer.from_file(str(data.tokenizer(READ[name])))
     vocabulary = describe(tokenizer)
     called = {"ernie": "bert", "gpt": "openai-gpt", "swift": "roberta-prelayernorm"}
+    called["deberta"] = "deberta-v2"
     family = called.get(name, name)
     encoder = ENCODERS[family]
     task = asked(family, "classify")[1]

@@ -156,7 +156,8 @@ def beside(hf: Path, folder: Path, **settings: Any) -> Path:
     ("settings", "sentence"),
     [
         ({"hidden_size": 64}, r"hf: generator: width = 64 is more than the encoder's 32; give the"),
-        ({"num_hidden_layers": 1}, r"generator: layers = 1, and .* of width 32 has 2 here; give"),
+        ({"num_hidden_layers": 3}, r"generator: layers = 3 is more than the encoder's 2; give the"),
+        ({"intermediate_size": 8}, r"generator: inner = 8, and .* of width 32 has 32 here; give"),
         ({"num_attention_heads": 2}, r"generator: heads = 2, and .* of width 32 has 1 here"),
         ({"tie_word_embeddings": False}, r"generator: its head has a table of its own; give the"),
         ({"vocab_size": 99}, r"generator: has 99 words, and the encoder "),
@@ -179,9 +180,9 @@ def test_options_of_a_generator_that_are_not_built_are_named(hf: Path, tmp_path:
 
 
 def test_a_generator_with_tables_of_its_own_keeps_them(hf: Path, tmp_path: Path) -> None:
-    given = beside(hf, tmp_path / "hf")
+    given = beside(hf, tmp_path / "hf", num_hidden_layers=1)
     part: Any = load(str(given)).recipe.objectives[0]
-    assert (part.sharing, part.share) == ("none", 0.25)
+    assert (part.sharing, part.share, part.depth) == ("none", 0.25, 0.5)
     clozelab.import_model(str(given), tmp_path / "in", **SILENT)
     clozelab.export(str(tmp_path / "in"), tmp_path / "out", **SILENT)
     theirs, back = (load_file(place / "generator" / "model.safetensors")

@@ -153,7 +153,8 @@ def test_a_changed_config_is_read_or_refused(made: Path, tmp_path: Path, name: s
         ({"vocab_size": 10**7}, "bert.embeddings.word_embeddings.weight"),
         ({"intermediate_size": 10**7}, "layer.0.intermediate.dense.weight"),
         ({"model_type": "electra"}, "no embedding_size; a config of electra has one"),
-        ({"model_type": "deberta-v2"}, "model_type 'deberta-v2' is unknown here"),
+        ({"model_type": "deberta"}, "model_type 'deberta' is unknown here"),
+        ({"model_type": "deberta-v2"}, "relative_attention = False must be true"),
         ({"hidden_size": ...}, "no hidden_size"),
     ],
 )

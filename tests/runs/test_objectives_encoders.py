@@ -21,18 +21,21 @@ from clozelab.training.loop import Step
 torch.set_num_threads(1)
 # Objectives, blocks and masks of the recipe on the left, the encoder of the one above.
 MATRIX = """
-           bert albert gpt xlnet elmo modernbert mosaicbert neobert
-bert        x     x     x    x    .       x          x         x
-roberta     x     x     x    x    .       x          x         x
-spanbert    x     x     x    x    .       x          x         x
-albert      x     x     x    x    .       x          x         x
-electra     x     x     x    .    .       x          x         x
-diffusion   x     x     x    x    .       x          x         x
-distilbert  x     x     x    x    .       x          x         x
-minilm      x     x     x    .    .       x          x         x
-gpt         x     .     x    .    .       x          x         x
-xlnet       .     .     .    x    .       .          .         .
-elmo        .     .     .    .    x       .          .         .
+                    bert albert gpt xlnet elmo modernbert mosaicbert neobert deberta
+bert                 x     x     x    x    .       x          x         x       x
+roberta              x     x     x    x    .       x          x         x       x
+spanbert             x     x     x    x    .       x          x         x       x
+albert               x     x     x    x    .       x          x         x       x
+electra              x     x     x    .    .       x          x         x       x
+deberta              x     x     x    .    .       x          x         x       x
+diffusion            x     x     x    x    .       x          x         x       x
+causal_then_masked   x     x     x    .    .       x          x         x       x
+gpt_bert             x     x     x    .    .       x          x         x       x
+distilbert           x     x     x    x    .       x          x         x       x
+minilm               x     x     x    .    .       x          x         x       x
+gpt                  x     .     x    .    .       x          x         x       x
+xlnet                .     .     .    x    .       .          .         .       .
+elmo                 .     .     .    .    x       .          .         .       .
 """
 ENCODERS, *ROWS = (line.split() for line in MATRIX.strip().splitlines())
 PAIRS = {
@@ -76,5 +79,7 @@ def test_what_makes_sense_trains_and_loads(objectives: str, encoder: str, tmp_pa
 
 @pytest.mark.parametrize(("objectives", "encoder"), [pair for pair in PAIRS if not PAIRS[pair]])
 def test_the_rest_is_refused_in_a_sentence(objectives: str, encoder: str) -> None:
-    with pytest.raises(UserError, match=f"^{objectives}: objective .*; (or )?(use|set) "):
+    with pytest.raises(
+        UserError, match=f"^{objectives}: (objective|schedule) .*; (or )?(use|set) "
+    ):
         joined(objectives, encoder)

@@ -25,6 +25,7 @@ MAIN = {
     "elmo": "bidirectional_lm",
     "xlnet": "permutation_lm",
     "electra": "replaced_token",
+    "deberta": "replaced_token",
     "minilm": "relations",
 }
 PHASES = "schedule.phases=[[16, 0.6], [32, 0.4]]"
@@ -67,6 +68,11 @@ CASES = {
     "spanbert": ("spanbert",),
     "ernie": ("ernie",),
     "electra": ("electra", "encoder.dropout=0.1", "encoder.embedding=16"),
+    "deberta": ("deberta", "encoder.layers=2", "encoder.dropout=0.1"),
+    "deberta's mask decoder": (
+        *("deberta", "encoder.dropout=0.1", "encoder.absolute_positions=decoder"),
+        *("corruption.mask=0.8", 'objectives=[{use="masked_lm"}]'),
+    ),
     "muon": ("bert", "optimiser.use=muon"),
     "mosaicbert": ("mosaicbert", "encoder.dropout=0.1"),
     "modernbert": ("modernbert", "encoder.layers=3", PHASES, COURSE, "encoder.value_residual=0.2"),

@@ -35,7 +35,7 @@ STORES = {
     **dict.fromkeys(("bert", "bert_cased", "bert_multilingual", "bert_whole_word"), "wordpiece"),
     **dict.fromkeys(("distilbert", "minilm", "spanbert", "electra"), "wordpiece"),
     **dict.fromkeys(("mosaicbert", "neobert"), "wordpiece"),
-    **dict.fromkeys(("albert", "xlnet"), "unigram"),
+    **dict.fromkeys(("albert", "xlnet", "deberta"), "unigram"),
     **dict.fromkeys(("roberta", "swift", "elmo", "modernbert", "diffusion"), "byte_bpe"),
     **dict.fromkeys(("causal_then_masked", "gpt_bert"), "byte_bpe"),
     **dict.fromkeys(("bert_chinese", "roberta_wwm"), "chinese"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.deberta_v2 import modeling_deberta_v2
 from transformers.models.modernbert import modeling_modernbert
 
 from clozelab.contracts import Encoded, Input
@@ -107,7 +108,7 @@ def ours(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif name == "replaced_token":
             found[name] = head.logits(encoded.hidden_states).squeeze(1)
         else:
-            found["words"] = head.logits(encoded.hidden_states, encoded.table)
+            found["words"] = head.all_logits(encoded)
     return found
 
 
@@ -127,8 +128,9 @@ def theirs(model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _widen(model: nn.Module) -> None:
-    """Sines that are taken in single precision whatever the weights are: take them in double."""
+    """Take in double what is taken in single precision whatever the weights: sines and roots."""
     inner = model.base_model
+    modeling_deberta_v2.scaled_size_sqrt = _root
     if model.config.model_type == "modernbert":
         inner.rotary_emb.forward = partial(_angles, model.config)
         modeling_modernbert.apply_rotary_pos_emb = _turned
@@ -140,6 +142,11 @@ def _widen(model: nn.Module) -> None:
     inner.positional_embedding = lambda places, _, blocks=None: narrow(
         places.double(), 10000.0**-even, blocks
     )
+
+
+def _root(x: Tensor, terms: int) -> Tensor:
+    """By which DeBERTa divides its scores."""
+    return torch.tensor(float(x.shape[-1] * terms), dtype=torch.float64).sqrt()
 
 
 def _angles(config: Any, x: Tensor, position_ids: Tensor, layer_type: str) -> tuple[Tensor, Tensor]:

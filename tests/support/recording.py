@@ -63,6 +63,14 @@ RUNS: dict[str, tuple[str, tuple[str, ...], int]] = {
     ),
     "roberta, untied": ("roberta", (_WARM, "objectives.0.tied=false"), 20),
     "electra, all tokens": ("electra", (_WARM, "objectives.1.use=all_tokens_lm"), 20),
+    "deberta, its mask decoder": (
+        "deberta",
+        (
+            *(_WARM, "encoder.layers=2", "encoder.position_projections=own"),
+            *("encoder.absolute_positions=decoder", 'objectives=[{use="masked_lm"}]'),
+        ),
+        20,
+    ),
     "modernbert, windows and a course": (
         "modernbert",
         (_WARM, "encoder.layers=3", "masking.course=[[0.0, 1.0], [1.0, 0.5]]"),

@@ -140,10 +140,12 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
                 yield f"objective {name} reads both sides; {fix}"
             continue
         if not (recipe.encoder.causal or recipe.schedule.causal):
-            yield (
-                f"objective {name} would see its targets; set encoder.causal = true, or say by"
-                " schedule.causal which blocks are read causally"
+            fix = (
+                "set encoder.causal = true, or say by schedule.causal which blocks are read causally"
+                if "causal_reading" in recipe.encoder.provides
+                else "use encoder transformer with causal = true"
             )
+            yield f"objective {name} would see its targets; {fix}"
         if part.head_of and part.head_of not in names:
             yield (
                 f"objective {name} has the head of {part.head_of}; list {part.head_of} beside it,"
@@ -155,6 +157,12 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
                 f"objective {name} has a plain head, which needs encoder.embedding ="
                 f' {recipe.encoder.width}, the width; or set its head = "transform"'
             )
+    decodes = getattr(recipe.encoder, "absolute_positions", "none") == "decoder"
+    if decodes and not any(part.language_model == "masked" for part in recipe.objectives):
+        yield (
+            'encoder.absolute_positions = "decoder" serves masked_lm alone, which is not listed;'
+            ' list it, or set "none"'
+        )
     predicted = any("targets" in part.needs for part in recipe.objectives)
     if "targets" in recipe.masking.provides and not predicted:
         name = use("masking", recipe.masking)

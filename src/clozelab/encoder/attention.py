@@ -31,23 +31,46 @@ class Layout(NamedTuple):
     causal: bool = False  # a token sees only those to its left
 
 
+class DistanceTable(NamedTuple):
+    """The table of disentangled attention, for all layers (DeBERTa §3.1)."""
+
+    states: Tensor  # [P, W]
+    rows: Tensor  # [2 · positions − 1] of every distance
+
+
+class PositionHeads(NamedTuple):
+    """A layer's queries and keys of distances, where it has them."""
+
+    rows: Tensor  # [2 · positions − 1] of every distance
+    query: Tensor | None  # [P, H, A]
+    key: Tensor | None
+
+    @property
+    def scale(self) -> float:
+        """Of scores that have a term more for each of the two (DeBERTa §3.1)."""
+        heads = [each for each in (self.query, self.key) if each is not None]
+        return float(((1 + len(heads)) * heads[0].shape[2]) ** -0.5)
+
+
 class Scope(NamedTuple):
     """What a layer sees of a block, and how it takes distance into account."""
 
     window: int = 0  # tokens around each, half of them on either side; 0: the whole block
     rotation: Rotation | None = None  # of queries and keys
     slopes: Tensor | None = None  # [H] what a score loses by each token of distance
+    relative: DistanceTable | None = None
 
 
 def lay_out(
-    batch: Input, dtype: torch.dtype, *, slopes: bool = False, causal: bool = False
+    batch: Input, dtype: torch.dtype, *, adds: bool = False, causal: bool = False
 ) -> Layout:
-    """The layout of a batch whose vectors have that type; `slopes` is whether layers have them.
+    """The layout of a batch whose vectors have that type; `adds` is whether scores are
+    added to.
 
     An encoder that is `causal` reads every batch so, another one those that say so.
     """
-    # The gradient of the flash kernel ignores slopes.
-    flash = packs(batch.ids.device, dtype) and not slopes
+    # The flash kernel adds slopes alone, and its gradient ignores them.
+    flash = packs(batch.ids.device, dtype) and not adds
     bare = Layout(
         batch.cu_seqlens, batch.max_seqlen, batch.dense,
         cells=None, cell=None, attention_mask=None, flash=flash, causal=causal or batch.causal,
@@ -81,7 +104,14 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def attend(
-    q_NHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, dropout: float
+    q_NHA: Tensor,
+    k_NHA: Tensor,
+    v_NHA: Tensor,
+    layout: Layout,
+    *,
+    scope: Scope,
+    dropout: float,
+    distances: PositionHeads | None = None,
 ) -> Tensor:
     """[N, W] attended sums, the heads side by side; queries and keys are turned already."""
     full = layout.dense and (not scope.window or layout.attention_mask is not None)
@@ -104,26 +134,40 @@ def attend(
         x.view(-1, layout.max_seqlen, heads, width).transpose(1, 2) for x in rows
     )
     columns = _columns(layout, q_NHA.device)
-    mask = _mask(columns[:, None], columns, layout, scope, q_NHA.dtype)
+    ahead = columns - columns[:, None]
+    added = _added(q_BHLA, k_BHLA, ahead, scope, distances)
+    mask = _mask(ahead, layout, scope, added)
     out_BHLA = functional.scaled_dot_product_attention(
         q_BHLA, k_BHLA, v_BHLA, attn_mask=mask, dropout_p=dropout,
         is_causal=layout.causal and mask is None,
+        scale=None if distances is None else distances.scale,
     )  # fmt: skip
     flat = out_BHLA.transpose(1, 2).reshape(-1, heads * width)
     return flat if layout.cell is None else flat.index_select(0, layout.cell)
 
 
 def attend_at(
-    q_BHA: Tensor, k_NHA: Tensor, v_NHA: Tensor, layout: Layout, *, scope: Scope, at_B: Tensor
+    q_BHA: Tensor,
+    k_NHA: Tensor,
+    v_NHA: Tensor,
+    layout: Layout,
+    *,
+    scope: Scope,
+    at_B: Tensor,
+    distances: PositionHeads | None = None,
 ) -> Tensor:
     """[B, W] attended sums of one token of each full block."""
     blocks, heads, width = q_BHA.shape
     k_BHLA, v_BHLA = (
         x.view(blocks, layout.max_seqlen, heads, width).transpose(1, 2) for x in (k_NHA, v_NHA)
     )
-    columns, queries = _columns(layout, q_BHA.device), (at_B % layout.max_seqlen).int()
-    mask = _mask(queries[:, None, None, None], columns, layout, scope, q_BHA.dtype)
-    attended = functional.scaled_dot_product_attention(q_BHA[:, :, None], k_BHLA, v_BHLA, mask)
+    q_BH1A = q_BHA[:, :, None]
+    queries = (at_B % layout.max_seqlen).int()
+    ahead = _columns(layout, q_BHA.device) - queries[:, None, None, None]
+    added = _added(q_BH1A, k_BHLA, ahead, scope, distances)
+    mask = _mask(ahead, layout, scope, added)
+    scale = None if distances is None else distances.scale
+    attended = functional.scaled_dot_product_attention(q_BH1A, k_BHLA, v_BHLA, mask, scale=scale)
     return attended.reshape(blocks, heads * width)
 
 
@@ -132,25 +176,41 @@ def _columns(layout: Layout, device: torch.device) -> Tensor:
     return torch.arange(layout.max_seqlen, device=device, dtype=torch.int32)
 
 
-def _mask(
-    queries: Tensor, keys_L: Tensor, layout: Layout, scope: Scope, dtype: torch.dtype
-) -> Tensor | None:
-    """Which keys each query sees, or what is added to their scores; None: what the kernel knows.
+def _mask(ahead: Tensor, layout: Layout, scope: Scope, added: Tensor | None) -> Tensor | None:
+    """Which keys each query sees, or what is `added` to their scores; None: what the kernel knows.
 
-    The positions of the queries are [L, 1], or [B, 1, 1, 1] where each block has one.
+    `ahead` is the position of a key less that of the query: [L, L], or [B, 1, 1, L] where each
+    block has one query.
     """
-    tokens_B11L = layout.attention_mask
-    sided = layout.causal and (tokens_B11L is not None or scope.window or scope.slopes is not None)
-    if not (sided or scope.window or scope.slopes is not None):
-        return tokens_B11L
-    ahead, visible = keys_L - queries, tokens_B11L
+    visible = layout.attention_mask
     if scope.window:
         near = ahead.abs() <= scope.window // 2
         # A cell of padding sees itself, since it may see nothing else.
         visible = near if visible is None else (near & visible) | (ahead == 0)
-    if sided:
+    if layout.causal and not (visible is None and added is None):
         visible = ahead <= 0 if visible is None else visible & (ahead <= 0)
-    if scope.slopes is None:
-        return visible
-    penalties = (-scope.slopes[:, None, None] * ahead.abs()).to(dtype)
-    return penalties if visible is None else penalties.where(visible, float("-inf"))
+    if added is None or visible is None:
+        return visible if added is None else added
+    return added.where(visible, float("-inf"))
+
+
+def _added(
+    q_BHQA: Tensor, k_BHLA: Tensor, ahead: Tensor, scope: Scope, distances: PositionHeads | None
+) -> Tensor | None:
+    """What distances add to the scores, [H, Q, L] or [B, H, Q, L]; None: nothing."""
+    if scope.slopes is not None:
+        return (-scope.slopes[:, None, None] * ahead.abs()).to(q_BHQA.dtype)
+    if distances is None:
+        return None
+    # Differs from DeBERTa §3.1, as its code does: a key is compared with the query's distance from
+    # it, where the paper has its own from the query, which is the negative.
+    rows = distances.rows[distances.rows.shape[0] // 2 - ahead.long()]
+    rows = rows.expand(*q_BHQA.shape[:3], k_BHLA.shape[2])
+    terms = []
+    if distances.key is not None:
+        by_row = q_BHQA @ (distances.scale * distances.key).permute(1, 2, 0)
+        terms.append(by_row.gather(3, rows))
+    if distances.query is not None:
+        by_row = k_BHLA @ (distances.scale * distances.query).permute(1, 2, 0)
+        terms.append(by_row.gather(3, rows.transpose(2, 3)).transpose(2, 3))
+    return sum(terms[1:], terms[0])

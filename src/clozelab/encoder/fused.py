@@ -19,7 +19,8 @@ from clozelab.encoder.attention import Layout, Scope
 from clozelab.layers import FeedForward, Linear, Norm
 
 if TYPE_CHECKING:
-    from clozelab.encoder.stack import Attention, Stack
+    from clozelab.encoder.self_attention import Attention
+    from clozelab.encoder.stack import Stack
     from clozelab.encoder.transformer import Transformer
 
 

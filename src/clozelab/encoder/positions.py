@@ -1,8 +1,9 @@
-"""Positions without a table: rotations of queries and keys, and penalties of distance.
+"""Positions by distance: rotations of queries and keys, penalties, and rows of a table.
 
 RoPE (arXiv:2104.09864, §3.2) turns pairs of elements by angles that grow with the position, so that
 a product of a query and a key depends on their distance. ALiBi (arXiv:2108.12409, §3) subtracts
-the distance, times a slope of the head, from each score.
+the distance, times a slope of the head, from each score. DeBERTa (arXiv:2006.03654, §3.1) compares
+contents with a table that has rows for distances.
 """
 
 from __future__ import annotations
@@ -48,3 +49,21 @@ def alibi_slopes(heads: int) -> list[float]:
     slopes = [2 ** (-8 * number / most) for number in range(1, most + 1)]
     between = [2 ** (-4 * number / most) for number in range(1, 2 * most, 2)]
     return slopes + between[: heads - most]
+
+
+def rows_of_distances(positions: int, *, span: int, reach: int, buckets: bool) -> Tensor:
+    """[2 · positions − 1] the row of a table of 2 · span for each distance, the lowest first.
+
+    A distance is the query's position less the key's. With buckets those up to span / 2 have a row
+    each, and the others, up to `reach`, share rows by their logarithm; without, those of `span` and
+    more have the last. In single precision, as transformers computes them: a bound of a bucket may
+    be a matter of rounding.
+    """
+    distances = torch.arange(1 - positions, positions)
+    if buckets:
+        near = span // 2
+        ratios = torch.log(distances.abs().clamp(min=near) / near)
+        steps = ratios / torch.log(torch.tensor((reach - 1) / near)) * (near - 1)
+        far = distances.sign() * (steps.ceil().long() + near)
+        distances = torch.where(distances.abs() <= near, distances, far)
+    return (distances + span).clamp(0, 2 * span - 1)

@@ -6,118 +6,20 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from clozelab.contracts import Encoded, Input, Projections
 from clozelab.encoder import fused
-from clozelab.encoder.attention import Layout, Scope, attend, attend_at, lay_out, rectangle
-from clozelab.encoder.positions import alibi_slopes, rotate, rotation
-from clozelab.layers import FeedForward, Linear, Norm, drop, initialise
+from clozelab.encoder.attention import DistanceTable, Layout, Scope, lay_out, rectangle
+from clozelab.encoder.embeddings import Embeddings
+from clozelab.encoder.positions import alibi_slopes, rotation, rows_of_distances
+from clozelab.encoder.self_attention import Attention
+from clozelab.layers import FeedForward, drop, initialise, norm_of
 
 if TYPE_CHECKING:
     from clozelab.encoder.transformer import Transformer
 
-
-class Embeddings(nn.Module):
-    """Token, learned position and type added up, then norm, dropout and the way to full width."""
-
-    def __init__(self, shape: Transformer, vocabulary: int) -> None:
-        super().__init__()
-        narrow = shape.embedding
-        self.words = nn.Embedding(vocabulary, narrow)
-        rows = shape.positions + shape.position_offset
-        learned = shape.position_embedding == "learned"
-        self.positions = nn.Embedding(rows, narrow) if learned else None
-        self.types = nn.Embedding(shape.types, narrow) if shape.types else None
-        self.norm = _norm(shape, narrow) if shape.embedding_norm else None
-        projects = narrow != shape.width
-        self.projection = Linear(narrow, shape.width, bias=shape.bias) if projects else None
-        self.offset, self.rate = shape.position_offset, shape.dropout
-
-    def forward(self, batch: Input, dtype: torch.dtype) -> Tensor:
-        """[N, W] in the given precision."""
-        x: Tensor = self.words(batch.ids)
-        if self.positions is not None:
-            x = x + self.positions(batch.position_ids + self.offset)
-        if self.types is not None:
-            x = x + self.types(batch.segments)
-        if self.norm is not None:
-            x = self.norm(x)
-        x = drop(x.to(dtype), self.rate, self.training)
-        return x if self.projection is None else self.projection(x)
-
-
-class Attention(nn.Module):
-    """Self-attention, queries, keys and values from one product; the norms that belong to it."""
-
-    def __init__(self, shape: Transformer, *, normalises: bool = True) -> None:
-        super().__init__()
-        self.qkv = Linear(shape.width, 3 * shape.width, bias=shape.bias)
-        self.output = Linear(shape.width, shape.width, bias=shape.bias)
-        self.norm = _norm(shape, shape.width) if normalises else None
-        self.query_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
-        self.key_norm = _norm(shape, shape.head_size) if shape.qk_norm else None
-        self.heads, self.rate = shape.heads, shape.attention_dropout
-        self.value_residual = shape.value_residual
-
-    def forward(
-        self,
-        x_NW: Tensor,
-        layout: Layout,
-        scope: Scope,
-        *,
-        first_NHA: Tensor | None = None,
-        at_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """[N, W] the attended sum, and its values; norm, residual and dropout are the caller's."""
-        heads, v_NHA = self.attended(x_NW, layout, scope, first_NHA=first_NHA, at_B=at_B)
-        return self.output(heads), v_NHA
-
-    def attended(
-        self,
-        x_NW: Tensor,
-        layout: Layout,
-        scope: Scope,
-        *,
-        first_NHA: Tensor | None = None,
-        at_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """[N, W] the sums of all heads, before the last product, and the values.
-
-        `first_NHA` are the values of the first layer, which are mixed into its own. With `at_B` the
-        sum is [B, W], of one token of each full block.
-        """
-        q, k_NHA, v_NHA = self._project(x_NW, at_B)
-        if self.query_norm is not None and self.key_norm is not None:
-            q, k_NHA = self.query_norm(q), self.key_norm(k_NHA)
-        if scope.rotation is not None:
-            turns = scope.rotation
-            q = rotate(q, turns if at_B is None else turns.at(at_B))
-            k_NHA = rotate(k_NHA, turns)
-        if first_NHA is not None:
-            v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
-        if at_B is None:
-            rate = self.rate if self.training else 0.0
-            return attend(q, k_NHA, v_NHA, layout, scope=scope, dropout=rate), v_NHA
-        return attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B), v_NHA
-
-    def normalised(self, x: Tensor) -> Tensor:
-        """x, where there is no norm."""
-        return x if self.norm is None else self.norm(x)
-
-    def _project(self, x_NW: Tensor, at_B: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values by head; with `at_B` only keys and values are for all."""
-        tokens, width = x_NW.shape
-        if at_B is None:
-            q_NHA, k_NHA, v_NHA = self.qkv(x_NW).view(tokens, 3, self.heads, -1).unbind(1)
-            return q_NHA, k_NHA, v_NHA
-        weight, bias = self.qkv.weight.to(x_NW.dtype), self.qkv.bias
-        before, after = (None, None) if bias is None else bias.to(x_NW.dtype).tensor_split([width])
-        q_BW = functional.linear(x_NW.index_select(0, at_B), weight[:width], before)
-        kv = functional.linear(x_NW, weight[width:], after).view(tokens, 2, self.heads, -1)
-        k_NHA, v_NHA = kv.unbind(1)
-        return q_BW.view(len(at_B), self.heads, -1), k_NHA, v_NHA
+_DECODING = 2  # how often the last layer is applied in a mask decoder (DeBERTa's code)
 
 
 class Stack(nn.Module):
@@ -131,6 +33,7 @@ class Stack(nn.Module):
     recompute: bool = False
     fused: bool = False
     slopes: Tensor | None  # [H] of ALiBi
+    rows: Tensor | None  # [2 · positions − 1] of disentangled attention: each distance's
 
     def __init__(self, shape: Transformer, vocabulary: int) -> None:
         super().__init__()
@@ -152,10 +55,11 @@ class Stack(nn.Module):
             )
             for _ in range(shape.copies("ffn"))
         )
-        self.norm = _norm(shape, shape.width) if shape.norm == "pre" else None
+        self.norm = norm_of(shape, shape.width) if shape.norm == "pre" else None
         alibi = shape.position_embedding == "alibi"
         slopes = torch.tensor(alibi_slopes(shape.heads)) if alibi else None
         self.register_buffer("slopes", slopes, persistent=False)
+        self._add_relative()
         initialise(self, shape.width)
         self._scale_outputs()
 
@@ -164,25 +68,38 @@ class Stack(nn.Module):
 
         `project` asks for queries, keys and values of a layer; -1 is the last.
         """
-        table = self.embeddings.words.weight
-        dtype = self.precision or table.dtype
-        x: Tensor = self.embeddings(batch, dtype)
-        layout = self._layout(batch, dtype)
-        keeps = keep or project is not None
+        table, x, layout = self._read(batch)
+        keeps, scopes = keep or project is not None or self.decodes, self.scopes(batch)
         if self.fused and fused.serves(self.shape):
-            states = fused.layers(self, x, layout, self.scopes(batch), keep=keeps)
+            states = fused.layers(self, x, layout, scopes, keep=keeps)
         else:
-            states = _layers(self, x, layout, self.scopes(batch), keep=keeps)
+            states = _layers(self, x, layout, scopes, keep=keeps)
         encoded = Encoded(states[-1], table, (x, *states) if keep else ())
+        if self.decodes:
+            before = (x, *states)[-2]
+            encoded = encoded._replace(decoded=self._decoded(batch, before, layout, scopes[-1]))
         if project is None:
             return encoded
         number = project % self.shape.layers
         return encoded._replace(projections=self._projected(batch, (x, *states)[number], number))
 
-    def share_embeddings(self, other: Stack) -> None:
-        """Take another encoder's tables and their norm; the way to full width stays its own."""
-        for name in ("words", "positions", "types", "norm"):
+    def share_embeddings(self, other: Stack, *, disentangled: bool = False) -> None:
+        """Take another encoder's tables and their norm; the way to full width stays its own.
+
+        `disentangled`: only the table of tokens, and the other adds a delta to it, through which it
+        has no gradient for the table itself (DeBERTa-v3 §3.3).
+        """
+        for name in ("words",) if disentangled else ("words", "positions", "types", "norm"):
             setattr(self.embeddings, name, getattr(other.embeddings, name))
+        if disentangled:
+            other.embeddings.delta = nn.Parameter(torch.zeros_like(other.embeddings.words.weight))
+
+    def leave_generator(self) -> None:
+        """Have a table of tokens of its own: what it added to the generator's is in it."""
+        if self.embeddings.delta is not None:
+            table = nn.Parameter(self.embeddings.table.detach())
+            self.embeddings.words = nn.Embedding(*table.shape)
+            self.embeddings.words.weight, self.embeddings.delta = table, None
 
     def states_at(self, batch: Input, at: Tensor) -> Encoded:
         """As `forward`, but the last layer is computed only where a token is asked for.
@@ -192,29 +109,79 @@ class Stack(nn.Module):
         assert batch.dense
         assert not self.shape.causal
         assert not batch.causal
-        table = self.embeddings.words.weight
-        dtype = self.precision or table.dtype
-        x: Tensor = self.embeddings(batch, dtype)
-        layout = self._layout(batch, dtype)
-        return Encoded(_layers(self, x, layout, self.scopes(batch), keep=False, at=at)[-1], table)
+        table, x, layout = self._read(batch)
+        scopes = self.scopes(batch)
+        states = _layers(self, x, layout, scopes, keep=self.decodes, at=at)
+        encoded = Encoded(states[-1], table)
+        if not self.decodes:
+            return encoded
+        decoded = self._decoded(batch, (x, *states)[-2], layout, scopes[-1], at=at)
+        return encoded._replace(decoded=decoded)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether tokens are predicted by other states than the last layer's."""
+        return self.shape.absolute_positions == "decoder"
 
     def scopes(self, batch: Input) -> list[Scope]:
         """What each layer sees of a batch."""
         shape = self.shape
         windows = [shape.window_of(number) for number in range(shape.layers)]
-        scopes = {}
+        scopes, relative = {}, self._relative()
         for window in {*windows}:
             turns = None
             if shape.position_embedding == "rotary":
                 theta = shape.local_rope_theta if window else shape.rope_theta
                 dtype = self.embeddings.words.weight.dtype
                 turns = rotation(batch.position_ids, shape.head_size, theta, dtype)
-            scopes[window] = Scope(window, turns, self.slopes)
+            scopes[window] = Scope(window, turns, self.slopes, relative)
         return [scopes[window] for window in windows]
 
-    def _layout(self, batch: Input, dtype: torch.dtype) -> Layout:
-        slopes, causal = self.slopes is not None, self.shape.causal
-        return lay_out(batch, dtype, slopes=slopes, causal=causal)
+    def _read(self, batch: Input) -> tuple[Tensor, Tensor, Layout]:
+        """The table of tokens, [N, W] what the first layer reads, and how it lies."""
+        table = self.embeddings.table
+        dtype = self.precision or table.dtype
+        adds = self.slopes is not None or self.relative is not None
+        layout = lay_out(batch, dtype, adds=adds, causal=self.shape.causal)
+        return table, self.embeddings(batch, table, dtype), layout
+
+    def _add_relative(self) -> None:
+        """Make the table of distances, if it has one."""
+        shape, rows = self.shape, None
+        self.relative = self.relative_norm = None
+        if shape.position_embedding == "disentangled":
+            self.relative = nn.Embedding(shape.position_rows, shape.width)
+            self.relative_norm = norm_of(shape, shape.width) if shape.position_norm else None
+            rows = rows_of_distances(
+                shape.positions,
+                span=shape.position_rows // 2,
+                reach=shape.reach,
+                buckets=shape.position_buckets > 0,
+            )
+        self.register_buffer("rows", rows, persistent=False)
+
+    def _relative(self) -> DistanceTable | None:
+        """The table of distances as every layer has it, in the precision of the activations."""
+        if self.relative is None or self.rows is None:
+            return None
+        states_PW = self.relative.weight
+        if self.relative_norm is not None:
+            states_PW = self.relative_norm(states_PW)
+        return DistanceTable(states_PW.to(self.precision or states_PW.dtype), self.rows)
+
+    def _decoded(
+        self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, at: Tensor | None = None
+    ) -> Tensor:
+        """What predicts tokens: the last layer over the states before it, asked with positions.
+
+        The released code's: it is applied twice, each time with what came out as the queries.
+        """
+        assert self.embeddings.positions is not None
+        asks: Tensor = x_NW + self.embeddings.positions(batch.position_ids).to(x_NW.dtype)
+        asks = asks if at is None else asks.index_select(0, at)
+        for _ in range(_DECODING):
+            asks, _ = _layer(self, self.shape.layers - 1, x_NW, None, layout, scope, at, asks)
+        return asks if self.norm is None else self.norm(asks)
 
     def _projected(self, batch: Input, x_NW: Tensor, number: int) -> Projections:
         """Queries, keys and values of a layer that reads x, before norms and rotation of heads.
@@ -243,11 +210,6 @@ class Stack(nn.Module):
         assert isinstance(attention, Attention)
         assert isinstance(ffn, FeedForward)
         return attention, ffn
-
-
-def _norm(shape: Transformer, width: int) -> Norm:
-    """A norm as that encoder has them."""
-    return Norm(width, eps=shape.epsilon, bias=shape.bias, kind=shape.normalisation)
 
 
 def _layers(
@@ -286,13 +248,20 @@ def _layer(
     layout: Layout,
     scope: Scope,
     at: Tensor | None,
+    asks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """One layer, and its values: normalised after each half's sum (BERT), or before each half."""
+    """One layer, and its values: normalised after each half's sum (BERT), or before each half.
+
+    `asks` are the states that it goes on from, if not those that it attends to.
+    """
     attention, ffn = stack.halves(number)
     rate, training, pre = stack.shape.dropout, stack.training, stack.norm is not None
+    if asks is None and at is not None:
+        asks = x.index_select(0, at)
     normal = attention.normalised(x) if pre else x
-    attended, values = attention(normal, layout, scope, first_NHA=first, at_B=at)
-    x = (x if at is None else x.index_select(0, at)) + drop(attended, rate, training)
+    asking = attention.normalised(asks) if pre and asks is not None else asks
+    attended, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
+    x = (x if asks is None else asks) + drop(attended, rate, training)
     if pre:
         return x + drop(ffn(ffn.norm(x)), rate, training), values
     x = attention.normalised(x)

@@ -1,4 +1,4 @@
-"""The Transformer, its block stated by fields: BERT's (§3, A.2), ALBERT's, GPT's, ModernBERT's."""
+"""The Transformer, its block stated by fields: BERT's, ALBERT's, GPT's, ModernBERT's, DeBERTa's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,20 @@ if TYPE_CHECKING:
 
 Half = Literal["attention", "ffn"]  # of a layer
 _HALVES: tuple[Half, ...] = ("attention", "ffn")
+# As what distances are compared with contents, by `position_terms`.
+_ROLES_IN: dict[str, tuple[Literal["query", "key"], ...]] = {
+    "both": ("query", "key"),
+    "content_to_position": ("key",),
+    "position_to_content": ("query",),
+}
 # A recipe names such a field only where it is not the default, which is BERT's: so what was
 # recorded before there was such a field is still the same recipe.
 _LATER = {"later": True}
+# The fields of disentangled attention.
+DISENTANGLED = (
+    *("position_buckets", "relative_positions", "position_terms", "position_projections"),
+    *("position_norm", "absolute_positions"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +57,7 @@ class Transformer(Checked, EncoderPart):
             *("width", "heads", "inner", "embedding", "embedding_norm", "positions"),
             *("position_offset", "position_embedding", "rope_theta", "local_rope_theta"),
             *("window", "global_every", "activation", "gated", "bias", "norm", "first_norm"),
-            *("normalisation", "epsilon", "qk_norm", "value_residual"),
+            *("normalisation", "epsilon", "qk_norm", "value_residual", *DISENTANGLED),
         }
     )
 
@@ -67,12 +78,28 @@ class Transformer(Checked, EncoderPart):
     sharing: Literal["none", "attention", "ffn", "all"] = "none"
     groups: PositiveInt = 1
     causal: bool = False  # every text is read from the left; `schedule.causal` is for some blocks
-    # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance.
-    position_embedding: Literal["learned", "rotary", "alibi"] = field(
+    # "learned": a table; "rotary": queries and keys are turned; "alibi": scores fall with distance;
+    # "disentangled": contents are compared with a table of distances, too (DeBERTa §3.1).
+    position_embedding: Literal["learned", "rotary", "alibi", "disentangled"] = field(
         default="learned", metadata=_LATER
     )
     rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # the base of the angles
     local_rope_theta: PositiveFloat = field(default=10_000.0, metadata=_LATER)  # behind a window
+    # The fields of disentangled attention. Distances from half of so many on share rows of the
+    # table, the more the farther they are; 0: none do.
+    position_buckets: NonNegativeInt = field(default=0, metadata=_LATER)
+    # From so many tokens on, all distances are one; 0: from `positions` on, so none are.
+    relative_positions: NonNegativeInt = field(default=0, metadata=_LATER)
+    # What a score has beside the product of two contents.
+    position_terms: Literal["both", "content_to_position", "position_to_content"] = field(
+        default="both", metadata=_LATER
+    )
+    # Whether the table has the contents' queries and keys, or some of its own in every layer.
+    position_projections: Literal["shared", "own"] = field(default="shared", metadata=_LATER)
+    position_norm: bool = field(default=False, metadata=_LATER)  # of the table
+    # A learned table beside that of distances: added to the input as BERT's is, or to what asks in
+    # a mask decoder (DeBERTa §3.2).
+    absolute_positions: Literal["none", "input", "decoder"] = field(default="none", metadata=_LATER)
     # A layer sees so many tokens around each, half of them on either side; 0: the whole block.
     window: NonNegativeInt = field(default=0, metadata=_LATER)
     # Of so many layers the first has no window (Gemma 2, ModernBERT §2.1.2).
@@ -120,6 +147,10 @@ class Transformer(Checked, EncoderPart):
                 f"position_offset = {self.position_offset}: has no effect with position_embedding"
                 f' = "{self.position_embedding}"; leave it out'
             )
+        if self.position_embedding == "disentangled":
+            self._check_buckets()
+        else:
+            self._refuse_disentangled()
         if self.window % 2 or self.window > self.positions:
             raise UserError(
                 f"window = {self.window}: must be even, half on either side, and at most positions"
@@ -130,6 +161,29 @@ class Transformer(Checked, EncoderPart):
                 f"window = {self.window}: goes with global_every above 1, and that is"
                 f" {self.global_every}; set both, for instance 128 and 3, or neither"
             )
+
+    def _check_buckets(self) -> None:
+        """Buckets have a distance each up to half of them, and the rest share what is left."""
+        if self.position_buckets % 2 or self.position_buckets // 2 > self.reach - 2:
+            raise UserError(
+                f"position_buckets = {self.position_buckets}: must be even, and half of it at most"
+                f" {self.reach - 2}, since {self.reach - 1} is the largest distance; 0 is none"
+            )
+
+        if self.absolute_positions == "decoder" and self.embedding != self.width:
+            raise UserError(
+                f"embedding = {self.embedding}: a mask decoder adds positions to states of width ="
+                f' {self.width}; make them equal, or set absolute_positions = "none"'
+            )
+
+    def _refuse_disentangled(self) -> None:
+        for name in DISENTANGLED:
+            value = getattr(self, name)
+            if value != type(self).__dataclass_fields__[name].default:
+                raise UserError(
+                    f"{name} = {value}: has no effect with position_embedding ="
+                    f' "{self.position_embedding}"; leave it out, or set "disentangled"'
+                )
 
     @property
     def vector_width(self) -> int:
@@ -142,6 +196,26 @@ class Transformer(Checked, EncoderPart):
         return self.width // self.heads
 
     @property
+    def reach(self) -> int:
+        """Disentangled attention tells distances below this apart, as far as buckets do."""
+        return self.relative_positions or self.positions
+
+    @property
+    def position_rows(self) -> int:
+        """Rows of the table of distances: half for keys on the left, half for the others."""
+        return 2 * (self.position_buckets or self.reach) if self.position_roles else 0
+
+    @property
+    def position_roles(self) -> tuple[Literal["query", "key"], ...]:
+        """As what distances are compared with contents."""
+        return _ROLES_IN[self.position_terms] if self.position_embedding == "disentangled" else ()
+
+    @property
+    def learns_positions(self) -> bool:
+        """Whether it has a learned table of positions."""
+        return self.position_embedding == "learned" or self.absolute_positions != "none"
+
+    @property
     def max_positions(self) -> int:
         """As many as its table has rows for, or as it is meant for."""
         return self.positions
@@ -149,9 +223,18 @@ class Transformer(Checked, EncoderPart):
     @property
     def free_settings(self) -> frozenset[str]:
         """The direction and, where positions have no table, how far they reach."""
+        if self.position_embedding == "disentangled":
+            fixed = self.learns_positions or not self.relative_positions
+            return frozenset({"causal"} if fixed else {"causal", "positions"})
         if self.position_embedding == "learned":
             return frozenset({"causal"})
         return frozenset({"causal", "positions", "rope_theta", "local_rope_theta"})
+
+    @property
+    def pretraining_parameters(self) -> frozenset[str]:
+        """The positions of a mask decoder."""
+        decodes = self.absolute_positions == "decoder"
+        return frozenset({"embeddings.positions.weight"} if decodes else ())
 
     @property
     def segment_types(self) -> int:
@@ -210,26 +293,31 @@ class Transformer(Checked, EncoderPart):
         layer = 4 * self.width * self.width + matrices * self.width * self.inner
         windows = (self.window_of(number) for number in range(self.layers))
         seen = sum(min(length, window + 1) if window else length for window in windows)
-        return float(6 * self.layers * layer + 12 * self.width * seen)
+        distances = self.layers * len(self.position_roles) * self.position_rows
+        return float(6 * self.layers * layer + self.width * (12 * seen + 6 * distances))
 
     def parameters(self, vocabulary: int) -> dict[str, int]:
         """How many parameters each of its modules has, for a vocabulary of that size."""
         width, inner, embedding = self.width, self.inner, self.embedding
         attention, ffn = self.copies("attention"), self.copies("ffn")
-        learned, bias = self.position_embedding == "learned", int(self.bias)
+        bias = int(self.bias)
         vectors = 2 if self.bias and self.normalisation == "layer" else 1  # of a norm
         halves = 2 if self.gated else 1
         rows = self.positions + self.position_offset
-        dense = 4 * (width * width + bias * width) + 2 * vectors * self.head_size * self.qk_norm
+        roles = len(self.position_roles)
+        products = 4 + (roles if self.position_projections == "own" else 0)
+        dense = products * (width + bias) * width + 2 * vectors * self.head_size * self.qk_norm
         norms = attention if self.first_norm else attention - 1
         counts = {
             "embeddings.words": vocabulary * embedding,
-            "embeddings.positions": rows * embedding if learned else 0,
+            "embeddings.positions": rows * embedding if self.learns_positions else 0,
             "embeddings.types": self.types * embedding,
             "embeddings.norm": vectors * embedding if self.embedding_norm else 0,
             "embeddings.projection": (
                 embedding * width + bias * width if embedding != width else 0
             ),
+            "relative": self.position_rows * width,
+            "relative_norm": vectors * width if self.position_norm else 0,
             "layers.attention": attention * dense + norms * vectors * width,
             "layers.ffn": ffn
             * ((halves + 1) * width * inner + bias * (halves * inner + width) + vectors * width),

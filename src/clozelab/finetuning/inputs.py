@@ -23,6 +23,7 @@ from clozelab.finetuning.kinds import TaskKind
 from clozelab.finetuning.request import Data, FinetuneRequest, absolute, refuse_changed
 from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
+from clozelab.models.build import weights_of
 from clozelab.models.interop.fitting import family_for
 from clozelab.models.interop.heads import summary, transforms
 from clozelab.models.load import load
@@ -170,7 +171,7 @@ def _start(model: Model, kind: TaskKind, tuning: FinetuneConfig) -> dict[str, Te
     used where the class of transformers would use it, which RoBERTa's do not but for choices. A
     transform begins as that of the masked language model, whose names it has in transformers.
     """
-    weights = {name: value.detach() for name, value in model.module.named_parameters()}
+    weights = weights_of(model.module)
     start = {name: value for name, value in weights.items() if name.startswith("encoder.")}
     last_states = tuning.features in ("tuned", "last") and tuning.reader == "linear"
     if last_states and getattr(kind, "summary", None) == "tanh":

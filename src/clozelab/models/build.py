@@ -14,6 +14,9 @@ from clozelab.contracts import Batch, Encoded, Input, Sums
 from clozelab.keys import root
 from clozelab.objectives import PARTS, language_models
 
+WORDS = "encoder.embeddings.words.weight"  # the table of tokens
+DELTA = "encoder.embeddings.delta"  # what the encoder adds to a table that is its generator's
+
 
 class PretrainingModel(nn.Module):
     """`forward(batch)` gives each objective's sums, and the memory for the batch after."""
@@ -70,7 +73,10 @@ class PretrainingModel(nn.Module):
 
     def keep_heads(self, names: Collection[str]) -> None:
         """Drop the heads that are not named."""
+        encoder: Any = self.encoder
         for name in {*self.heads} - {*names}:
+            if name in self.writers:
+                encoder.leave_generator()
             del self.heads[name]
         self.writers = tuple(name for name in self.writers if name in names)
 
@@ -78,6 +84,16 @@ class PretrainingModel(nn.Module):
         """The encoder alone."""
         encoded: Encoded = self.encoder(batch, keep=keep)
         return encoded
+
+
+def weights_of(module: nn.Module) -> dict[str, Tensor]:
+    """Every parameter by name, and the encoder's table of tokens as the encoder alone has it.
+
+    Beside a generator it may be the generator's and a delta (DeBERTa-v3 §3.3): here it is the sum.
+    """
+    weights = {name: value.detach() for name, value in module.named_parameters()}
+    delta = weights.pop(DELTA, None)
+    return weights if delta is None else {**weights, WORDS: weights[WORDS] + delta}
 
 
 def build(

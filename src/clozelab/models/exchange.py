@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.errors import UserError
 from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
+from clozelab.models.build import weights_of
 from clozelab.models.generator import FOLDER, generator_of
 from clozelab.models.history import data, lineage, metrics
 from clozelab.models.interop import huggingface, onnx
@@ -70,7 +70,7 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
             f"{place}: masked_lm.shift = {model.shift} predicts a masked token from the place"
             " before it, and no class of transformers does; export to ONNX, or fine-tune it first"
         )
-    vocabulary, weights = model.vocabulary, _weights(model)
+    vocabulary, weights = model.vocabulary, weights_of(model.module)
     model_type: str | None = None
     if origin is not None:  # it goes out as it came
         model_type = None if family else origin.model_type
@@ -166,17 +166,13 @@ def import_model(place: str, out: Path) -> Exchanged:
         run = Run.create(folder, recipe_toml=text, machine=facts)
         if model.task is not None:
             write_text(run.path / TASK, texts[TASK])
-        weights = _weights(model)
+        weights = {name: value.detach() for name, value in model.module.named_parameters()}
         checkpoint.save(
             run.checkpoints, 0, weights=weights, tensors={}, state={}, texts=texts, keep=0
         )
     kind = "" if model.module.heads else ", an encoder alone, without a head that predicts"
     kind = f", tuned to {model.task.kind.name}" if model.task else kind
     return Exchanged(f"a run of the recipe {model.recipe.name}, at step 0{kind}", model.notes)
-
-
-def _weights(model: Model) -> dict[str, Tensor]:
-    return {name: value.detach() for name, value in model.module.named_parameters()}
 
 
 def _head(model: Model) -> TaskHead | None:

@@ -105,7 +105,7 @@ def from_both(model: Model, head: Any, ids: Ids, *, at: Ints) -> Tensor:
     text, device = model.reader().around(ids), model.device
     encoded = model.module.encode(packed([text], device))
     predict = at + text.own.start - model.shift
-    states = encoded.hidden_states[torch.from_numpy(predict).to(device)]
+    states = encoded.predicting[torch.from_numpy(predict).to(device)]
     logits: Tensor = head.logits(states, encoded.table)
     return logits
 

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from clozelab.errors import UserError
-from clozelab.models.build import PretrainingModel
+from clozelab.models.build import DELTA, WORDS, PretrainingModel
 from clozelab.models.interop.importing import Imported
 from clozelab.models.model import Model
 from clozelab.objectives import Generator, MaskedLm
+from clozelab.objectives.replaced import Sharing
 
 FOLDER = "generator"  # beside the files of the encoder that it writes for, in transformers' form
 _REMEDY = "give the generator of this encoder, or remove {} to go on without one"
+_WORDS = WORDS.removeprefix("encoder.")
 _TABLES = tuple(f"embeddings.{name}." for name in ("words", "positions", "types", "norm"))
 
 
@@ -59,40 +61,61 @@ def predicting(model: Model) -> Model:
 
 
 def joined(imported: Imported, other: Imported, place: str) -> WithGenerator:
-    """The generator that came beside an encoder, as the model of both has it."""
+    """The generator that came beside an encoder, as the model of both has it.
+
+    Beside disentangled attention they share the table of tokens as DeBERTa-v3's do (§3.3): what the
+    encoder's has more is its delta.
+    """
     mine, theirs = (_parts(one.weights) for one in (imported, other))
+    _check(imported, other, place)
+    encoder: Any = imported.encoder
     shared = {name for name in theirs["encoder"] if name.startswith(_TABLES)}
     same = all(
         name in mine["encoder"] and torch.equal(theirs["encoder"][name], mine["encoder"][name])
         for name in shared
     )
-    _check(imported, other, place)
-    share = other.encoder.width / imported.encoder.width
-    part = Generator(share=share, sharing="embeddings" if same else "none")
-    for name, here in vars(part.shape(imported.encoder)).items():
+    disentangled = encoder.position_embedding == "disentangled"
+    sharing: Sharing = "embeddings" if same else "none"
+    if disentangled:
+        sharing, shared = "gradient_disentangled", {_WORDS}
+    share, depth = (
+        getattr(other.encoder, size) / getattr(encoder, size) for size in ("width", "layers")
+    )
+    part = Generator(share=share, sharing=sharing, depth=depth)
+    for name, here in vars(part.shape(encoder)).items():
         there = getattr(other.encoder, name)
         if here != there:
             raise UserError(
                 f"{place}: {name} = {there}, and the generator of an encoder of width"
-                f" {imported.encoder.width} has {here} here; {_REMEDY.format(place)}"
+                f" {encoder.width} has {here} here; {_REMEDY.format(place)}"
             )
-    own = theirs["encoder"].keys() - (shared if same else set())
-    weights = {f"heads.generator.encoder.{name}": theirs["encoder"][name] for name in own}
+    own = theirs["encoder"].keys() - (set() if sharing == "none" else shared)
+    weights: dict[str, Tensor] = {}
+    if disentangled:
+        table = theirs["encoder"][_WORDS]
+        weights = {WORDS: table, DELTA: mine["encoder"][_WORDS] - table}
+    weights |= {f"heads.generator.encoder.{name}": theirs["encoder"][name] for name in own}
     weights |= {f"heads.generator.head.{name}": value for name, value in theirs["head"].items()}
     return WithGenerator(part, weights)
 
 
 def _check(imported: Imported, other: Imported, place: str) -> None:
     """Refuse what is no generator of an encoder."""
-    sizes = [len(one.weights["encoder.embeddings.words.weight"]) for one in (imported, other)]
-    mine, theirs = imported.encoder.width, other.encoder.width
+    words = [len(one.weights[WORDS]) for one in (imported, other)]
+    sizes = {
+        size: (getattr(other.encoder, size), getattr(imported.encoder, size))
+        for size in ("width", "layers")
+    }
     faults = {
-        "has no head over the vocabulary, as ElectraForMaskedLM has": (
+        "has no head over the vocabulary, as a class ForMaskedLM has": (
             "masked_lm" not in other.heads
         ),
         "its head has a table of its own": "heads.masked_lm.table" in other.weights,
-        f"width = {theirs} is more than the encoder's {mine}": theirs > mine,
-        f"has {sizes[1]:,} words, and the encoder {sizes[0]:,}": sizes[0] != sizes[1],
+        f"has {words[1]:,} words, and the encoder {words[0]:,}": words[0] != words[1],
+    }
+    faults |= {
+        f"{size} = {theirs} is more than the encoder's {mine}": theirs > mine
+        for size, (theirs, mine) in sizes.items()
     }
     for fault, there in faults.items():
         if there:

@@ -175,9 +175,10 @@ def _foreign(place: str) -> Model:
 
 
 def _generator(folder: Path, imported: Imported) -> WithGenerator | None:
-    """The generator in a folder of its own, where a model that detects has one beside it."""
+    """The generator in a folder of its own, where a model that predicts nothing has one."""
     place = folder / FOLDER
-    if "replaced_token" not in imported.heads or not (place / "config.json").exists():
+    predicts = imported.task or {*imported.heads} - {"replaced_token"}
+    if predicts or not (place / "config.json").exists():
         return None
     files = huggingface.read(str(place))
     try:
@@ -199,8 +200,8 @@ def _taken_for(imported: Imported, generator: WithGenerator | None) -> Recipe:
     if generator is not None:
         objectives["generator"] = generator.part
     heads = imported.heads
-    if "replaced_token" in heads:  # which is trained with a generator, if this came without one
-        heads = ("generator", *heads)
+    if generator is not None or "replaced_token" in heads:  # of which one may have come alone
+        heads = ("generator", "replaced_token")
     parts: list[Any] = [part for name, part in objectives.items() if name in heads]
     parts += [PARTS[name]() for name in heads if name not in objectives]
     if "heads.causal_lm.dense.weight" in imported.weights:

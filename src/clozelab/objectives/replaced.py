@@ -1,8 +1,11 @@
-"""Replaced tokens (ELECTRA §2): the generator that replaces them, and what learns from them."""
+"""Replaced tokens (ELECTRA §2): the generator that replaces them, and what learns from them.
+
+How generator and encoder share their tables is ELECTRA's (§3.2) or DeBERTa-v3's (§3.3).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -25,10 +28,20 @@ if TYPE_CHECKING:
 
 BITS = 24  # of a draw: as many as single precision keeps
 _HEAD = 64  # the width of an attention head
-_SHARED = ("words", "positions", "types", "norm")  # of the embeddings
+Sharing = Literal["embeddings", "gradient_disentangled", "none"]
+# Of the embeddings.
+_SHARED: dict[Sharing, tuple[str, ...]] = {
+    "embeddings": ("words", "positions", "types", "norm"),
+    "gradient_disentangled": ("words",),
+    "none": (),
+}
 _NARROW = Range(
     lambda value: 0 < value <= 1,
     "must be above 0 and at most 1, since a generator is no wider than the encoder it writes for",
+)
+_SHALLOW = Range(
+    lambda value: 0 < value <= 1,
+    "must be above 0 and at most 1, since a generator is no deeper than the encoder it writes for",
 )
 
 
@@ -36,19 +49,22 @@ _NARROW = Range(
 class Generator(Weighted):
     """A masked language model of its own, whose samples the encoder reads at the hidden tokens.
 
-    Its encoder is the recipe's at `share` of the width (§3.2). `sharing = "embeddings"`: both have
-    the same tables of tokens, positions and types, and the norm behind them.
+    Its encoder is the recipe's at `share` of the width (§3.2) and `depth` of the layers. `sharing =
+    "embeddings"`: both have the same tables of tokens, positions and types, and the norm behind
+    them. "gradient_disentangled" (DeBERTa-v3 §3.3): the table of tokens is the generator's, which
+    alone trains it, and the encoder adds a delta of its own to it, zero at first.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"targets", "shared_embeddings"})
     generates_input: ClassVar[bool] = True
 
     share: Annotated[float, _NARROW] = 0.25
-    sharing: Literal["embeddings", "none"] = "embeddings"
+    sharing: Sharing = "embeddings"
+    depth: Annotated[float, _SHALLOW] = field(default=1.0, metadata={"later": True})
 
     def built_as(self, other: Self) -> Self:
-        """As wide as the other, and sharing what it shares."""
-        return replace(self, share=other.share, sharing=other.sharing)
+        """As large as the other, and sharing what it shares."""
+        return replace(self, share=other.share, sharing=other.sharing, depth=other.depth)
 
     def shape(self, encoder: Any) -> Any:
         """The generator's encoder, for that of a recipe."""
@@ -59,19 +75,24 @@ class Generator(Weighted):
                 f"share = {self.share}: {width} of encoder.width = {encoder.width}, which heads of"
                 f" {_HEAD} do not divide; use for instance {min(near, 1.0):g}"
             )
-        return replace(encoder.resized(encoder.layers, width), embedding=encoder.embedding)
+        layers = max(1, round(self.depth * encoder.layers))
+        return replace(encoder.resized(layers, width), embedding=encoder.embedding)
 
     def check_encoder(self, encoder: Any) -> None:
         """Refuse an encoder of whose width the generator cannot have its share."""
         self.shape(encoder)
 
     def parameters(self, encoder: Any, vocabulary: int) -> dict[str, int]:
-        """Trainable parameters of the generator, by part, without those that are the encoder's."""
+        """Trainable parameters of the generator, by part, without those that are the encoder's.
+
+        The encoder's delta is counted here: there is none without a generator.
+        """
         shape = self.shape(encoder)
         counts = {f"encoder.{key}": n for key, n in shape.parameters(vocabulary).items()}
-        if self.sharing == "embeddings":
-            for table in _SHARED:
-                counts.pop(f"encoder.embeddings.{table}", None)
+        for table in _SHARED[self.sharing]:
+            counts.pop(f"encoder.embeddings.{table}", None)
+        if self.sharing == "gradient_disentangled":
+            counts["delta"] = vocabulary * encoder.embedding
         head = head_parameters(shape, vocabulary)
         return counts | {f"head.{key}": n for key, n in head.items()}
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.models.build import PretrainingModel, build
+from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.source import BlockSource
@@ -184,7 +184,8 @@ class PretrainTrainer:
         """What a user would want to know before the first step."""
         said = list(self.job.notes)
         if self.job.start is not None:
-            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in self.job.start}
+            known = {*self.job.start, DELTA}  # which begins at zero in any case
+            missing = {n.split(".")[1] for n, _ in self._parameters() if n not in known}
             if missing:
                 said.append(f"fresh weights for {', '.join(sorted(missing))}")
         wanted = self.recipe.schedule.batch_size_at(0)

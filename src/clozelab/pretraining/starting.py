@@ -17,7 +17,7 @@ from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 from clozelab.errors import UserError
-from clozelab.models.build import build
+from clozelab.models.build import build, weights_of
 from clozelab.models.load import load, pretrained, within
 from clozelab.models.model import Model
 from clozelab.nearest import listed
@@ -34,7 +34,7 @@ from clozelab.training.checkpoint import newest
 
 # What has a row for each id; ELMo's head counts words.
 _TABLED = re.compile(
-    r"(heads\.generator\.)?encoder\.embeddings\.words\.weight"
+    r"(heads\.generator\.)?encoder\.embeddings\.(words\.weight|delta)"
     r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)"
 )
 
@@ -85,6 +85,8 @@ def continued(
     corpus = job.stores[0][0]
     old = loaded.recipe.tokenizer.vocabulary
     weights = {name: value.detach() for name, value in loaded.module.named_parameters()}
+    if not any(part.generates_input for part in recipe.objectives):
+        weights = weights_of(loaded.module)
     for owner in PAIRS:  # an imported pooler of no head begins that of a pair's head
         for name in ("weight", "bias"):
             if f"pooler.{name}" in weights:
@@ -306,7 +308,7 @@ def _layers(
     size = recipe.tokenizer.vocabulary
     mine = build(recipe, size, seed=seed, teacher=pretrained(teacher))
     return start_from(
-        {name: value.detach() for name, value in teacher.module.named_parameters()},
+        weights_of(teacher.module),
         {name: value.detach() for name, value in mine.named_parameters()},
         choice=choice,
         teacher=other,

@@ -167,9 +167,9 @@ class TextScorer:
         encoder: Any = self.model.module.encoder
         if hasattr(encoder, "states_at"):  # the last layer is for these tokens alone
             encoded: Encoded = encoder.states_at(batch, cells)
-            return encoded, encoded.hidden_states, labels
+            return encoded, encoded.predicting, labels
         encoded = self.model.module.encode(batch)
-        return encoded, encoded.hidden_states.index_select(0, cells), labels
+        return encoded, encoded.predicting.index_select(0, cells), labels
 
     def permuted(self, ids: Array, ranks: Array, *, at: Ints) -> Nats:
         """[R · k] log-likelihoods of tokens of rows [R, n], by queries at [R, k].

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from math import cos, exp, sin, sqrt
+from math import ceil, cos, exp, log, sin, sqrt
 from typing import Any
 
 import pytest
@@ -49,6 +49,25 @@ CASES: dict[str, dict[str, Any]] = {
         **PRE, **WINDOW, "position_embedding": "rotary", "rope_theta": 160.0, "gated": True,
         "bias": False, "first_norm": False,
     },
+}  # fmt: skip
+DISENTANGLED: dict[str, Any] = {**SHAPE, "position_embedding": "disentangled"}
+CASES |= {
+    "deberta": {**DISENTANGLED, "types": 0, "position_buckets": 8, "position_norm": True},
+    "deberta, own projections": {
+        **DISENTANGLED, "position_projections": "own", "relative_positions": 5,
+    },
+    "deberta, contents to positions": {
+        **DISENTANGLED, "position_buckets": 4, "position_terms": "content_to_position",
+        "absolute_positions": "input",
+    },
+    "deberta, positions to contents": {
+        **DISENTANGLED, "position_terms": "position_to_content", "position_projections": "own",
+        "bias": False,
+    },
+    "deberta, windows, causal": {
+        **PRE, **WINDOW, "position_embedding": "disentangled", "causal": True,
+    },
+    "deberta, shared layers": {**DISENTANGLED, "sharing": "all", "embedding": 8},
 }  # fmt: skip
 LENGTHS = [9, 1, 5, 13]
 
@@ -107,6 +126,34 @@ def turned(vector: Tensor, position: int, theta: float) -> Tensor:
     return out
 
 
+def bucket(shape: Transformer, distance: int) -> int:
+    """The row of the table of distances, of which the middle one is of no distance."""
+    span, far = shape.position_buckets or shape.reach, abs(distance)
+    if shape.position_buckets and far > span // 2:
+        near = span // 2
+        far = near + ceil(log(far / near) / log((shape.reach - 1) / near) * (near - 1))
+    return min(max(span + (far if distance > 0 else -far), 0), 2 * span - 1)
+
+
+def by_distance(stack: Stack, number: int) -> list[dict[str, Tensor]]:
+    """The queries and keys of every row of the table of distances."""
+    shape, (attention, _) = stack.shape, stack.halves(number)
+    if stack.relative is None:
+        return []
+    found = []
+    for row in stack.relative.weight:
+        x = normal(shape, stack.relative_norm, row)
+        if shape.position_projections == "shared":
+            query, key, _ = product(attention.qkv, x).chunk(3)
+        else:
+            query, key = (
+                x if module is None else product(module, x)
+                for module in (attention.position_query, attention.position_key)
+            )
+        found.append({"query": query.view(shape.heads, -1), "key": key.view(shape.heads, -1)})
+    return found
+
+
 def attended(
     stack: Stack, number: int, xs: list[Tensor], first: list[Tensor] | None
 ) -> tuple[list[Tensor], list[Tensor]]:
@@ -125,9 +172,21 @@ def attended(
         if first is not None:
             v = (1 - shape.value_residual) * v + shape.value_residual * first[position]
         queries.append(q), keys.append(k), values.append(v)
+    distances = by_distance(stack, number)
+
+    def score(i: int, j: int, head: int) -> float:
+        terms = [queries[i][head] @ keys[j][head]]
+        if distances:
+            row = distances[bucket(shape, i - j)]
+            if shape.position_terms != "position_to_content":
+                terms.append(queries[i][head] @ row["key"][head])
+            if shape.position_terms != "content_to_position":
+                terms.append(keys[j][head] @ row["query"][head])
+        return float(sum(terms)) / sqrt(size * len(terms))
+
     slopes = alibi_slopes(shape.heads) if shape.position_embedding == "alibi" else [0.0] * 99
     out = []
-    for i, q in enumerate(queries):
+    for i in range(len(xs)):
         seen = [
             j
             for j in range(len(xs))
@@ -135,10 +194,7 @@ def attended(
         ]
         heads = []
         for head in range(shape.heads):
-            scores = [
-                float(q[head] @ keys[j][head]) / sqrt(size) - slopes[head] * abs(i - j)
-                for j in seen
-            ]
+            scores = [score(i, j, head) - slopes[head] * abs(i - j) for j in seen]
             weights = [exp(score - max(scores)) for score in scores]
             shares = zip(weights, seen, strict=True)
             heads.append(sum(w / sum(weights) * values[j][head] for w, j in shares))
@@ -276,7 +332,7 @@ def test_the_packed_operator_is_told_the_same(
     torch.testing.assert_close(stack(given).hidden_states, plain, rtol=1e-10, atol=1e-10)
     shape = stack.shape
     windows = [shape.window_of(number) // 2 or None for number in range(shape.layers)]
-    if shape.position_embedding == "alibi":  # whose gradient the operator has not
+    if shape.position_embedding in ("alibi", "disentangled"):  # which the operator has not
         assert called == []
     else:
         assert called == [side for side in windows if side or not given.dense]
@@ -289,12 +345,12 @@ def test_the_formula_counts_what_is_built(case: str) -> None:
     for name, parameter in shape.build(VOCABULARY).named_parameters():
         words = name.split(".")
         part = ".".join(words[:2]) if words[0] == "embeddings" else f"layers.{words[0]}"
-        part = "norm" if words[0] == "norm" else part
+        part = words[0] if words[0] in ("norm", "relative", "relative_norm") else part
         counts[part] = counts.get(part, 0) + parameter.numel()
     assert counts == shape.parameters(VOCABULARY)
 
 
-@pytest.mark.parametrize("case", ["modernbert", "value residual", "alibi"])
+@pytest.mark.parametrize("case", ["modernbert", "value residual", "alibi", "deberta"])
 @pytest.mark.parametrize("way", ["recompute", "compile"])
 def test_recomputing_and_compiling_change_no_gradient(case: str, way: str) -> None:
     grads = []
@@ -309,7 +365,11 @@ def test_recomputing_and_compiling_change_no_gradient(case: str, way: str) -> No
     torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("case", "relative"), [("rotary", True), ("bert", False)])
+@pytest.mark.parametrize(
+    ("case", "relative"),
+    [("rotary", True), ("bert", False), ("deberta", True)]
+    + [("deberta, contents to positions", False)],  # whose input has positions, too
+)
 @torch.no_grad()
 def test_rotations_know_distances_alone(case: str, relative: bool) -> None:
     stack, dense = built(case), batch([11, 11])
@@ -357,6 +417,28 @@ def test_the_slopes_of_alibi() -> None:
         ({"first_norm": False, "norm": "pre", "sharing": "all"}, "share no attention"),
         ({"position_embedding": "sines"}, "position_embedding = sines: must be one of learned"),
         ({"value_residual": 1.0}, "value_residual = 1.0: must be at least 0 and below 1"),
+        (
+            {"position_buckets": 8},
+            'position_buckets = 8: has no effect with position_embedding = "l',
+        ),
+        (
+            {"position_embedding": "rotary", "position_norm": True},
+            "position_norm = True: has no ef",
+        ),
+        ({"absolute_positions": "input"}, 'leave it out, or set "disentangled"'),
+        (
+            {"position_embedding": "disentangled", "position_buckets": 7},
+            "position_buckets = 7: must be even, and half of it at most 38, since 39 is the lar",
+        ),
+        (
+            {**DISENTANGLED, "position_buckets": 8, "relative_positions": 5},
+            "position_buckets = 8: must be even, and half of it at most 3",
+        ),
+        ({**DISENTANGLED, "position_offset": 2}, "position_offset = 2: has no effect"),
+        (
+            {**DISENTANGLED, "absolute_positions": "decoder", "embedding": 8},
+            "embedding = 8: a mask decoder adds positions to states of width = 16; make them equal",
+        ),
     ],
 )
 def test_a_bad_field_is_a_sentence(fields: dict[str, Any], sentence: str) -> None:

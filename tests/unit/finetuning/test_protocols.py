@@ -33,7 +33,7 @@ from clozelab.training.optimiser import Adamw, BertAdam
 
 SYSTEMS = {
     *("bert", "roberta", "spanbert", "albert", "xlnet", "distilbert", "wwm", "ernie"),
-    *("gpt", "elmo", "electra", "modernbert", "ours"),
+    *("gpt", "elmo", "electra", "modernbert", "deberta", "ours"),
 }
 SIMPLE = FinetuneConfig(learning_rate=1e-4, batch_size=32, length=128, epochs=3)
 MINE = "[default]\nlearning_rate = 1e-4\nbatch_size = 8\nlength = 64\nepochs = 2\n"
@@ -145,6 +145,9 @@ def test_a_variant_is_tuned_as_the_recipe_that_it_changes() -> None:
         ("albert", "qqp", 5e-5, 128, 512),
         ("albert", "squad1", 5e-5, 48, 384),
         ("albert", "race", 2e-5, 32, 512),
+        ("deberta", "mnli", 1.5e-5, 64, 256),
+        ("deberta", "cola", 2e-5, 32, 64),
+        ("deberta", "conll2003", 2e-5, 16, 512),
         ("electra", "rte", 1e-4, 32, 128),
         ("electra", "squad2", 1e-4, 32, 512),
         ("modernbert", "mrpc", 8e-5, 32, 512),
@@ -203,7 +206,9 @@ def test_what_makes_a_system_is_in_its_protocol() -> None:
     assert for_task("xlnet", "squad2").task == ("best = 5", "longest = 64")
 
 
-@pytest.mark.parametrize("system", ["bert", "spanbert", "roberta", "wwm", "ernie", "electra"])
+@pytest.mark.parametrize(
+    "system", ["bert", "spanbert", "roberta", "wwm", "ernie", "electra", "deberta"]
+)
 def test_nothing_drops_out_before_the_scores_of_starts_and_ends(system: str) -> None:
     assert for_task(system, "squad1").head_dropout == for_task(system, "answer").head_dropout == 0
 

@@ -21,14 +21,17 @@ from clozelab.errors import UserError
 from clozelab.keys import mix
 from clozelab.masking import Corruption
 from clozelab.masking.token import Token
-from clozelab.models.build import PretrainingModel, build
+from clozelab.models.build import PretrainingModel, build, weights_of
 from clozelab.objectives import PARTS, MaskedLm
 from clozelab.objectives.heads.generator import sampled
 from clozelab.objectives.replaced import BITS, AllTokensLm, Generator, ReplacedToken
+from clozelab.runs.saving import begin_with
 from clozelab.testing import check_part, vocabulary
 
 torch.set_num_threads(1)
 RECIPE = shrunk("electra", "encoder.embedding=16")
+DEBERTA = shrunk("deberta", "encoder.layers=2")
+WORDS, DELTA = "encoder.embeddings.words.weight", "encoder.embeddings.delta"
 IGNORED = Targets.IGNORED
 
 
@@ -173,7 +176,66 @@ def test_shared_tables_are_saved_once_and_others_twice() -> None:
     assert own == {f"heads.generator.encoder.embeddings.{name}" for name in tables}
 
 
-@pytest.mark.parametrize("sharing", ["embeddings", "none"])
+def touched(model: Watched, objective: str) -> dict[str, bool]:
+    """Which parameters one objective moves."""
+    model.zero_grad()
+    model(batch_of(DEBERTA))[0][objective]["loss"].backward()
+    return {
+        name: parameter.grad is not None and bool(parameter.grad.any())
+        for name, parameter in model.named_parameters()
+    }
+
+
+def test_of_a_table_that_is_disentangled_detection_moves_the_delta_alone() -> None:
+    """DeBERTa-v3 §3.3: E_D = sg(E_G) + E_Δ; whatever else is its own, the norm too."""
+    model = model_of(DEBERTA)
+    mine = touched(model, "generator")
+    assert mine == {n: n.startswith("heads.generator.") or n == WORDS for n in mine}
+    mine = touched(model, "replaced_token")
+    assert mine == {n: not n.startswith("heads.generator.") and n != WORDS for n in mine}
+    assert mine[DELTA]
+
+
+def test_what_leaks_into_the_shared_table_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaky = property(lambda self: self.words.weight + (0 if self.delta is None else self.delta))
+    monkeypatch.setattr("clozelab.encoder.embeddings.Embeddings.table", leaky)
+    assert touched(model_of(DEBERTA), "replaced_token")[WORDS]
+
+
+def test_a_delta_begins_at_zero_and_is_the_encoder_s_alone() -> None:
+    model, batch = model_of(DEBERTA), batch_of(DEBERTA).input
+    generator: Any = model.heads["generator"]
+    encoder: Any = model.encoder
+    assert generator.encoder.embeddings.words is encoder.embeddings.words
+    assert generator.encoder.embeddings.norm is not encoder.embeddings.norm
+    assert not encoder.embeddings.delta.any() and generator.encoder.embeddings.delta is None
+    with torch.no_grad():
+        before = [module(batch).hidden_states for module in (encoder, generator.encoder)]
+        encoder.embeddings.delta.normal_(0, 0.1)
+        after = [module(batch).hidden_states for module in (encoder, generator.encoder)]
+    assert not torch.equal(before[0], after[0]) and torch.equal(before[1], after[1])
+
+
+def test_an_encoder_alone_has_the_sum() -> None:
+    model, batch = model_of(DEBERTA), batch_of(DEBERTA).input
+    encoder: Any = model.encoder
+    with torch.no_grad():
+        encoder.embeddings.delta.normal_(0, 0.1)
+        states = encoder(batch).hidden_states
+        weights = weights_of(model)
+        assert torch.equal(
+            weights[WORDS], encoder.embeddings.words.weight + encoder.embeddings.delta
+        )
+        assert DELTA not in weights
+        plain = DEBERTA.encoder.build(VOCABULARY).double().eval()
+        begin_with(plain, {n.removeprefix("encoder."): w for n, w in weights.items()})
+        assert torch.equal(plain(batch).hidden_states, states)
+        model.keep_heads(["replaced_token"])
+        assert torch.equal(encoder(batch).hidden_states, states)
+    assert DELTA not in dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("sharing", ["embeddings", "gradient_disentangled", "none"])
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("narrow", [8, 16])
 def test_the_formula_counts_what_is_built(sharing: str, share: float, narrow: int) -> None:
@@ -182,6 +244,14 @@ def test_the_formula_counts_what_is_built(sharing: str, share: float, narrow: in
     recipe = replace(recipe, tokenizer=replace(recipe.tokenizer, vocabulary=VOCABULARY))
     model = build(recipe, VOCABULARY, seed=0)
     assert sum(p.numel() for p in model.parameters()) == sum(recipe.parameters().values())
+
+
+def test_a_generator_may_be_half_as_deep() -> None:
+    base = recipes.read("deberta", size="base")
+    part: Any = base.objectives[0]
+    shape = part.shape(base.encoder)
+    assert shape == replace(base.encoder, layers=6)
+    assert part.shape(replace(base.encoder, layers=1)).layers == 1
 
 
 def test_a_generator_is_as_deep_as_the_encoder_and_a_share_as_wide() -> None:
@@ -197,6 +267,11 @@ def test_a_generator_is_as_deep_as_the_encoder_and_a_share_as_wide() -> None:
     [
         (["objectives.0.share=1.5"], r"share = 1.5: must be above 0 and at most 1, since a gen"),
         (["objectives.0.share=0"], r"share = 0.*must be above 0"),
+        (["objectives.0.depth=2"], r"depth = 2.*must be above 0 and at most 1, since a generator"),
+        (["objectives.0.sharing=delta"], r'sharing = "delta" is unknown; use embeddings, gradient_'
+         "disentangled or none"),
+        (["encoder.position_embedding=disentangled", "encoder.absolute_positions=decoder"],
+         r'absolute_positions = "decoder" serves masked_lm alone, which is not listed; list it'),
         (["objectives.0.share=0.3"], r"objective generator: share = 0.3: 230 of encoder.width = 768"
          r", which heads of 64 do not divide; use for instance 0.333"),
         (["encoder.causal=true"], "generator reads both sides"),
@@ -263,8 +338,9 @@ def test_the_paper_s_ablations_train_beside_one_generator(second: Any) -> None:
 
 
 @pytest.mark.thorough
-def test_both_encoders_are_one_graph() -> None:
-    model, batch = model_of(RECIPE), batch_of(RECIPE, idle=4)
+@pytest.mark.parametrize("recipe", [RECIPE, DEBERTA], ids=["electra", "deberta"])
+def test_both_encoders_are_one_graph(recipe: recipes.Recipe) -> None:
+    model, batch = model_of(recipe), batch_of(recipe, idle=4)
     model.__class__ = PretrainingModel
     plain, _ = model(batch)
     torch.compiler.reset()
@@ -315,5 +391,6 @@ FAULTS: Sequence[tuple[Any, str]] = [
 @pytest.mark.parametrize(("part", "sentence"), FAULTS)
 def test_planted_faults_are_found(part: Any, sentence: str) -> None:
     check_part(Generator())
+    check_part(Generator(sharing="gradient_disentangled", depth=0.5))
     with pytest.raises(AssertionError, match=sentence):
         check_part(part, slot="objectives")

@@ -17,7 +17,8 @@ from clozelab.training.loop import DivergedError, Prepared, measure, train
 torch.set_num_threads(1)
 SPLIT = [
     *("bert", "albert", "spanbert", "xlnet", "gpt", "elmo"),
-    *("distilbert", "minilm", "electra", "diffusion", "causal_then_masked", "gpt_bert"),
+    *("distilbert", "minilm", "electra", "deberta", "diffusion"),
+    *("causal_then_masked", "gpt_bert"),
 ]
 TWO_CLASSES = {"next_sentence", "sentence_order", "replaced_token"}
 

@@ -7,8 +7,9 @@ from dataclasses import fields
 from typing import Any
 
 from clozelab.encoder import Encoder, Relative, Transformer
+from clozelab.encoder.transformer import DISENTANGLED
 from clozelab.errors import UserError
-from clozelab.models.interop import modernbert, typed
+from clozelab.models.interop import deberta, modernbert, typed
 from clozelab.models.interop.families import Family
 
 Config = dict[str, Any]
@@ -32,6 +33,9 @@ _DEMANDS: dict[str, Any] = {
     "decoder_bias": True,
 }
 _NUMBERS = ("epsilon", "rope_theta", "local_rope_theta", *_DROPOUTS)
+
+# Settings that are more than a key each, by the family that has them.
+_BESIDE_KEYS = {"modernbert": ("bias",), "deberta-v2": DISENTANGLED}
 
 # Their activations and ours; the first of several is the one that is written.
 _ACTIVATIONS = {
@@ -68,6 +72,8 @@ def to_config(encoder: Any, family: Family, *, predicts: bool = True) -> Config:
     elif family.name == "modernbert":
         config |= modernbert.outward(encoder)
         config["classifier_activation"] = config["hidden_activation"]  # of every head
+    elif family.name == "deberta-v2":
+        config |= deberta.outward(encoder)
     elif "causal" not in family.fixed:
         config["is_decoder"] = encoder.causal
     return config | family.constants
@@ -84,7 +90,7 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
     gelu = {"activation": "gelu"} if family.gelu_head and predicts else {}
     # Where a family says nothing of a field that came later, its block is BERT's; how an encoder
     # began is over.
-    has = {*family.keys, "output_init", *(("bias",) if family.name == "modernbert" else ())}
+    has = {*family.keys, "output_init", *_BESIDE_KEYS.get(family.name, ())}
     later = {each.name: each.default for each in fields(encoder) if "later" in each.metadata}
     plain = {setting: value for setting, value in later.items() if setting not in has}
     faults = [
@@ -95,6 +101,7 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
     halves = albert and encoder.sharing in ("attention", "ffn")
     uneven = albert and not _groups_alike(encoder.layers, encoder.copies("ffn"))
     wide = 4 * encoder.width
+    decodes = predicts and getattr(encoder, "absolute_positions", "") == "decoder"
     faults += [
         ("embedding", not narrows and encoder.embedding != encoder.width, f"{encoder.width}"),
         ("sharing", halves, '"all" or "none"'),
@@ -105,6 +112,7 @@ def _refuse(encoder: Any, family: Family, *, predicts: bool) -> None:
             "'gelu_tanh', 'relu' or 'silu'",
         ),
         ("inner", openai_gpt and encoder.inner != wide, f"4 × width = {wide}"),
+        ("absolute_positions", decodes, "no mask decoder, only 'none' or 'input'"),
     ]
     for setting, wrong, right in faults:
         if wrong:
@@ -150,6 +158,8 @@ def from_config(config: Mapping[str, Any], family: Family) -> Encoder:
             )
     elif modern:
         settings["bias"] = config["bias"]
+    elif family.name == "deberta-v2":
+        settings |= deberta.inward(config, width=width, heads=settings["heads"])
     return Transformer(**settings)
 
 

@@ -27,6 +27,7 @@ _FAMILIES = {
     "transformer": tuple(name for name in FAMILIES if name != "xlnet"),
     "relative": ("xlnet",),
 }
+_BY_POSITIONS = {"rotary": "modernbert", "disentangled": "deberta-v2"}
 _ONNX = "or export to ONNX, which takes any encoder"
 
 
@@ -37,8 +38,8 @@ def family_for(
     families = _families(encoder)
     if len(families) < 2:
         return families[0] if families else "bert"
-    if encoder.position_embedding == "rotary":
-        return "modernbert"
+    if encoder.position_embedding in _BY_POSITIONS:
+        return _BY_POSITIONS[encoder.position_embedding]
     if encoder.causal and not encoder.embedding_norm:
         return "gpt2" if encoder.norm == "pre" else "openai-gpt"
     detects, electra = "replaced_token" in heads, FAMILIES["electra"]
@@ -182,13 +183,18 @@ def adapted(
         unread = positions.new_zeros(offset, positions.shape[1])
         added["positions.weight"] = torch.cat([unread, positions[encoder.position_offset :]])
         encoder = replace(encoder, position_offset=offset)
-    if encoder.types == 0 and "types" in family.keys:
+    if encoder.types == 0 and "types" in family.keys and family.defaults["types"]:
         added["types.weight"] = words.new_zeros(1, encoder.embedding)
         encoder = replace(encoder, types=1)
     if family.name == "albert" and encoder.embedding == encoder.width:
         added["projection.weight"] = torch.eye(encoder.width).to(words)
         added["projection.bias"] = words.new_zeros(encoder.width)
-    return encoder, {**weights, **{f"{inside}.{name}": each for name, each in added.items()}}
+    weights = {**weights, **{f"{inside}.{name}": each for name, each in added.items()}}
+    predicts = any(name.startswith("heads.masked_lm.") for name in weights)
+    if encoder.absolute_positions == "decoder" and not predicts:  # only such a head reads them
+        del weights[f"{inside}.positions.weight"]
+        encoder = replace(encoder, absolute_positions="none")
+    return encoder, weights
 
 
 def special_ids(family: Family, vocabulary: Vocabulary) -> dict[str, int | None]:

@@ -31,6 +31,15 @@ _ENDINGS = {
     "answer": "ForQuestionAnswering",
 }
 _PROBLEMS = {"classify": "single_label_classification", "regress": "regression"}
+# What a config has to say of its pooler, if it says anything.
+_POOLERS: dict[str, dict[str, Any]] = {
+    "electra": {
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+    "deberta-v2": {"pooler_hidden_act": "gelu", "pooler_dropout": 0},
+}
 EXTRA_KEY = "clozelab"  # the key of what a config has no word for
 # What a beam's head and a transform have in one way only; theirs have it as the encoder does.
 BEAM = {"epsilon": 1e-12}
@@ -186,13 +195,10 @@ def head_from_config(
     summary: Summary | None = family.summary_of(kind)
     if family.name == "xlnet" and kind in SUMMARISED:
         summary = _xlnet_summary(config)
-    elif family.name == "electra" and kind == "choose":
-        usual = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}
-        summary = (
-            summary
-            if all(config.get(key, value) == value for key, value in usual.items())
-            else None
-        )
+    elif kind in SUMMARISED and (kind == "choose" or not family.whole_classifier):
+        usual = _POOLERS.get(family.name, {})
+        alike = all(config.get(key, value) == value for key, value in usual.items())
+        summary = summary if alike else None
     if summary is None or summary_is_blind(encoder, family, kind):
         return None
     # A beam that was never taught to say that there is no answer is all zero there.

@@ -11,7 +11,7 @@ from torch import Size, Tensor
 
 from clozelab.encoder import Encoder
 from clozelab.errors import UserError
-from clozelab.models.interop import typed
+from clozelab.models.interop import deberta, typed
 from clozelab.models.interop.configs import from_config
 from clozelab.models.interop.exporting import check_shapes, listed, pooler_shapes, shapes
 from clozelab.models.interop.families import FAMILIES, LANGUAGE_MODELS, MODEL_TYPES, Family
@@ -114,6 +114,7 @@ def _normalised(
     """
     table, bias = f"{family.decoder}.weight", f"{family.decoder}.bias"
     known = {table, bias, *(each for name in possible for each in family.theirs(name))}
+    heads = deberta.head_names(tensors.keys()) if family.name == "deberta-v2" else {}
     held: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if _BUFFERS.fullmatch(name):
@@ -122,6 +123,7 @@ def _normalised(
         new = new.replace("LayerNorm.beta", "LayerNorm.bias")
         if family.name == "bert":  # whose relative's tensors may have either prefix
             new = re.sub(r"^(bert|ernie)\.", f"{family.prefix}.", new)
+        new = heads.get(new, new)
         if new not in known and f"{family.prefix}.{new}" in known:
             new = f"{family.prefix}.{new}"
         held[new] = tensor

@@ -76,7 +76,7 @@ def _export(model: EncoderGraph, path: Path, *, names: list[str], shape: Encoder
     example = (ids, mask, ids.clone())[: len(names)]
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", max=most)}
     size = sum(each.numel() * each.element_size() for each in model.parameters())
-    with _quiet():
+    with _quiet(), torch.no_grad():  # by gradients attention would choose another kernel
         torch.onnx.export(
             model,
             example,
@@ -134,11 +134,10 @@ class EncoderGraph(nn.Module):
         states = encoded.hidden_states.view(*mask.shape, -1)
         if self.head is None:
             return (states,)
-        before = states
+        logits: Tensor = self.head.all_logits(encoded).view(*mask.shape, -1)
         if self.shift:  # the first token, which nothing predicts, has the logits of the second
-            before = torch.cat([states[:, : self.shift], states[:, : -self.shift]], dim=1)
-        logits: Tensor = self.head.logits(before.flatten(0, 1), encoded.table)
-        return states, logits.view(*mask.shape, -1)
+            logits = torch.cat([logits[:, : self.shift], logits[:, : -self.shift]], dim=1)
+        return states, logits
 
 
 class TaskGraph(EncoderGraph):

@@ -26,9 +26,10 @@ class GeneratorModule(nn.Module):
         self.sharing = part.sharing
 
     def share_with(self, encoder: nn.Module) -> None:
-        """Take the embeddings of the encoder that it writes for, if the recipe says so."""
-        if self.sharing == "embeddings":
-            self.encoder.share_embeddings(encoder)
+        """Take the embeddings of the encoder that it writes for, as the recipe says."""
+        if self.sharing != "none":
+            disentangled = self.sharing == "gradient_disentangled"
+            self.encoder.share_embeddings(encoder, disentangled=disentangled)
 
     def forward(self, batch: Input, targets: dict[str, Tensor]) -> tuple[Input, Sums]:
         """What the encoder reads, and the sums of the masked language model."""

@@ -41,6 +41,10 @@ class DetectionHead(nn.Module):
             "correct_replaced": (right_K & replaced_K).sum(),
         }
 
+    def all_logits(self, encoded: Encoded) -> Tensor:
+        """[N, 1] at every token."""
+        return self.logits(encoded.hidden_states)
+
     def logits(self, states_KW: Tensor, table_VE: Tensor | None = None) -> Tensor:
         """[K, 1]; the table is for heads that have a use for it."""
         scores: Tensor = self.classifier(activate(self.dense(states_KW), self.activation))

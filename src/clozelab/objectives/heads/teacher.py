@@ -52,8 +52,8 @@ class Teaching(nn.Module):
         `predict` and `teach` are the logits of the student's and the teacher's masked_lm.
         """
         labels_K = targets["labels"]
-        student_KW = student.hidden_states.index_select(0, targets["at"])
-        teacher_KW = teacher.hidden_states.index_select(0, targets["at"]).detach()
+        student_KW = student.predicting.index_select(0, targets["at"])
+        teacher_KW = teacher.predicting.index_select(0, targets["at"]).detach()
 
         def divergence(mine_KW: Tensor, theirs_KW: Tensor, labels_K: Tensor) -> tuple[Tensor]:
             with torch.no_grad():
@@ -87,6 +87,7 @@ def _counted(values_K: Tensor, labels_K: Tensor) -> Tensor:
 _ALIKE = (
     *("width", "heads", "inner", "embedding", "norm", "embedding_norm", "position_offset"),
     *("position_embedding", "gated", "bias", "normalisation", "qk_norm"),
+    *("position_rows", "position_terms", "position_projections", "position_norm"),
 )
 
 
@@ -127,7 +128,8 @@ def start_from(
 
 def _source(name: str, choice: tuple[int, ...], teacher: Any, student: Any) -> str | None:
     """The teacher's name of what starts the student's `name`; None if it starts afresh."""
-    if name.startswith(("encoder.embeddings.", "encoder.norm.", "heads.masked_lm.")):
+    whole = ("encoder.embeddings.", "encoder.norm.", "encoder.relative", "heads.masked_lm.")
+    if name.startswith(whole):
         return name
     for half in ("attention", "ffn"):
         if name.startswith(f"encoder.{half}."):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozelab.contracts import Corrupted, Encoded, Sums, Targets
-from clozelab.layers import Linear, Norm, activate, initialise
+from clozelab.layers import Linear, activate, initialise, norm_of
 from clozelab.objectives.objective import Tied, Widths
 
 _ROUND = 64  # scores of a row: a multiple of this
@@ -47,9 +47,13 @@ class PlainHead(nn.Module):
         table_VE = table_VE if self.table is None else self.table
         return logits_from_table(self.to_table(states_KW), table_VE, self.bias)
 
+    def all_logits(self, encoded: Encoded) -> Tensor:
+        """[N, V] at every token."""
+        return self.logits(encoded.predicting, encoded.table)
+
     def states(self, encoded: Encoded, targets: dict[str, Tensor]) -> Tensor:
         """[K, W] that predict the targets."""
-        return encoded.hidden_states.index_select(0, targets["at"])
+        return encoded.predicting.index_select(0, targets["at"])
 
     def to_table(self, states_KW: Tensor) -> Tensor:
         """[K, E], where the table is."""
@@ -64,9 +68,7 @@ class VocabularyHead(PlainHead):
     def add_layers(self, encoder: Tied) -> None:
         """A dense layer to the table's width, and its norm."""
         self.dense = Linear(encoder.width, encoder.embedding, bias=encoder.bias)
-        self.norm = Norm(
-            encoder.embedding, eps=encoder.epsilon, bias=encoder.bias, kind=encoder.normalisation
-        )
+        self.norm = norm_of(encoder, encoder.embedding)
         self.activation = encoder.activation
 
     def to_table(self, states_KW: Tensor) -> Tensor:

@@ -1,0 +1,97 @@
+"""DeBERTa-v2's config as settings of ours, and back: which distances there are, and who has them.
+
+The third version is the same class. transformers has no mask decoder (DeBERTa §3.2) and no head
+that detects replaced tokens: the published files hold both, and here, too, they are left aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from clozelab.models.interop import typed
+
+_TERMS = {"both": ["c2p", "p2c"], "content_to_position": ["c2p"], "position_to_content": ["p2c"]}
+_NORMS = {False: "none", True: "layer_norm"}
+_HEAD = {
+    "lm_predictions.lm_head.dense.": "cls.predictions.transform.dense.",
+    "lm_predictions.lm_head.LayerNorm.": "cls.predictions.transform.LayerNorm.",
+    "lm_predictions.lm_head.bias": "cls.predictions.bias",
+}
+
+
+def inward(config: Mapping[str, Any], *, width: int, heads: int) -> dict[str, Any]:
+    """The other settings of an encoder of that width; refused where ours has no such encoder."""
+    if not typed.flag(config, "relative_attention"):
+        raise typed.wrong("relative_attention", False, "must be true: without it, it is bert's")
+    if _counted(config, "conv_kernel_size"):
+        raise typed.wrong("conv_kernel_size", config["conv_kernel_size"], "is not built here")
+    for key, right in {"embedding_size": width, "attention_head_size": width // heads}.items():
+        if typed.whole(config, key, right) != right:
+            raise typed.wrong(key, config[key], f"must be {right} here")
+    positions = "input" if typed.flag(config, "position_biased_input", True) else "none"
+    return {
+        "position_buckets": _counted(config, "position_buckets"),
+        "relative_positions": _counted(config, "max_relative_positions"),
+        "position_terms": _terms(config),
+        "position_projections": "shared" if typed.flag(config, "share_att_key") else "own",
+        "position_norm": _norm(config),
+        "absolute_positions": positions,
+    }
+
+
+def outward(encoder: Any) -> dict[str, Any]:
+    """What the config says of an encoder besides the keys that are one setting each."""
+    return {
+        "relative_attention": True,
+        "position_buckets": encoder.position_buckets or -1,
+        "max_relative_positions": encoder.relative_positions or -1,
+        "pos_att_type": _TERMS[encoder.position_terms],
+        "share_att_key": encoder.position_projections == "shared",
+        "norm_rel_ebd": _NORMS[encoder.position_norm],
+        "position_biased_input": encoder.absolute_positions == "input",
+    }
+
+
+def head_names(names: Collection[str]) -> dict[str, str]:
+    """The names of a published head over the vocabulary, and those that transformers writes today.
+
+    Beside a head that detects, the one over the vocabulary is of no use: nothing trained it.
+    """
+    if any(name.startswith(("mask_predictions.", "cls.predictions.")) for name in names):
+        return {}
+    return {
+        name: name.replace(theirs, ours, 1)
+        for name in names
+        for theirs, ours in _HEAD.items()
+        if name.startswith(theirs)
+    }
+
+
+def _counted(config: Mapping[str, Any], key: str) -> int:
+    """A number, of which 0 and less mean that there is no such thing."""
+    value = config.get(key)
+    if isinstance(value, int) and not isinstance(value, bool) and value < 1:
+        return 0
+    return typed.whole(config, key, 0) or 0
+
+
+def _terms(config: Mapping[str, Any]) -> str:
+    """Which products there are: a list, or its words with bars between."""
+    given = config.get("pos_att_type")
+    listed = not isinstance(given, str)
+    words = typed.words(config, "pos_att_type") if listed else str(given).split("|")
+    kinds = {word.strip().lower() for word in words}
+    for terms, theirs in _TERMS.items():
+        if kinds == {*theirs}:
+            return terms
+    raise typed.wrong("pos_att_type", given, "must be c2p, p2c or both")
+
+
+def _norm(config: Mapping[str, Any]) -> bool:
+    """Whether the table of distances is normalised."""
+    word = typed.word(config, "norm_rel_ebd", "none")
+    for norm, theirs in _NORMS.items():
+        if word == theirs:
+            return norm
+    raise typed.wrong("norm_rel_ebd", word, f"must be one of {', '.join(_NORMS.values())}")
