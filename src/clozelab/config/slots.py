@@ -141,7 +141,7 @@ def _predictions(recipe: Recipe) -> Iterator[str]:
             continue
         if not (recipe.encoder.causal or recipe.schedule.causal):
             fix = (
-                "set encoder.causal = true, or say by schedule.causal which blocks are read causally"
+                "set encoder.causal = true, or say by schedule.causal which blocks are read so"
                 if "causal_reading" in recipe.encoder.provides
                 else "use encoder transformer with causal = true"
             )
