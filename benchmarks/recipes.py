@@ -27,6 +27,7 @@ WAVES = (
     ("distilbert", "xlnet", *CHINESE),
     ("gpt", "elmo", "minilm", "diffusion"),
     ("electra", "modernbert", "mosaicbert", "neobert"),
+    ("deberta", "causal_then_masked", "gpt_bert"),
 )
 KEPT = ("recipe.toml", "machine.toml", "metrics.jsonl", "result.json", "log.txt")
 
