@@ -127,7 +127,7 @@ class Stack(nn.Module):
         """What each layer sees of a batch."""
         shape = self.shape
         windows = [shape.window_of(number) for number in range(shape.layers)]
-        scopes, relative = {}, self._relative()
+        scopes, relative = {}, self._relative(batch.max_seqlen)
         for window in {*windows}:
             turns = None
             if shape.position_embedding == "rotary":
@@ -160,14 +160,22 @@ class Stack(nn.Module):
             )
         self.register_buffer("rows", rows, persistent=False)
 
-    def _relative(self) -> DistanceTable | None:
-        """The table of distances as every layer has it, in the precision of the activations."""
+    def _relative(self, longest: int) -> DistanceTable | None:
+        """The table of distances as every layer has it, in the precision of the activations.
+
+        A row is no farther from the middle one than its distance is long, so short blocks need few
+        of them; the graph of ONNX, whose length is no number, has them all.
+        """
         if self.relative is None or self.rows is None:
             return None
-        states_PW = self.relative.weight
+        states_PW, rows = self.relative.weight, self.rows
+        middle, far = states_PW.shape[0] // 2, longest - 1
+        if isinstance(far, int) and far < middle:
+            first = middle - far
+            states_PW, rows = states_PW[first : middle + far + 1], rows - first
         if self.relative_norm is not None:
             states_PW = self.relative_norm(states_PW)
-        return DistanceTable(states_PW.to(self.precision or states_PW.dtype), self.rows)
+        return DistanceTable(states_PW.to(self.precision or states_PW.dtype), rows)
 
     def _decoded(
         self, batch: Input, x_NW: Tensor, layout: Layout, scope: Scope, at: Tensor | None = None
