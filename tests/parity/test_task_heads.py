@@ -574,10 +574,10 @@ def test_rows_are_judged_as_blocks_are_whatever_their_padding(family: str, task:
 
 GRAPHS = [
     ("bert", asked("bert", "classify")[1]),
-    ("roberta", MEAN),
-    ("albert", asked("albert", "tag")[1]),
-    ("xlnet", asked("xlnet", "answer")[1]),
-    ("modernbert", asked("modernbert", "classify")[1]),
+    pytest.param("roberta", MEAN, marks=pytest.mark.slow),
+    pytest.param("albert", asked("albert", "tag")[1], marks=pytest.mark.slow),
+    pytest.param("xlnet", asked("xlnet", "answer")[1], marks=pytest.mark.slow),
+    pytest.param("modernbert", asked("modernbert", "classify")[1], marks=pytest.mark.slow),
 ]
 
 

@@ -80,6 +80,6 @@ def test_what_makes_sense_trains_and_loads(objectives: str, encoder: str, tmp_pa
 @pytest.mark.parametrize(("objectives", "encoder"), [pair for pair in PAIRS if not PAIRS[pair]])
 def test_the_rest_is_refused_in_a_sentence(objectives: str, encoder: str) -> None:
     with pytest.raises(
-        UserError, match=f"^{objectives}: (objective|schedule) .*; (or )?(use|set) "
+        UserError, match=rf"^{objectives}: (objective|schedule\.causal) .*; (or )?(use|set) "
     ):
         joined(objectives, encoder)

@@ -486,7 +486,7 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
     ("recipe", "kind"),
     [
         ("bert", "pairs"),
-        ("roberta", "tag"),
+        pytest.param("roberta", "tag", marks=pytest.mark.slow),
         pytest.param("xlnet", "answer", marks=pytest.mark.slow),
     ],
 )

@@ -73,9 +73,9 @@ def test_no_loss_of_a_causal_block_knows_its_target() -> None:
     """The gradient of a prediction reaches no token from its target on."""
     trainer = trainer_of("gpt_bert", HALF, batch_size=16)
     (batch,) = [one for one in first_step(trainer).batches if one.input.causal]
-    table: Any = trainer.model.encoder.embeddings.words
+    embeddings: Any = trainer.model.encoder.embeddings
     read: list[Tensor] = []
-    hook = table.register_forward_hook(lambda *_: read.append(_[2].requires_grad_()))
+    hook = embeddings.register_forward_hook(lambda *_: read.append(_[2].requires_grad_()))
     encoded = trainer.model.encode(batch.input)
     hook.remove()
     targets = batch.targets["causal_lm"]
