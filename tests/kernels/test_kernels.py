@@ -135,7 +135,9 @@ def test_a_norm_may_lack_its_shift_and_its_mean_and_the_sum_its_bias(
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize(("rows", "width"), [(70, 200), (3, 12), (2500, 7)])
+@pytest.mark.parametrize(
+    ("rows", "width"), [(70, 200), (3, 12), pytest.param(2500, 7, marks=pytest.mark.slow)]
+)
 def test_a_gate_is_an_activation_times_the_other_half(
     kind: str, rows: int, width: int, biased: bool
 ) -> None:
@@ -253,7 +255,13 @@ def test_attention_stays_inside_its_block(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("lengths", "window"),
-    [((40, 0, 7, 33), 6), ((300, 1, 0, 64), 6), ((300, 65), 128), ((129, 3), 64), ((200,), 1000)],
+    [
+        ((40, 0, 7, 33), 6),
+        ((300, 1, 0, 64), 6),
+        pytest.param((300, 65), 128, marks=pytest.mark.slow),
+        ((129, 3), 64),
+        pytest.param((200,), 1000, marks=pytest.mark.slow),
+    ],
 )
 def test_attention_sees_no_further_than_its_window(
     lengths: tuple[int, ...], window: int, causal: bool, rate: float
@@ -298,7 +306,9 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [0, 6])
-@pytest.mark.parametrize(("heads", "width"), [(2, 16), (3, 32), (5, 16)])
+@pytest.mark.parametrize(
+    ("heads", "width"), [(2, 16), (3, 32), pytest.param(5, 16, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("lengths", [(40, 0, 7, 33), (130, 1)])
 def test_queries_and_keys_are_turned_and_their_gradients_back(
     lengths: tuple[int, ...], heads: int, width: int, window: int
@@ -518,6 +528,7 @@ print("all")
 
 
 @pytest.mark.thorough
+@pytest.mark.slow
 def test_the_benchmark_finds_every_kernel_right() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
     done = run_process(

@@ -249,6 +249,7 @@ def test_a_teacher_that_predicts_one_place_earlier_is_refused(run: Runs) -> None
     assert taught(recipe, str(run("causal_then_masked")), data=data, seed=0).teacher is not None
 
 
+@pytest.mark.slow
 def test_both_directions_are_learned_and_each_at_its_own_place() -> None:
     """A text by heart; what was trained one place earlier knows little at the token itself."""
     wide = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]

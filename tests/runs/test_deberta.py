@@ -180,6 +180,7 @@ def test_a_student_starts_from_the_teacher_s_sum_and_its_distances(tmp_path: Pat
         torch.testing.assert_close(mine[name], theirs[name], rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_mask_decoder_is_trained_filled_tuned_and_becomes_a_graph(tmp_path: Path) -> None:
     settings = ('objectives=[{use="masked_lm"}]', "encoder.absolute_positions=decoder")
     went(task("deberta", *LEARNING, "corruption.mask=0.8", *settings), tmp_path / "run")
@@ -196,6 +197,7 @@ def test_a_mask_decoder_is_trained_filled_tuned_and_becomes_a_graph(tmp_path: Pa
 
 
 @pytest.mark.thorough
+@pytest.mark.slow
 def test_it_learns_which_tokens_were_replaced_not_just_how_many() -> None:
     width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
     recipe = shrunk("deberta", *width, "optimiser.learning_rate=3e-3", steps=340, batch_size=16)

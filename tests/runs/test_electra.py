@@ -253,6 +253,7 @@ def test_held_out_losses_are_the_same_every_time_and_under_other_masks(run: Path
     assert other["generator"]["loss"] != first["generator"]["loss"]
 
 
+@pytest.mark.slow
 def test_it_learns_which_tokens_were_replaced_not_just_how_many() -> None:
     width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
     recipe = shrunk("electra", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)
