@@ -177,22 +177,22 @@ def guessing(tokens: int) -> Entry:
 
 def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
     """Every entry by its name, as a function of the number of tokens."""
-    found: dict[str, Callable[[int], Entry]] = {}
+    entries: dict[str, Callable[[int], Entry]] = {}
     for rate in (0.0, 0.1):
         for kind in ("512", "128", "mixed"):
-            found[f"attention {kind}, dropout {rate}"] = partial(attending, kind=kind, rate=rate)
-        found[f"sum and norm, dropout {rate}"] = partial(summing, rate=rate)
-    found["bias and gelu"] = partial(activating, kind="gelu", width=4 * WIDTH)
-    found["cross-entropy"] = guessing
+            entries[f"attention {kind}, dropout {rate}"] = partial(attending, kind=kind, rate=rate)
+        entries[f"sum and norm, dropout {rate}"] = partial(summing, rate=rate)
+    entries["bias and gelu"] = partial(activating, kind="gelu", width=4 * WIDTH)
+    entries["cross-entropy"] = guessing
     for kind in ("1024", "8192"):
         block = partial(attending, kind=kind, turns=True)
-        found[f"modern: attention {kind}, window 128"] = partial(block, window=128)
-        found[f"modern: attention {kind}"] = block
-    found["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
-    found["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
+        entries[f"modern: attention {kind}, window 128"] = partial(block, window=128)
+        entries[f"modern: attention {kind}"] = block
+    entries["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
+    entries["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
     for kind in ("gelu", "silu", "relu2"):
-        found[f"modern: {kind} gate"] = partial(activating, kind=kind, width=INNER, gated=True)
-    yield from ((name, made) for name, made in found.items() if only is None or only in name)
+        entries[f"modern: {kind} gate"] = partial(activating, kind=kind, width=INNER, gated=True)
+    yield from ((name, entry) for name, entry in entries.items() if only is None or only in name)
 
 
 def error(entry: Entry) -> float:

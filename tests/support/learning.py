@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import math
 import shutil
 import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,7 +22,7 @@ from clozelab.config.recipe import Recipe, names, read
 from clozelab.pretraining import starting
 from clozelab.pretraining.job import PretrainJob, PretrainTrainer
 from clozelab.pretraining.pretrain import pretrain
-from clozelab.runs.events import Event
+from clozelab.runs.events import Event, means
 from clozelab.runs.machine import Machine
 from clozelab.runs.session import SaveOptions
 from clozelab.training.checkpoint import Checkpoint, open_checkpoint
@@ -135,6 +137,19 @@ def steps_of(trainer: PretrainTrainer) -> list[Step]:
     """Every step of a set-up task."""
     jobs = trainer.steps.jobs(0, trainer.steps.start())
     return list(train(trainer.train_state, (job() for job in jobs), trainer.world))
+
+
+def assert_detects(name: str, *, steps: int) -> None:
+    """A recipe learns which tokens of a few documents were replaced, not just how many."""
+    width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
+    recipe = shrunk(name, *width, "optimiser.learning_rate=3e-3", steps=steps, batch_size=16)
+    few = store(STORES[name], documents=3, made="embedded")  # a text that it can learn by heart
+    trainer = PretrainTrainer(starting.fresh(recipe, data=[few], seed=0), MACHINE, HERE)
+    last = [means(step.sums)["replaced_token"] for step in steps_of(trainer)[-10:]]
+    share = recipe.masking.mask_rate  # type: ignore[attr-defined]
+    chance = -share * math.log(share) - (1 - share) * math.log(1 - share)
+    assert fmean(one["loss"] for one in last) < 0.8 * chance
+    assert fmean(one["accuracy_replaced"] for one in last) > 0.4
 
 
 def went(

@@ -94,7 +94,7 @@ def _attended(
     long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not (rate or scope.window)
     masked = layout.dense and layout.attention_mask is not None
     if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
-        out, _ = attention.attended(x, layout, scope)
+        out, _ = attention(x, layout, scope)
     else:
         out = attend(
             attention.qkv(x).view(x.shape[0], 3, attention.heads, -1),

@@ -54,21 +54,7 @@ class Attention(nn.Module):
         asks: Tensor | None = None,
         at_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The attended sum, and its values; norm, residual and dropout are the caller's."""
-        heads, v_NHA = self.attended(x_NW, layout, scope, first_NHA=first_NHA, asks=asks, at_B=at_B)
-        return self.output(heads), v_NHA
-
-    def attended(
-        self,
-        x_NW: Tensor,
-        layout: Layout,
-        scope: Scope,
-        *,
-        first_NHA: Tensor | None = None,
-        asks: Tensor | None = None,
-        at_B: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """The sums of all heads, before the last product, and the values.
+        """The sums of all heads, and the values; the output projection is the caller's.
 
         `first_NHA` are the values of the first layer, which are mixed into its own. `asks` are the
         states that queries are of, x unless given: [N, W], or with `at_B` [B, W], those of one

@@ -268,8 +268,8 @@ def _layer(
         asks = x.index_select(0, at)
     normal = attention.normalised(x) if pre else x
     asking = attention.normalised(asks) if pre and asks is not None else asks
-    attended, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
-    x = (x if asks is None else asks) + drop(attended, rate, training)
+    heads, values = attention(normal, layout, scope, first_NHA=first, asks=asking, at_B=at)
+    x = (x if asks is None else asks) + drop(attention.output(heads), rate, training)
     if pre:
         return x + drop(ffn(ffn.norm(x)), rate, training), values
     x = attention.normalised(x)

@@ -132,9 +132,9 @@ def shared(
     parts: Sequence[Any] = recipe.objectives
     targets = {}
     for part in parts:
-        found = part.targets(blocks, hidden, corrupted)
+        all_targets = part.targets(blocks, hidden, corrupted)
         trained = not recipe.schedule.causal or causal == (part.language_model == "causal")
-        targets[slots.use("objectives", part)] = found if trained else found.emptied()
+        targets[slots.use("objectives", part)] = all_targets if trained else all_targets.emptied()
     if blocks.words is not None:
         words = blocks.words
         sizes = np.diff(words.starts)

@@ -78,14 +78,14 @@ def _counted(config: Mapping[str, Any], key: str) -> int:
 
 def _terms(config: Mapping[str, Any]) -> str:
     """Which products there are: a list, or its words with bars between."""
-    given = config.get("pos_att_type")
-    listed = not isinstance(given, str)
-    words = typed.words(config, "pos_att_type") if listed else str(given).split("|")
+    terms = config.get("pos_att_type")
+    listed = not isinstance(terms, str)
+    words = typed.words(config, "pos_att_type") if listed else str(terms).split("|")
     kinds = {word.strip().lower() for word in words}
     for terms, theirs in _TERMS.items():
         if kinds == {*theirs}:
             return terms
-    raise typed.wrong("pos_att_type", given, "must be c2p, p2c or both")
+    raise typed.wrong("pos_att_type", terms, "must be c2p, p2c or both")
 
 
 def _norm(config: Mapping[str, Any]) -> bool:
