@@ -81,10 +81,10 @@ def _terms(config: Mapping[str, Any]) -> str:
     terms = config.get("pos_att_type")
     listed = not isinstance(terms, str)
     words = typed.words(config, "pos_att_type") if listed else str(terms).split("|")
-    kinds = {word.strip().lower() for word in words}
-    for terms, theirs in _TERMS.items():
-        if kinds == {*theirs}:
-            return terms
+    named = {word.strip().lower() for word in words}
+    for kind, theirs in _TERMS.items():
+        if named == {*theirs}:
+            return kind
     raise typed.wrong("pos_att_type", terms, "must be c2p, p2c or both")
 
 
