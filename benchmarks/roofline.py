@@ -1,0 +1,226 @@
+"""Where a step's time goes, and where it should: every kernel's time beside its group's ideal.
+
+    PYTHONPATH=src python benchmarks/roofline.py --data CORPUS --out roofline.json
+
+The ideal of a group is the larger of two times: its operations at the rate of a large matrix
+product, and the bytes that it must read and write, each once, at the rate of a large copy. Both
+rates are measured in the same run. What is only bookkeeping (copies, casts, waiting) should take no
+time at all. On a CPU, which is for trying the script, operators stand for kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from clozelab.benching.ours import Ours
+from clozelab.benching.rows import BenchRequest, BenchRow, recipe_of, text
+from clozelab.pretraining.job import PretrainJob
+from clozelab.runs import machine as machines
+from clozelab.runs.directory import machine_facts
+from clozelab.runs.machine import Machine
+from clozelab.training.loop import Prepared
+from clozelab.training.world import join
+
+ROWS = {
+    "roberta base 512": BenchRow("roberta", "base"),
+    "bert base 128": BenchRow("bert", "base", length=128),
+    "bert large 512": BenchRow("bert", "large", length=512),
+    "xlnet base 512": BenchRow("xlnet", "base", sequences=32),
+    "swift 128": BenchRow("swift", sequences=512),
+    "roberta mini 128": BenchRow("roberta", "mini", sequences=512),
+    "modernbert base 1024": BenchRow("modernbert", "base", length=1024),
+    "deberta base 512": BenchRow("deberta", "base"),
+}
+WARM, STEPS = 15, 10
+HALF, SINGLE = 2, 4  # bytes of a number
+# The first pattern that fits a kernel's name decides; what fits none is listed as "the rest".
+GROUPS = {
+    "matrix products": r"gemm|nvjet|cutlass|cublas|xmma|splitk|aten::(b|add)?mm$",
+    "attention, forward": r"^(attention|relative|disentangled)_forward|flash_fwd|fprop",
+    "attention, backward": r"^(attention|relative|disentangled)_|flash_bwd|bprop|dgrad",
+    "sums and norms": r"^sums_",
+    "activations": r"^activation_",
+    "cross-entropy": r"^entropy_",
+    "optimiser": r"multi_tensor|adam|lpnorm|foreach",
+    "copies": r"memcpy|memset|copy_kernel|aten::(copy_|fill_|zero_)$",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step has to do."""
+
+    tokens: int  # dummies included
+    squares: int  # of the lengths of the blocks, summed up
+    targets: int
+    layers: int
+    width: int
+    inner: int  # both halves of a gated one
+    vocabulary: int
+    parameters: int
+    flops: float  # useful ones, of products and attention
+
+    def ideal(self) -> dict[str, tuple[float, float]]:
+        """Operations and bytes of each group; what is not named should not be there."""
+        states = self.tokens * self.width * HALF * self.layers
+        inner = self.tokens * self.inner * HALF * self.layers
+        attention = 2 * self.squares * self.width * self.layers  # of one of its products
+        logits = self.targets * self.vocabulary * HALF
+        return {
+            "matrix products": (self.flops - 6 * attention, 0),
+            # Two products; queries, keys and values are read, what comes out is written.
+            "attention, forward": (2 * attention, 4 * states),
+            # Five products, since the probabilities are not kept.
+            "attention, backward": (5 * attention, 8 * states),
+            # Two of them a layer: two read, a sum or a norm written, and back with three and two.
+            "sums and norms": (0, 2 * (3 + 5) * states),
+            "activations": (0, (2 + 3) * inner),
+            "cross-entropy": (0, 2 * logits),
+            # Parameters and two moments are read and written, the gradient is read.
+            "optimiser": (0, 7 * SINGLE * self.parameters),
+        }
+
+
+def work(prepared: Iterable[Prepared], job: PretrainJob, began: Any) -> Work:
+    """The mean over some steps."""
+    steps = [*prepared]
+    batches = [batch.input for step in steps for batch in step.batches]
+    encoder: Any = job.recipe.encoder
+    return Work(
+        tokens=sum(batch.ids.numel() for batch in batches) // len(steps),
+        squares=sum(int(batch.cu_seqlens.diff().long().square().sum()) for batch in batches)
+        // len(steps),
+        targets=sum(sum(step.counts.values()) for step in steps) // len(steps),
+        layers=encoder.layers,
+        width=encoder.width,
+        inner=encoder.inner * (2 if getattr(encoder, "gated", False) else 1),
+        vocabulary=job.recipe.tokenizer.vocabulary,
+        parameters=began.parameters,
+        flops=began.flops_a_token * sum(step.tokens for step in steps) / len(steps),
+    )
+
+
+def bandwidth(device: torch.device) -> float:
+    """Bytes a second that a large copy reads and writes."""
+    source = torch.zeros(2**28 if device.type == "cuda" else 2**24, device=device)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    began = machines.now(device)
+    for _ in range(10):
+        target.copy_(source)
+    return 10 * 2 * source.nbytes / (machines.now(device) - began)
+
+
+def kernels(ours: Ours, device: torch.device) -> dict[str, dict[str, float]]:
+    """Milliseconds and launches a step of every kernel, over the steps of the last turn."""
+    gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if gpu else ProfilerActivity.CPU]) as seen:
+        ours.again()
+    steps = len(ours.prepared)
+    found: dict[str, dict[str, float]] = {}
+    for event in seen.key_averages():
+        spent = event.self_device_time_total if gpu else event.self_cpu_time_total
+        if spent:
+            found[event.key] = {"ms": spent / 1000 / steps, "launches": event.count / steps}
+    return dict(sorted(found.items(), key=lambda item: -item[1]["ms"]))
+
+
+def group_of(kernel: str) -> str:
+    """Where a kernel belongs, by its name."""
+    names = (name for name, fits in GROUPS.items() if re.search(fits, kernel, re.IGNORECASE))
+    return next(names, "the rest")
+
+
+def grouped(
+    spent: Mapping[str, Mapping[str, float]], step: float, todo: Work, *, flops: float, rate: float
+) -> dict[str, dict[str, float]]:
+    """Milliseconds a step of each group and its ideal, waiting included, the largest gap first."""
+    taken: dict[str, float] = defaultdict(float)
+    for name, kernel in spent.items():
+        taken[group_of(name)] += kernel["ms"]
+    taken["waiting"] = max(0.0, step - sum(taken.values()))
+    ideals = {
+        name: 1000 * max(done / flops, moved / rate) for name, (done, moved) in todo.ideal().items()
+    }
+    table = {
+        name: {"ms": ms, "ideal": ideals.get(name, 0.0), "gap": ms - ideals.get(name, 0.0)}
+        for name, ms in taken.items()
+    }
+    return dict(sorted(table.items(), key=lambda item: -item[1]["gap"]))
+
+
+def measured(name: str, job: PretrainJob, machine: Machine, rate: float) -> dict[str, Any]:
+    """One row of the record."""
+    with join(machine.device) as world:
+        torch._dynamo.reset()
+        ours = Ours(job, machine, world)
+        ours.fed(WARM)
+        lap = ours.fed(STEPS)
+        began = ours.trainer.began(0)
+        step = 1000 * lap.seconds / STEPS
+        flops = began.peak or machines.product(world.device, began.precision)
+        todo = work(ours.prepared, job, began)
+        found = kernels(ours, world.device)
+    groups = grouped(found, step, todo, flops=flops, rate=rate)
+    shown(name, step, groups)
+    return {
+        "step_ms": step,
+        "useful_share": todo.flops / (step / 1000) / flops,
+        "peak_flops": flops,
+        "work": vars(todo),
+        "groups": groups,
+        "kernels": {kernel: {**cost, "group": group_of(kernel)} for kernel, cost in found.items()},
+    }
+
+
+def shown(name: str, step: float, groups: Mapping[str, Mapping[str, float]]) -> None:
+    """Print one row's table."""
+    print(f"\n{name}: {step:.1f} ms a step\n\n| | ms | ideal | gap |\n|---|--:|--:|--:|")
+    for group, cost in groups.items():
+        print(f"| {group} | {cost['ms']:.2f} | {cost['ideal']:.2f} | {cost['gap']:.2f} |")
+    print(flush=True)
+
+
+def main() -> None:
+    """Measure the rows asked for, and write after each."""
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("--only", default="", help="rows whose name has this word")
+    words.add_argument("--data", required=True)
+    words.add_argument("--size", help="another for every row, to try the script")
+    words.add_argument("--sequences", type=int, help="likewise")
+    words.add_argument("--out", type=Path, required=True)
+    given = words.parse_args()
+    machine = Machine()
+    with join(None) as world:
+        device = world.device
+    rate = bandwidth(device)
+    record: dict[str, Any] = {
+        "machine": {**machine_facts(), **machines.facts(device)},
+        "bytes_a_second": rate,
+        "rows": {},
+    }
+    for name, row in ROWS.items():
+        if given.only not in name:
+            continue
+        if given.size:
+            row = BenchRow(row.recipe, given.size, row.length, given.sequences)
+        request = BenchRequest((row.recipe,), data=(given.data,), machine=machine)
+        with text(request) as stores:
+            recipe = recipe_of(row, request, stores[0][0], device=device.type)
+            job = PretrainJob(recipe, stores)
+            record["rows"][name] = measured(name, job, machine, rate)
+        given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
