@@ -28,11 +28,11 @@ TESTS = Path(__file__).resolve().parents[1]
 KINDS = ("wordpiece", "unigram", "byte_bpe")
 
 
-def torchrun(*words: str) -> None:
-    """A script in two processes on this machine."""
+def torchrun(*words: str, processes: int = 2) -> None:
+    """A script in several processes on this machine."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = run_process(
-        [*command, "--nproc-per-node", "2", *words],
+        [*command, "--nproc-per-node", str(processes), *words],
         env={**ENVIRONMENT, "PYTHONPATH": f"{SOURCE}:{TESTS}", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -123,28 +123,35 @@ def test_processes_that_time_their_steps_agree_on_how_many_there_are(together: l
 
 
 @pytest.mark.slow
-def test_a_sharded_run_by_the_command_is_that_of_one_process_and_resumes_in_one(
+def test_a_sharded_run_of_four_processes_is_that_of_one_and_resumes_in_two_and_in_one(
     stores: dict[str, str], tmp_path: Path
 ) -> None:
     recipe = shrunk("bert", "encoder.layers=2", steps=STEPS, batch_size=5)
     (tmp_path / "bert.toml").write_text(to_toml(recipe), encoding="utf-8")
-    two, one = tmp_path / "two", tmp_path / "one"
+    four, one = tmp_path / "four", tmp_path / "one"
     words = ["pretrain", str(tmp_path / "bert.toml"), "--data", stores["wordpiece"]]
     words += ["--save-every", str(MIDDLE), "--evaluate-every", str(MIDDLE), "--device", "cpu"]
-    torchrun("-m", "clozelab", *words, "--out", str(two), "--shard")
+    torchrun("-m", "clozelab", *words, "--out", str(four), "--shard", processes=4)
     assert main([*words, "--out", str(one)]) == 0
     for kind, count in (("step", STEPS), ("held_out", STEPS // MIDDLE)):
-        mine, other = (Run.open(run).events(kind) for run in (two, one))
+        mine, other = (Run.open(run).events(kind) for run in (four, one))
         assert len(mine) == len(other) == count
         for a, b in zip(mine, other, strict=True):
             assert a["masked_lm"]["loss"] == pytest.approx(b["masked_lm"]["loss"], rel=1e-4)
-    assert Run.open(two).result() is not None
+    assert Run.open(four).result() is not None
     last = Path("checkpoints") / f"step-{STEPS:08d}"
-    assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
-    shutil.rmtree(two / last)
-    events = list(resume(starting.resumed(two), two, machine=MACHINE, saving=QUIET))
+    wanted = open_checkpoint(one / last).weights()
+    assert len([*(four / last / "state").glob("shard-*.safetensors")]) == 4
+    assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
+    shutil.rmtree(four / last)
+    again = ["pretrain", "--resume", str(four), "--save-every", str(MIDDLE)]
+    torchrun("-m", "clozelab", *again)  # sharded as before
+    assert len([*(four / last / "state").glob("shard-*.safetensors")]) == 2
+    assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
+    shutil.rmtree(four / last)
+    events = list(resume(starting.resumed(four), four, machine=MACHINE, saving=QUIET))
     assert [step.number for step in of(Step, events)] == [MIDDLE + 1, STEPS]
-    assert_close(open_checkpoint(two / last).weights(), open_checkpoint(one / last).weights(), 1e-4)
+    assert_close(open_checkpoint(four / last).weights(), wanted, 1e-4)
 
 
 @pytest.mark.slow

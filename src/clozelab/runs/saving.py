@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from clozelab.errors import UserError
-from clozelab.training import checkpoint
+from clozelab.files import write_tensors
+from clozelab.training import checkpoint, shards
 from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor
 from clozelab.training.loop import Step, TrainState
-from clozelab.training.world import World, full_tensor, shard_like
+from clozelab.training.world import World, is_sharded, shard_like
 
 
 def bare(model: nn.Module) -> nn.Module:
@@ -52,48 +53,71 @@ def save(
     keep: int,
     more: Mapping[str, Tensor] | None = None,
 ) -> Path | None:
-    """Write a checkpoint; every process takes part, the first one writes."""
-    parameters = bare(train_state.model).named_parameters()
-    moments = checkpoint.moments(train_state.optimisers, names(train_state.model))
-    weights = _gathered(((name, full_tensor(value.detach())) for name, value in parameters), world)
-    tensors = _gathered(moments, world)
-    if train_state.memory is not None:
-        layers = map(world.all_gather, torch.split(train_state.memory, 1))
-        memory = _gathered(((str(number), layer) for number, layer in enumerate(layers)), world)
-        if memory:
-            tensors["memory"] = torch.cat([*memory.values()])
+    """Write a checkpoint; every process takes part.
+
+    The first one writes it. Of a sharded model each writes its own part, and none has it whole.
+    """
     assert isinstance(step.after, Cursor)
-    place = None
+    number, place = step.number, None
+    whole = {
+        **state,
+        "step": number,
+        "phase": step.after.phase,
+        "places": [list(place) for place in step.after.places],
+        "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
+    }
+    weights = {name: value.detach() for name, value in bare(train_state.model).named_parameters()}
+    moments = dict(checkpoint.moments(train_state.optimisers, names(train_state.model)))
+    tensors = {**_memory(train_state, world), **(more or {})}
+    if not is_sharded(train_state.model):
+        if world.is_main:
+            place = checkpoint.save(
+                folder,
+                number,
+                weights=weights,
+                tensors={**moments, **tensors},
+                state=whole,
+                texts=texts,
+                keep=keep,
+            )
+        world.barrier()
+        return place
+    part = checkpoint.part_of(folder, number)
     if world.is_main:
-        whole = {
-            **state,
-            "step": step.number,
-            "phase": step.after.phase,
-            "places": [list(place) for place in step.after.places],
-            "scaler": train_state.scaler.state_dict() if train_state.scaler else None,
-        }
-        place = checkpoint.save(
-            folder,
-            step.number,
-            weights=weights,
-            tensors={**tensors, **(more or {})},
-            state=whole,
-            texts=texts,
-            keep=keep,
-        )
+        checkpoint.begin(folder, number)
+    world.barrier()
+    try:
+        shards.write_joined(part / checkpoint.WEIGHTS, weights)
+        shards.write((part / checkpoint.TENSORS).parent, moments)
+        if world.is_main:
+            write_tensors(part / checkpoint.TENSORS, tensors)
+            place = checkpoint.finish(part, number, state=whole, texts=texts, keep=keep)
+    finally:
+        if world.is_main:
+            checkpoint.discard(part)
     world.barrier()
     return place
 
 
-def _gathered(tensors: Iterable[tuple[str, Tensor]], world: World) -> dict[str, Tensor]:
-    """What all processes gather, one tensor after another, in the memory of the one that writes."""
-    return {name: value.cpu() for name, value in tensors if world.is_main}
+def _memory(train_state: TrainState, world: World) -> dict[str, Tensor]:
+    """A stream's memory of all processes, layer by layer; only the one that writes has it."""
+    if train_state.memory is None:
+        return {}
+    layers = map(world.all_gather, torch.split(train_state.memory, 1))
+    gathered = [layer.cpu() for layer in layers if world.is_main]
+    return {"memory": torch.cat(gathered)} if gathered else {}
 
 
 def restore(saved: Checkpoint, train_state: TrainState, world: World) -> Cursor:
     """Put a checkpoint into a train state; returns where its feed stood."""
-    set_weights(train_state.model, saved.weights())
-    tensors, state = saved.tensors(), saved.state()
+    if is_sharded(train_state.model):  # each process reads its own part
+        parameters = dict(bare(train_state.model).named_parameters())
+        weights = saved.weights(parameters.get)
+        tensors = saved.tensors(lambda name: parameters.get(checkpoint.owner_of(name)))
+    else:
+        weights, tensors = saved.weights(), saved.tensors()
+    set_weights(train_state.model, weights)
+    state = saved.state()
     memory = tensors.pop("memory", None)
     if memory is not None:
         rows = memory.shape[1] // world.size

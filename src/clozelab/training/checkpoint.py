@@ -1,7 +1,8 @@
 """Checkpoints: safetensors and text in a folder, written whole or not at all.
 
 checkpoints/step-00001200/ has model.safetensors, the texts that go with it (recipe, tokenizer),
-state/ with what a run needs to go on (absent beside weights alone), and checksums.json, last.
+state/ with what a run needs to go on (absent beside weights alone), and checksums.json, last. A run
+whose weights are sharded has the moments of its optimisers in state/ as shards, a file a process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torch.optim import Optimizer
 from clozelab import files
 from clozelab.errors import UserError
 from clozelab.files import write_tensors
-from clozelab.training.world import full_tensor, shard_like
+from clozelab.training.shards import Like, read
+from clozelab.training.world import shard_like
 
 WEIGHTS = "model.safetensors"
 TENSORS = "state/tensors.safetensors"
@@ -40,14 +42,17 @@ class Checkpoint:
     path: Path
     step: int
 
-    def weights(self) -> dict[str, Tensor]:
-        """The model's parameters by name."""
-        return load_file(self.path / WEIGHTS)
+    def weights(self, like: Like | None = None) -> dict[str, Tensor]:
+        """The model's parameters by name; of one that is `like` a sharded tensor, only a shard."""
+        return read(self.path, like) if like else load_file(self.path / WEIGHTS)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self, like: Like | None = None) -> dict[str, Tensor]:
         """What else the run carried: the optimisers' moments, a memory; nothing beside weights."""
-        file = self.path / TENSORS
-        return load_file(file) if file.exists() else {}
+        folder = (self.path / TENSORS).parent
+        found = [*folder.glob("*.safetensors")]
+        if like or len(found) > 1:
+            return read(folder, like or (lambda name: None))
+        return load_file(found[0]) if found else {}
 
     def state(self) -> dict[str, Any]:
         """Where the run stood; nothing beside weights alone."""
@@ -80,26 +85,53 @@ def save(
     texts: Mapping[str, str],
     keep: int,
 ) -> Path:
-    """Write a checkpoint and remove the oldest but `keep` (0 keeps all); returns its folder.
+    """Write a checkpoint and remove the oldest but `keep` (0 keeps all); returns its folder."""
+    part = begin(folder, step)
+    try:
+        write_tensors(part / WEIGHTS, weights)
+        if tensors or state:
+            (part / TENSORS).parent.mkdir()
+            write_tensors(part / TENSORS, tensors)
+        return finish(part, step, state=state, texts=texts, keep=keep)
+    finally:
+        discard(part)
+
+
+def part_of(folder: Path, step: int) -> Path:
+    """Where a checkpoint is written until it is whole."""
+    return folder / f".{_name(step)}.part"
+
+
+def begin(folder: Path, step: int) -> Path:
+    """An empty folder for what becomes a checkpoint; several processes may write their tensors."""
+    part = part_of(folder, step)
+    discard(part)
+    part.mkdir(parents=True)
+    return part
+
+
+def finish(
+    part: Path, step: int, *, state: Mapping[str, Any], texts: Mapping[str, str], keep: int
+) -> Path:
+    """Make a checkpoint of what was begun and has its tensors; returns its folder.
 
     Until the last rename nothing that stood before is touched, so a full disk costs only this one.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"step-{step:08d}"
-    part, old = folder / f".{place.name}.part", folder / f".{place.name}.old"
-    _remove(part)
-    try:
-        part.mkdir()
-        _write(part, step, weights=weights, tensors=tensors, state=state, texts=texts)
-        if place.exists():  # a folder cannot replace another at once: `newest` knows the .old one
-            _remove(old)
-            os.replace(place, old)
-        os.replace(part, place)
-        files.sync(folder)
-    finally:
-        _remove(part)
+    folder = part.parent
+    place, old = folder / _name(step), folder / f".{_name(step)}.old"
+    _seal_files(part, step, state=state, texts=texts)
+    if place.exists():  # a folder cannot replace another at once: `newest` knows the .old one
+        discard(old)
+        os.replace(place, old)
+    os.replace(part, place)
+    files.sync(folder)
     _tidy(folder, step, keep)
     return place
+
+
+def discard(folder: Path) -> None:
+    """Remove what is no checkpoint yet, or no longer."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
@@ -129,27 +161,23 @@ def tidy(folder: Path, *, keep: int) -> None:
     """
     last, _ = newest(folder)
     if last is not None and last.path.name.startswith("."):
-        os.replace(last.path, folder / f"step-{last.step:08d}")
+        os.replace(last.path, folder / _name(last.step))
     _tidy(folder, last.step if last else 0, keep)
 
 
 def moments(optimisers: Sequence[Optimizer], names: Names) -> Iterator[tuple[str, Tensor]]:
-    """What the optimisers remember, by optimiser, parameter and key; every rank must take them all.
-
-    One is gathered at a time: a device that holds a share of them may have no room for them whole.
-    """
+    """What the optimisers remember, by optimiser, parameter and key; sharded as the parameter."""
     for number, optimiser in enumerate(optimisers):
         for parameter in _members(optimiser):
             for key, value in optimiser.state.get(parameter, {}).items():
-                yield f"{number}/{names[parameter]}/{key}", full_tensor(value)
+                yield f"{number}/{names[parameter]}/{key}", value
 
 
 def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str, Tensor]) -> None:
     """Give `moments` back to fresh optimisers; what is no optimiser's is left alone."""
     moments: dict[tuple[str, str], dict[str, Tensor]] = {}
     for name, value in tensors.items():
-        number, _, rest = name.partition("/")
-        owner, _, key = rest.rpartition("/")
+        number, owner, key = _parse(name)
         if number.isdigit():
             moments.setdefault((number, owner), {})[key] = value
     for count, optimiser in enumerate(optimisers):
@@ -166,6 +194,18 @@ def restore(optimisers: Sequence[Optimizer], names: Names, tensors: Mapping[str,
             f"the checkpoint has moments of {owner} for optimiser {number}, which does not train"
             " it here: resume with the recipe of the run that wrote it"
         )
+
+
+def owner_of(name: str) -> str:
+    """The parameter that one of the `moments` belongs to."""
+    return _parse(name)[1]
+
+
+def _parse(name: str) -> tuple[str, str, str]:
+    """A moment's optimiser, parameter and key; what is no moment has no number."""
+    number, _, rest = name.partition("/")
+    owner, _, key = rest.rpartition("/")
+    return number, owner, key
 
 
 def _fitted(value: Tensor, parameter: nn.Parameter, names: Names) -> Tensor:
@@ -185,21 +225,12 @@ def _members(optimiser: Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimiser.param_groups for parameter in group["params"]]
 
 
-def _write(
-    folder: Path,
-    step: int,
-    *,
-    weights: Mapping[str, Tensor],
-    tensors: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    texts: Mapping[str, str],
+def _seal_files(
+    folder: Path, step: int, *, state: Mapping[str, Any], texts: Mapping[str, str]
 ) -> None:
-    """Every file, each on the disk before the checksums are."""
-    write_tensors(folder / WEIGHTS, weights)
+    """Add the texts; every file is on the disk before the checksums are."""
     written = dict(texts)
-    if tensors or state:
-        (folder / STATE).parent.mkdir()
-        write_tensors(folder / TENSORS, tensors)
+    if state:
         written[STATE] = json.dumps(state, indent=1, allow_nan=False)
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
@@ -230,7 +261,7 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
         if not path.name.startswith("."):
             os.replace(path, folder / f".{path.name}.old")
     for path in folder.glob(".step-*"):
-        _remove(path)
+        discard(path)
 
 
 def _folders(folder: Path) -> Iterator[tuple[int, Path]]:
@@ -255,6 +286,10 @@ def _checksums(path: Path) -> dict[str, Any]:
     return listing
 
 
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 def _seal(step: object, files: object) -> str:
     """The checksum of the checksums."""
     return sha256(json.dumps([step, files], sort_keys=True).encode()).hexdigest()
@@ -262,7 +297,3 @@ def _seal(step: object, files: object) -> str:
 
 def _damaged(path: Path, problem: str) -> UserError:
     return UserError(f"{path}: {problem}, so this checkpoint is damaged; go on from an earlier one")
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The processes of a run and the devices they hold; the only user of torch.distributed."""
+"""The processes of a run and the devices they hold; with `shards`, all of torch.distributed."""
 
 from __future__ import annotations
 
@@ -150,15 +150,20 @@ def exit_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """Whether each process has a part of the weights."""
+    return isinstance(model, FSDPModule)
+
+
 def full_tensor(tensor: Tensor) -> Tensor:
     """All of a tensor that may be sharded; every process must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(value: Tensor, reference: Tensor) -> Tensor:
-    """A whole tensor sharded as the reference is, on its device."""
+    """A tensor sharded as the reference is, on its device; it may be so already."""
     value = value.to(reference.device)
-    if isinstance(reference, DTensor):
+    if isinstance(reference, DTensor) and not isinstance(value, DTensor):
         return distribute_tensor(value, reference.device_mesh, reference.placements)
     return value
 

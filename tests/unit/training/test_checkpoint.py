@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import Optimizer
 
 from clozelab.errors import UserError
-from clozelab.training import PARTS, checkpoint
+from clozelab.training import PARTS, checkpoint, shards
 from clozelab.training.checkpoint import moments, newest, open_checkpoint, restore, save
 
 torch.set_num_threads(1)
@@ -194,7 +194,7 @@ def test_a_crash_at_any_rename_leaves_a_whole_checkpoint_of_the_same_step(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint.os, "replace", replace)
-        patch.setattr(checkpoint, "_remove", lambda folder: None)
+        patch.setattr(checkpoint, "discard", lambda folder: None)
         if before < 2:
             with pytest.raises(SystemExit):
                 write(tmp_path, 5, weights=tensors(99))
@@ -374,16 +374,18 @@ def mesh() -> Iterator[distributed.device_mesh.DeviceMesh]:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_sharded_moments_are_gathered_and_sharded_again(
-    name: str, mesh: distributed.device_mesh.DeviceMesh
+@pytest.mark.parametrize("whole", [False, True])
+def test_sharded_moments_are_sharded_again_or_whole(
+    name: str, whole: bool, mesh: distributed.device_mesh.DeviceMesh, tmp_path: Path
 ) -> None:
     weight = nn.Parameter(distribute_tensor(torch.ones(6, 4), mesh, [Shard(0)]))
     called = {weight: "ffn.0.weight"}
     built = PARTS[name](learning_rate=0.1).build([("ffn.0.weight", weight)])
     weight.grad = distribute_tensor(torch.randn(6, 4), mesh, [Shard(0)])
     built[0].step()
-    found = dict(moments(built, called))
-    assert not any(isinstance(value, DTensor) for value in found.values())
+    shards.write(tmp_path, dict(moments(built, called)))
+    found = shards.read(tmp_path, lambda _: None if whole else weight)
+    assert any(isinstance(value, DTensor) for value in found.values()) is not whole
     fresh = PARTS[name](learning_rate=0.1).build([("ffn.0.weight", weight)])
     restore(fresh, called, found)
     for key, value in built[0].state[weight].items():
@@ -393,3 +395,25 @@ def test_sharded_moments_are_gathered_and_sharded_again(
             assert again.placements == value.placements
             value, again = value.full_tensor(), again.full_tensor()
         assert torch.equal(value, again)
+
+
+@pytest.mark.usefixtures("mesh")
+@pytest.mark.parametrize("write", [shards.write, shards.write_joined])
+def test_a_full_disk_under_a_shard_is_told_as_such(
+    write: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch wraps what went wrong in any process; whoever saves must know an OSError by itself."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("torch.distributed.checkpoint.filesystem._write_files_from_queue", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write(tmp_path / "model.safetensors", tensors(1))
+
+
+@pytest.mark.usefixtures("mesh")
+def test_shards_are_joined_into_one_file_and_leave_nothing_else(tmp_path: Path) -> None:
+    shards.write_joined(tmp_path / "model.safetensors", tensors(3))
+    assert listed(tmp_path) == ["model.safetensors"]
+    assert same(safetensors.torch.load_file(tmp_path / "model.safetensors"), tensors(3))
