@@ -260,7 +260,8 @@ def test_looking_at_things_needs_no_torch() -> None:
 # Imports all of clozelab without what Windows lacks; the libraries have builds for it.
 ELSEWHERE = """
 import importlib, os, pkgutil, signal, sys
-import filelock, numpy, pyarrow, rich.progress, safetensors.torch, tokenizers, torch
+import filelock, numpy, pyarrow, rich.progress, safetensors.torch, tokenizers
+import torch.distributed.checkpoint
 for name in ("fcntl", "resource", "termios", "tty", "pwd", "grp"):
     sys.modules[name] = None
 for home, names in {os: "fork forkpty getuid getpgid killpg mkfifo mknod sched_getaffinity setsid",
