@@ -88,7 +88,7 @@ def build_corpus(
     A build that was stopped goes on where the same call is made again.
 
     Args:
-        input: files, folders, patterns, - (standard input), hf:OWNER/NAME
+        input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         out (DIR): the folder to make
         sentences: by what text is split into sentences
         phrases: mine phrases, for knowledge masking

@@ -13,8 +13,9 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import IO, Any
 
 from clozelab.contracts import Counts
@@ -37,20 +38,54 @@ def shown(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+@dataclass(frozen=True)
+class TextFile:
+    """A file to read, on this machine or elsewhere."""
+
+    name: str  # as messages and records have it
+    path: PurePath  # whose endings tell how it is packed and what it holds
+    size: int  # bytes, packed as it is; 0 if that is not known
+    changed: int  # another number if it is another file by now
+    open: Callable[[], IO[bytes]]
+
+    @property
+    def packing(self) -> str:
+        """The ending that says how it is packed, perhaps not at all."""
+        ending = self.path.suffix.lower()
+        return ending if ending in PACKINGS else ""
+
+    @property
+    def kind(self) -> str:
+        """The ending that says what it holds."""
+        return kind_ending(self.path)
+
+
+def kind_ending(path: PurePath) -> str:
+    """The ending of a file's name before that of its packing."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
+    return name.suffix.lower()
+
+
+def local(path: Path) -> TextFile:
+    """A file on this machine."""
+    at = path.stat()
+    return TextFile(shown(path), path, at.st_size, at.st_mtime_ns, lambda: path.open("rb"))
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+def opened(text: TextFile) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
     """The file and the stream of its unpacked bytes; what goes wrong with either is the user's."""
-    packing = path.suffix.lower()
+    name, packing = text.name, text.packing
     try:
-        with open(path, "rb") as file, PACKINGS.get(packing, nullcontext)(file) as stream:
+        with text.open() as file, PACKINGS.get(packing, nullcontext)(file) as stream:
             yield file, stream
     except PermissionError:
-        raise UserError(f"{path} may not be read: change its permissions") from None
+        raise UserError(f"{name} may not be read: change its permissions") from None
     except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
-        if packing not in PACKINGS:
-            raise UserError(f"{path} cannot be read ({error}): check the file") from None
+        if not packing:
+            raise UserError(f"{name} cannot be read ({error}): check the file") from None
         raise UserError(
-            f"{path} is cut short or no {packing} file ({error}): fetch or pack it again"
+            f"{name} is cut short or no {packing} file ({error}): fetch or pack it again"
         ) from None
 
 

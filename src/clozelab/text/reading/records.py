@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain
-from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
@@ -19,7 +18,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
 from clozelab.text.reading.layouts import CUT, LIMIT, RawDocument, Reading, cut
-from clozelab.text.reading.lines import PACKINGS, Lines, shown
+from clozelab.text.reading.lines import Lines, TextFile
 
 LONGEST = 4 * LIMIT  # characters of a record's line: its text, escapes and other fields
 _NAMED = 20  # columns, in a message about them
@@ -94,14 +93,14 @@ def separated(
 
 
 def columnar(
-    path: Path, stream: IO[bytes], kind: str, *, reading: Reading, counts: Counts
+    text: TextFile, stream: IO[bytes], kind: str, *, reading: Reading, counts: Counts
 ) -> Iterator[tuple[float, RawDocument]]:
     """Each document of a table, and the share of the table read by then."""
     arrow = import_module("pyarrow")
     rows = _parquet if kind == "parquet" else _arrow
-    row, name = 0, shown(path)
+    row, name = 0, text.name
     try:
-        with _seekable(path, stream) as file:
+        with _seekable(stream, packed=bool(text.packing)) as file:
             for share, values in rows(file, name, field=reading.field):
                 for value in values:
                     row += 1
@@ -238,9 +237,9 @@ def csv_rows(lines: Lines) -> Rows:
 
 
 @contextmanager
-def _seekable(path: Path, stream: IO[bytes]) -> Iterator[IO[bytes]]:
+def _seekable(stream: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
     """The stream, unpacked on disk where it is packed: a table is not read from front to back."""
-    if path.suffix.lower() not in PACKINGS:
+    if not packed:
         yield stream
         return
     with TemporaryFile() as file:

@@ -1,5 +1,5 @@
-"""What a user names (files, folders, patterns, standard input, datasets) → a stream of documents,
-in the order named and in bounded memory."""
+"""What a user names (files, folders, patterns, URLs, standard input, datasets) → a stream of
+documents, in the order named and in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,24 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import RawDocument, Reading, read_text
-from clozelab.text.reading.lines import PACKINGS, Lines, opened, shown
+from clozelab.text.reading.lines import (
+    PACKINGS,
+    Lines,
+    TextFile,
+    kind_ending,
+    local,
+    opened,
+    shown,
+)
 from clozelab.text.reading.records import (
     HUB,
     columnar,
@@ -58,17 +67,17 @@ class BytesRead:
 
 @dataclass(frozen=True)
 class _Item:
-    """One thing to read: a file, or, without a path, standard input or a dataset of the hub."""
+    """One thing to read: a file, or else standard input or a dataset of the hub."""
 
     name: str
-    path: Path | None = None
+    file: TextFile | None = None
 
     def documents(
         self, reading: Reading, *, counts: Counts, progress: BytesRead
     ) -> Generator[RawDocument, None, None]:
         """Its documents, in order, in bounded memory."""
-        if self.path is not None:
-            return _read_file(self.path, reading, counts=counts, progress=progress)
+        if self.file is not None:
+            return _read_file(self.file, reading, counts=counts, progress=progress)
         if self.name == _STDIN:
             stream = sys.stdin.buffer
             return _read_stream(stream, "standard input", None, reading=reading, counts=counts)
@@ -105,8 +114,8 @@ def documents(
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:
     """Bytes of all the files, packed as they are; None where they cannot be known before."""
-    paths = [item.path for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
-    return None if None in paths else sum(path.stat().st_size for path in paths if path)
+    texts = [item.file for item in _expand(inputs, (reading or Reading()).split, counts=Counts())]
+    return sum(text.size for text in texts if text) if all(texts) else None
 
 
 def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
@@ -130,35 +139,28 @@ def text_bytes(inputs: Sequence[str], reading: Reading) -> int | None:
 def listing(inputs: Sequence[str], reading: Reading) -> list[tuple[str, int, int]]:
     """Name, size and time of change (ns) of every file, in order: what a store was made from."""
     items = _expand(inputs, reading.split, counts=Counts())
-    known = [(item.name, item.path.stat() if item.path else None) for item in items]
-    return [(name, at.st_size, at.st_mtime_ns) if at else (name, 0, 0) for name, at in known]
-
-
-def _ending_of_kind(path: Path) -> str:
-    """The ending of a file's name before that of its packing."""
-    name = path.with_suffix("") if path.suffix.lower() in PACKINGS else path
-    return name.suffix.lower()
+    known = [(item.name, item.file) for item in items]
+    return [(name, text.size, text.changed) if text else (name, 0, 0) for name, text in known]
 
 
 def _read_file(
-    path: Path, reading: Reading, *, counts: Counts, progress: BytesRead
+    text: TextFile, reading: Reading, *, counts: Counts, progress: BytesRead
 ) -> Generator[RawDocument, None, None]:
     """The documents of one file, in order, in bounded memory."""
-    start, ending = progress.done, _ending_of_kind(path)
-    with opened(path) as (file, stream):
-        if kind := _COLUMNAR.get(ending):
-            size = path.stat().st_size
-            for share, document in columnar(path, stream, kind, reading=reading, counts=counts):
-                progress.done = start + int(size * share)
+    start = progress.done
+    with opened(text) as (file, stream):
+        if kind := _COLUMNAR.get(text.kind):
+            for share, document in columnar(text, stream, kind, reading=reading, counts=counts):
+                progress.done = start + int(text.size * share)
                 yield document
         else:
-            read = _BY_LINES.get(ending, read_text)
-            texts = _read_stream(stream, shown(path), read, reading=reading, counts=counts)
+            read = _BY_LINES.get(text.kind, read_text)
+            texts = _read_stream(stream, text.name, read, reading=reading, counts=counts)
             with closing(texts):
                 for document in texts:
                     progress.done = start + file.tell()
                     yield document
-    progress.done = start + path.stat().st_size
+    progress.done = start + text.size
 
 
 def _read_stream(
@@ -178,7 +180,7 @@ def _read_stream(
 
 def _expand(inputs: Sequence[str], split: str, *, counts: Counts) -> list[_Item]:
     if not inputs:
-        raise UserError("no input is named: name files, folders, - or hf:owner/name")
+        raise UserError("no input is named: name files, folders, URLs, - or hf:owner/name")
     items = [item for name in inputs for item in _expand_one(name, split, counts=counts)]
     for name, number in Counter(item.name for item in items).items():
         counts.add("inputs named more than once and read as often", name, number - 1)
@@ -191,6 +193,8 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
         return [_Item(name)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
+    if remote.is_url(name):
+        return [_Item(text.name, text) for text in remote.found(name, _is_read)]
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:  # a folder on the way may not be entered, a name is too long
@@ -200,7 +204,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     if exists and not path.is_file():  # it would be read twice, and a pipe can be read once
         raise UserError(f"{name} is a pipe or a device, not a file: name - and feed it in there")
     if exists:
-        return [_Item(name, path)]
+        return [_Item(name, local(path))]
     if path.is_symlink():
         raise UserError(f"{name} is a link to {os.readlink(path)}, which is missing: fix the link")
     if glob.has_magic(name):
@@ -209,10 +213,16 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
         if items:
             return items
         raise UserError(f"no file matches {name}{_nearest(path)}")
-    is_file = path.suffix.lower() in PACKINGS or _ending_of_kind(path) in _KNOWN - {""}
+    is_file = path.suffix.lower() in PACKINGS or kind_ending(path) in _KNOWN - {""}
     if _BARE_HUB.fullmatch(name) and not path.parent.exists() and not is_file:
         return [_hub_item(f"hf:{name}")]
     raise UserError(f"there is no file or folder {name}{_nearest(path)}")
+
+
+def _is_read(name: str) -> bool:
+    """Whether a folder is read for a file of that name."""
+    path = PurePosixPath(name)
+    return not path.name.startswith(".") and kind_ending(path) in _KNOWN
 
 
 def _nearest(path: Path) -> str:
@@ -247,7 +257,7 @@ def _folder(folder: Path, split: str, *, counts: Counts) -> list[_Item]:
         counts.add(f"files read: {_ending(path)}", shown(path))
     for path in aside:
         counts.add(f"files left aside: {_ending(path)}, read if named themselves", shown(path))
-    return [_Item(str(path), path) for path in paths]
+    return [_Item(str(path), local(path)) for path in paths]
 
 
 def _ending(path: Path) -> str:
@@ -272,7 +282,7 @@ def _saved_dataset(folder: Path) -> list[_Item]:
         raise UserError(f"{folder}/state.json is broken: save the dataset again") from None
     if missing := [path for path in paths if not path.exists()]:
         raise UserError(f"{missing[0]} is missing from the dataset: save the dataset again")
-    return [_Item(str(path), path) for path in paths]
+    return [_Item(str(path), local(path)) for path in paths]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -305,7 +315,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
                 paths += _files(path, aside, counts=counts)
         elif not entry.is_file():
             counts.add("links to folders and special files skipped", shown(path))
-        elif _ending_of_kind(path) not in _KNOWN:
+        elif kind_ending(path) not in _KNOWN:
             aside.append(path)
         elif _is_binary(path):
             counts.add("binary files skipped", shown(path))
@@ -317,7 +327,7 @@ def _files(folder: Path, aside: list[Path], *, counts: Counts) -> list[Path]:
 def _is_binary(path: Path) -> bool:
     if path.suffix:
         return False
-    with opened(path) as (file, _):
+    with opened(local(path)) as (file, _):
         return b"\0" in file.read(4096)
 
 

@@ -1,0 +1,229 @@
+"""Text at a URL: read as a file of the same bytes is, over a line that is not to be relied on."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
+from clozelab.text.reading import remote
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import documents, listing, total_bytes
+
+TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
+
+
+class Server(ThreadingHTTPServer):
+    """Files of a folder, and what goes wrong on the way to them."""
+
+    folder: Path
+    ranges = True
+    troubles: list[str]  # of the next answers, one each
+    asked: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def log_message(self, *_: object) -> None: ...
+
+    def _answer(self, *, body: bool) -> None:
+        file = self.server.folder / self.path.partition("?")[0].strip("/")
+        self.server.asked.append(self.path)
+        if not file.is_file():
+            self.send_error(404)
+            return
+        trouble = self.server.troubles.pop(0) if body and self.server.troubles else ""
+        if trouble.isdigit():
+            self.send_error(int(trouble))
+            return
+        if trouble == "slow":
+            time.sleep(2)
+        whole = file.read_bytes()
+        start, end = 0, len(whole)
+        asked = self.headers.get("Range")
+        if asked and self.server.ranges:
+            start, last = map(int, asked.removeprefix("bytes=").split("-"))
+            end = min(last + 1, end)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(whole)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        if body:
+            sent = whole[start:end]
+            self.wfile.write(sent[: len(sent) // 2] if trouble == "dropped" else sent)
+            if trouble == "dropped":
+                self.close_connection = True
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(remote, "PIECE", 10_000)
+    monkeypatch.setattr(remote, "WAIT", 0.01)
+    server = Server(("127.0.0.1", 0), Handler)
+    server.folder, server.troubles, server.asked = tmp_path, [], []
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def at(server: Server, name: str) -> str:
+    return f"http://127.0.0.1:{server.server_address[1]}/{name}"
+
+
+def texts(*names: str) -> list[str]:
+    return [document.text for document in documents(names, Reading(), Counts())]
+
+
+def written(folder: Path, kind: str) -> str:
+    """The texts in a file of some kind; returns its name."""
+    table = pyarrow.table({"text": TEXTS})
+    name = {"text": "a.txt", "packed": "a.txt.gz", "table": "a.parquet"}[kind]
+    if kind == "table":
+        pyarrow.parquet.write_table(table, folder / name)
+    else:
+        whole = "\n\n\n".join(TEXTS).encode()
+        (folder / name).write_bytes(gzip.compress(whole, 0) if kind == "packed" else whole)
+    return name
+
+
+@pytest.mark.parametrize("kind", ["text", "packed", "table"])
+def test_a_url_is_read_as_the_file_is(server: Server, kind: str) -> None:
+    name = written(server.folder, kind)
+    assert texts(at(server, name)) == texts(str(server.folder / name))
+    assert total_bytes([at(server, name)]) == (server.folder / name).stat().st_size
+    assert len(server.asked) > 5 or kind == "table"  # in pieces
+
+
+@pytest.mark.parametrize("troubles", [["dropped"], ["503", "dropped", "500"], ["dropped"] * 4])
+def test_what_was_lost_is_asked_for_again(server: Server, troubles: list[str]) -> None:
+    name = written(server.folder, "text")
+    server.troubles = troubles
+    assert texts(at(server, name)) == texts(str(server.folder / name))
+    assert server.troubles == []
+
+
+def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> None:
+    name = written(server.folder, "text")
+    server.ranges = False
+    assert texts(at(server, name)) == texts(str(server.folder / name))
+    assert len(server.asked) <= 4
+
+
+def test_an_answer_that_does_not_come_is_asked_for_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    name = written(server.folder, "text")
+    server.troubles = ["slow"]
+    assert texts(at(server, name)) == texts(str(server.folder / name))
+
+
+def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
+    server.troubles = ["503"] * 20
+    url = at(server, written(server.folder, "text"))
+    with pytest.raises(UserError, match=r"a\.txt cannot be read, asked for 5 times \(503.*\): "):
+        texts(url)
+    with pytest.raises(UserError, match=r"there is no file or folder .*/b\.txt: check the name"):
+        texts(at(server, "b.txt"))
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(UserError, match=r"a\.txt cannot be read, asked for 5 times .*connect"):
+        texts(url)
+
+
+def test_what_a_store_was_made_from_is_known_by_its_size(server: Server) -> None:
+    (server.folder / "a.txt").write_text("Some text. " * 9, encoding="utf-8")
+    first = listing([at(server, "a.txt")], Reading())
+    (server.folder / "a.txt").write_text("Some text. " * 10, encoding="utf-8")
+    assert first != listing([at(server, "a.txt")], Reading())
+
+
+def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
+    (server.folder / "a.txt").write_text("Some text.", encoding="utf-8")
+    url = at(server, "a.txt?signature=secret")
+    assert "secret" not in str(listing([url], Reading()))
+    server.troubles = ["403"] * 20
+    with pytest.raises(UserError) as told:
+        texts(url)
+    assert "secret" not in str(told.value)
+    assert remote.shown("ftp://me:secret@host/a.txt") == "ftp://host/a.txt"
+
+
+def test_urls_that_lead_nowhere_are_sentences() -> None:
+    with pytest.raises(UserError, match=r"nothing://a/b cannot be read .*: check the URL"):
+        texts("nothing://a/b")
+    with pytest.raises(UserError, match=r"no file matches memory://none/\*\.txt"):
+        texts("memory://none/*.txt")
+
+
+def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name in ("b.txt", "a.jsonl", "c.bin", ".hidden.txt", "deep/d.txt"):
+        text = '{"text": "One."}\n' if name.endswith("jsonl") else f"This is {name}."
+        memory.pipe_file(f"/texts/{name}", text.encode())
+    read = ["One.", "This is b.txt.", "This is deep/d.txt."]
+    assert [text.strip() for text in texts("memory://texts")] == read
+    assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
+    memory.rm("/texts", recursive=True)
+    monkeypatch.setattr(remote, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):
+        texts("memory://texts")
+
+
+def test_an_s3_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By moto's server, where it is installed: pip install 'clozelab[remote]' 'moto[s3,server]'."""
+    pytest.importorskip("s3fs")
+    moto = pytest.importorskip("moto.server")
+    server = moto.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "me",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setattr(remote, "PIECE", 10_000)
+        monkeypatch.setattr(remote, "WAIT", 0.01)
+        import s3fs
+
+        store = s3fs.S3FileSystem()
+        store.mkdir("texts")
+        for kind in ("text", "packed", "table"):
+            name = written(tmp_path, kind)
+            store.put(str(tmp_path / name), f"texts/wiki/{name}")
+            assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
+        assert texts("s3://texts/wiki") == texts(str(tmp_path))
+        assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
+            "s3://texts/wiki/a.txt.gz"
+        ]
+        with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):
+            texts("s3://texts/none.txt")
+        with pytest.raises(UserError, match=r"there is no file or folder s3://nobucket/a\.txt"):
+            texts("s3://nobucket/a.txt")
+    finally:
+        server.stop()
