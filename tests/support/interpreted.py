@@ -10,25 +10,34 @@ pytest.importorskip("triton", reason="Triton is not there to run or interpret th
 
 from triton.runtime.interpreter import ScanOps
 
-from clozelab.kernels import activation, attention, draws, entropy, relative, rotation, sums
+from clozelab.kernels import (
+    activation,
+    attention,
+    distances,
+    draws,
+    entropy,
+    relative,
+    rotation,
+    sums,
+)
+
+__all__ = ["DEVICE", "activation", "attention", "distances", "draws", "entropy", "relative"]
+__all__ += ["rotation", "sums"]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-__all__ = ["DEVICE", "activation", "attention", "draws", "entropy", "relative", "rotation", "sums"]
 
-
-def _scanned(scan: Any, inputs: tuple[Any, ...]) -> list[Any]:
-    """A scan whose steps take whole columns; the interpreter's own take a cell, a minute a test."""
-    lines = [np.moveaxis(one.handle.data, scan.axis, 0) for one in inputs]
+def _scan(scan: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """Whole columns at a step: the interpreter's own takes a cell, and half a minute for a tile."""
+    columns = zip(*(np.moveaxis(each.handle.data, scan.axis, 0) for each in inputs), strict=True)
     steps: list[tuple[Any, ...]] = []
-    for cells in zip(*lines, strict=True):
-        here = tuple(scan.to_tensor(cell, one.dtype) for cell, one in zip(cells, inputs, strict=True))
-        steps.append(scan.combine_fn.fn(*steps[-1], *here) if steps else here)
-    columns = zip(*steps, strict=True)
+    for column in columns:
+        here = [scan.to_tensor(x, each.dtype) for x, each in zip(column, inputs, strict=True)]
+        steps.append(scan.combine_fn.fn(*steps[-1], *here) if steps else tuple(here))
     return [
-        scan.to_tensor(np.stack([step.handle.data for step in column], axis=scan.axis), one.dtype)
-        for column, one in zip(columns, inputs, strict=True)
+        scan.to_tensor(np.stack([x.handle.data for x in line], axis=scan.axis), each.dtype)
+        for line, each in zip(zip(*steps, strict=True), inputs, strict=True)
     ]
 
 
-ScanOps.generic_scan = _scanned
+ScanOps.generic_scan = _scan

@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 from triton.runtime import driver
 
-from clozelab.kernels.distances import Products, add_distances, products, send_back, store_runs
+from clozelab.kernels.distances import (
+    Products,
+    add_distances,
+    products,
+    rows_ahead,
+    send_back,
+    store_runs,
+)
 from clozelab.kernels.draws import column_keys, kept, row_keys, scale, threshold
 from clozelab.kernels.heads import inverse_root, tile
 from clozelab.kernels.rotation import turn
@@ -66,8 +73,8 @@ def _visible(row, column, length, BEFORE: tl.constexpr, AFTER: tl.constexpr):
 
 @triton.jit
 def _gone_on(
-    acc, top, sums, q, base_k, base_v, c2p, p2c, rows, table_rows, origin, row, first, last, length,
-    row_key, seed, stream, lost, dims, scale2,
+    acc, top, sums, q, base_k, base_v, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, first, last,
+    length, row_key, seed, stream, lost, dims, scale2,
     K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, BN: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -76,7 +83,9 @@ def _gone_on(
         column = start + tl.arange(0, BN)
         k = tile(base_k, column, dims, length, K_STRIDE)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = add_distances(scores, c2p, p2c, rows, table_rows, origin, row, column, length, 1)
+        scores = add_distances(
+            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, column, length, length
+        )
         if MASKED:
             seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
             scores = tl.where(seen, scores, float("-inf"))
@@ -95,8 +104,8 @@ def _gone_on(
 
 @triton.jit
 def _forward(
-    qk, qkv, out, logs, c2p, p2c, rows, table_rows, starts, seeds, tokens, tiles, scale2,
-    lost, grown,
+    qk, qkv, out, logs, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds, tokens, tiles, scale2, lost,
+    grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -122,14 +131,14 @@ def _forward(
     if BEFORE == ALL:
         clear = tl.minimum(low + AFTER + 1, length) // BN * BN
         acc, top, sums = _gone_on(
-            acc, top, sums, q, base + ROW, values, c2p, p2c, rows, table_rows, origin, row, first,
-            clear, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN,
-            BEFORE, AFTER, False, DROPS,
+            acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, row,
+            first, clear, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW,
+            BN, BEFORE, AFTER, False, DROPS,
         )  # fmt: skip
     acc, top, sums = _gone_on(
-        acc, top, sums, q, base + ROW, values, c2p, p2c, rows, table_rows, origin, row, clear, end,
-        length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE, AFTER,
-        True, DROPS,
+        acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, clear,
+        end, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE,
+        AFTER, True, DROPS,
     )  # fmt: skip
     acc *= (grown / sums)[:, None]  # past the end, where nothing may be seen, nothing is stored
     inside = row < length
@@ -140,8 +149,8 @@ def _forward(
 
 @triton.jit
 def _by_queries(
-    by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, c2p, p2c, rows, table_rows,
-    starts, seeds, tokens, tiles, scale2, scaled, lost, grown,
+    by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, c2p, c2p_rows, p2c, p2c_rows, P, starts,
+    seeds, tokens, tiles, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -177,7 +186,9 @@ def _by_queries(
         k = tile(base + ROW, column, dims, length, PARTS * ROW)
         v = tile(values, column, dims, length, 3 * ROW)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        scores = add_distances(scores, c2p, p2c, rows, table_rows, origin, row, column, length, 1)
+        scores = add_distances(
+            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, column, length, end
+        )
         share = tl.exp2(scores * scale2 - log[:, None])
         # Past the end scores are 0, which may be far above the others: that is no share at all.
         seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
@@ -191,8 +202,8 @@ def _by_queries(
         acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
         if by_c2p is not None:
             begun = store_runs(
-                by_c2p, pull * (scaled * grown), begun, rows, table_rows, origin, row, start,
-                length, end, 1, BN,
+                by_c2p, pull * (scaled * grown), begun, c2p_rows, P, origin, row, start,
+                length, end, BN,
             )  # fmt: skip
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
     acc *= scaled * grown
@@ -201,7 +212,7 @@ def _by_queries(
 
 @triton.jit
 def _by_others(
-    by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, c2p, p2c, rows, table_rows, starts, seeds,
+    by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds,
     tokens, tiles, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
@@ -235,7 +246,9 @@ def _by_others(
         log = tl.load(logs + origin + row, row < length, other=float("inf"))
         delta = tl.load(deltas + origin + row, row < length, other=0.0)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee")
-        scores = add_distances(scores, p2c, c2p, rows, table_rows, origin, column, row, length, -1)
+        scores = add_distances(
+            scores, p2c, p2c_rows, c2p, c2p_rows, P, origin, column, row, length, end
+        )
         share = tl.exp2(scores * scale2 - log[None, :])
         if BEFORE < ALL or AFTER < ALL:
             seen = _visible(row[None, :], column[:, None], length, BEFORE, AFTER)
@@ -250,8 +263,8 @@ def _by_others(
         by_k = tl.dot(pull.to(q.dtype), q, by_k, input_precision="ieee")
         if by_p2c is not None:
             begun = store_runs(
-                by_p2c, pull * (scaled * grown), begun, rows, table_rows, origin, column, start,
-                length, end, -1, BM,
+                by_p2c, pull * (scaled * grown), begun, p2c_rows, P, origin, column,
+                start, length, end, BM,
             )  # fmt: skip
     inside = (column < length)[:, None]
     at = by_qkv + (begin.to(tl.int64) + column) * 3 * ROW + head * WIDTH
@@ -328,7 +341,7 @@ def _reach(window: int, causal: bool) -> dict[str, int]:
 
 @torch.library.custom_op("clozelab::attend", mutates_args=())
 def _attend(
-    qkv: Tensor, starts: Tensor, cos: Tensor | None, sin: Tensor | None, rows: Tensor | None,
+    qkv: Tensor, starts: Tensor, cos: Tensor | None, sin: Tensor | None, ahead: Tensor | None,
     query: Tensor | None, key: Tensor | None, seed: Tensor,
     max_seqlen: int, rate: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -339,7 +352,7 @@ def _attend(
     if cos is not None and sin is not None:
         turn(qkv, turned, cos.contiguous(), sin.contiguous())
     qk = qkv if cos is None else turned
-    by_distance = products(qkv, rows, query, key)
+    by_distance = products(qkv, ahead, query, key)
     root = inverse_root(by_distance.terms * width)
     tiles = triton.cdiv(max_seqlen, FORWARD["BM"])
     _forward[((len(starts) - 1) * heads * tiles,)](
@@ -359,14 +372,14 @@ def _results(qkv: Tensor, cos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @_attend.register_fake
-def _(qkv, starts, cos, sin, rows, query, key, seed, max_seqlen, rate, causal, window):
+def _(qkv, starts, cos, sin, ahead, query, key, seed, max_seqlen, rate, causal, window):
     return _results(qkv, cos)
 
 
 @torch.library.custom_op("clozelab::attend_backward", mutates_args=())
 def _attend_backward(
     by_out: Tensor, qkv: Tensor, out: Tensor, logs: Tensor, turned: Tensor, starts: Tensor,
-    cos: Tensor | None, sin: Tensor | None, rows: Tensor | None, query: Tensor | None,
+    cos: Tensor | None, sin: Tensor | None, ahead: Tensor | None, query: Tensor | None,
     key: Tensor | None, seed: Tensor,
     max_seqlen: int, rate: float, causal: bool, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -374,7 +387,7 @@ def _attend_backward(
     by_out, qkv = by_out.contiguous(), qkv.contiguous()
     qk = qkv if cos is None else turned
     by_qkv = torch.empty_like(qkv)
-    by_distance = products(qkv, rows, query, key)
+    by_distance = products(qkv, ahead, query, key)
     by_c2p, by_p2c = _gradients(
         by_out, qk, qkv, out, logs, by_qkv, by_distance, starts, seed, max_seqlen, rate, causal,
         window,
@@ -429,7 +442,7 @@ def _gradients(
 
 @_attend_backward.register_fake
 def _(
-    by_out, qkv, out, logs, turned, starts, cos, sin, rows, query, key, seed,
+    by_out, qkv, out, logs, turned, starts, cos, sin, ahead, query, key, seed,
     max_seqlen, rate, causal, window,
 ):  # fmt: skip
     of_distances = (qkv.new_empty(0 if heads is None else heads.shape) for heads in (query, key))
@@ -467,9 +480,10 @@ def attend(
     """
     cos, sin = rotation or (None, None)
     rows, *heads = distances or (None, None, None)
+    ahead = None if rows is None else rows_ahead(rows)
     query, key = (each if each is None else _aligned(each) for each in heads)
     return _attend(
-        qkv, starts, cos, sin, rows, query, key, seed, max_seqlen, rate, causal, window
+        qkv, starts, cos, sin, ahead, query, key, seed, max_seqlen, rate, causal, window
     )[0]  # fmt: skip
 
 

@@ -6,88 +6,91 @@ Far distances share rows with their neighbours. On the way back a program meets 
 share a row, as seen from one of its own, one after the other: it adds up each such run and stores
 the sum, once, so that it is the same every time. This is no operator by itself: attention has it
 inside, and makes the products again on the way back, which costs less than to keep them.
+
+Of two tokens one is `own`, whose content is in a table, and how far the `other` is ahead of it is
+looked up: for keys that is the distance, for queries its negative.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
 
 @triton.jit
-def _rows_between(rows, own, other, length, end, SIGN: tl.constexpr):
-    """[own, other] the table's row of each distance, -1 past an end; SIGN is -1 of keys' own."""
+def _entries(rows, own, other, length, end):
+    """[own, other] what is looked up of each pair; -1 past an end."""
     inside = (own < length)[:, None] & (other < end)[None, :]
-    return tl.load(rows + SIGN * (own[:, None] - other[None, :]), inside, other=-1)
+    return tl.load(rows + (other[None, :] - own[:, None]), inside, other=-1)
 
 
 @triton.jit
-def _cells(table, table_rows, origin, own, row):
-    """Of the products of some contents, those with a row each."""
-    return table + (origin + own)[:, None].to(tl.int64) * table_rows + row
+def _cells(table, P, origin, own, entries):
+    """The product of each own content with the row of the other's distance."""
+    return table + origin * P + (own[:, None] * P + (entries >> 1))
 
 
 @triton.jit
-def _added(table, rows, table_rows, origin, own, other, length, SIGN: tl.constexpr):
-    """[own, other] what the products of the own contents add."""
-    row = _rows_between(rows, own, other, length, length, SIGN)
-    cells = _cells(table, table_rows, origin, own, row)
-    return tl.load(cells, row >= 0, other=0.0).to(tl.float32)
+def _added(table, rows, P, origin, own, other, length, end):
+    entries = _entries(rows, own, other, length, end)
+    cells = _cells(table, P, origin, own, entries)
+    return tl.load(cells, entries >= 0, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def add_distances(
-    scores, of_own, of_other, rows, table_rows, origin, own, other, length, SIGN: tl.constexpr
-):
-    """The scores of [own, other] tokens, with what the products of either side add, if given.
+def add_distances(scores, table, rows, other_table, other_rows, P, origin, own, other, length, end):
+    """The scores of [own, other] tokens, with what the tables of either add, if there are any.
 
-    SIGN is 1 where the own are queries and -1 where they are keys; `origin` is the place of the
-    block in the tables, and `rows` points to the row of distance 0 amid those of the others.
+    `origin` is the place of the block in the tables. Others from `end` on are seen by none.
     """
-    if of_own is not None:
-        scores += _added(of_own, rows, table_rows, origin, own, other, length, SIGN)
-    if of_other is not None:  # read along its rows, then turned
-        added = _added(of_other, rows, table_rows, origin, other, own, length, -SIGN)
-        scores += tl.trans(added)
+    if table is not None:
+        scores += _added(table, rows, P, origin, own, other, length, end)
+    if other_table is not None:  # read along its rows, then turned
+        scores += tl.trans(_added(other_table, other_rows, P, origin, other, own, end, length))
     return scores
 
 
 @triton.jit
-def _run(sum_before, row_before, sum_here, row_here):
+def _run(sum_before, entry_before, sum_here, entry_here):
     """A sum goes on where the row is the same."""
-    return sum_here + tl.where(row_before == row_here, sum_before, 0.0), row_here
+    same = (entry_before >> 1) == (entry_here >> 1)
+    return sum_here + tl.where(same, sum_before, 0.0), entry_here
 
 
 @triton.jit
 def store_runs(
-    by_table, by_scores, begun, rows, table_rows, origin, own, start, length, end,
-    SIGN: tl.constexpr, STEP: tl.constexpr,
+    by_table, by_scores, begun, rows, P, origin, own, start, length, end,
+    STEP: tl.constexpr,
 ):  # fmt: skip
     """Store the sums of the runs that end among STEP others from `start`; what is begun of a next.
 
     `begun` is what the tile before began: it goes on with the first of these.
     """
     other = start + tl.arange(0, STEP)
-    row = _rows_between(rows, own, other, length, end, SIGN)
-    after = _rows_between(rows, own, other + 1, length, end, SIGN)
+    entries = _entries(rows, own, other, length, end)
     by_scores += tl.where((other == start)[None, :], begun[:, None], 0.0)
-    sums, _ = tl.associative_scan((by_scores, row), 1, _run)
-    cells = _cells(by_table, table_rows, origin, own, row)
-    tl.store(cells, sums.to(by_table.dtype.element_ty), (row >= 0) & (row != after))
-    goes_on = (row == after) & (other == start + STEP - 1)[None, :]
-    return tl.sum(tl.where(goes_on, sums, 0.0), 1)
+    sums = by_scores
+    if tl.min(entries & 1) == 0:  # near ones have a row each
+        sums, _ = tl.associative_scan((by_scores, entries), 1, _run)
+    cells = _cells(by_table, P, origin, own, entries)
+    ends = ((entries & 1) == 1) | (other == end - 1)[None, :]
+    tl.store(cells, sums.to(by_table.dtype.element_ty), (entries >= 0) & ends)
+    return tl.sum(tl.where(ends | (other < start + STEP - 1)[None, :], 0.0, sums), 1)
 
 
 class Products(NamedTuple):
     """Of contents with every row of a table of distances, as the kernels take them."""
 
-    c2p: Tensor | None  # [H, N, P] of the queries
-    p2c: Tensor | None  # of the keys
-    rows: Tensor | None  # of the distances from 0 on; those below lie before them
-    table_rows: int
+    c2p: Tensor | None = None  # [H, N, P] of the queries
+    c2p_rows: Tensor | None = None  # of keys from the query's own place on; others lie before it
+    p2c: Tensor | None = None  # [H, N, P] of the keys
+    p2c_rows: Tensor | None = None  # of queries from the key's own place on
+    P: int = 0
 
     @property
     def terms(self) -> int:
@@ -95,8 +98,18 @@ class Products(NamedTuple):
         return 1 + (self.c2p is not None) + (self.p2c is not None)
 
 
+def rows_ahead(rows: Tensor) -> Tensor:
+    """[2, 2 · positions − 1] for queries and for keys: twice the row of an other so far ahead.
+
+    It is one more where the next other has another row. `rows` are those of all distances.
+    """
+    both = torch.stack([rows.flip(0), rows])
+    ends = functional.pad(both.diff() != 0, (0, 1), value=True)
+    return (2 * both + ends).int()
+
+
 def products(
-    qkv: Tensor, rows: Tensor | None, query: Tensor | None, key: Tensor | None
+    qkv: Tensor, ahead: Tensor | None, query: Tensor | None, key: Tensor | None
 ) -> Products:
     """Those of [N, 3, H, D] heads with [P, H, D] queries and keys of distances, as there are."""
     c2p, p2c = (
@@ -104,9 +117,10 @@ def products(
         for contents, heads in ((qkv[:, 0], key), (qkv[:, 1], query))
     )
     either = p2c if c2p is None else c2p
-    if rows is None or either is None:
-        return Products(None, None, None, 0)
-    return Products(c2p, p2c, rows.int()[len(rows) // 2 :], either.shape[2])
+    if ahead is None or either is None:
+        return Products()
+    of_queries, of_keys = ahead[:, ahead.shape[1] // 2 :]
+    return Products(c2p, of_queries, p2c, of_keys, either.shape[2])
 
 
 def send_back(
