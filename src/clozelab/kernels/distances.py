@@ -37,6 +37,7 @@ def _cells(table, P, origin, own, entries):
 
 @triton.jit
 def _added(table, rows, P, origin, own, other, length, end):
+    """[own, other] what one table adds."""
     entries = _entries(rows, own, other, length, end)
     cells = _cells(table, P, origin, own, entries)
     return tl.load(cells, entries >= 0, other=0.0).to(tl.float32)
@@ -64,9 +65,8 @@ def _run(sum_before, entry_before, sum_here, entry_here):
 
 @triton.jit
 def store_runs(
-    by_table, by_scores, begun, rows, P, origin, own, start, length, end,
-    STEP: tl.constexpr,
-):  # fmt: skip
+    by_table, by_scores, begun, rows, P, origin, own, start, length, end, STEP: tl.constexpr
+):
     """Store the sums of the runs that end among STEP others from `start`; what is begun of a next.
 
     `begun` is what the tile before began: it goes on with the first of these.
