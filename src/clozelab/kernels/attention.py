@@ -73,8 +73,8 @@ def _visible(row, column, length, BEFORE: tl.constexpr, AFTER: tl.constexpr):
 
 @triton.jit
 def _gone_on(
-    acc, top, sums, q, base_k, base_v, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, first, last,
-    length, row_key, seed, stream, lost, dims, scale2,
+    acc, top, sums, q, base_k, base_v, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, row, first,
+    last, length, row_key, seed, stream, lost, dims, scale2,
     K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, BN: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
@@ -84,7 +84,7 @@ def _gone_on(
         k = tile(base_k, column, dims, length, K_STRIDE)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         scores = add_distances(
-            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, column, length, length
+            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, start, length, length
         )
         if MASKED:
             seen = _visible(row[:, None], column[None, :], length, BEFORE, AFTER)
@@ -131,14 +131,14 @@ def _forward(
     if BEFORE == ALL:
         clear = tl.minimum(low + AFTER + 1, length) // BN * BN
         acc, top, sums = _gone_on(
-            acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, row,
-            first, clear, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW,
-            BN, BEFORE, AFTER, False, DROPS,
+            acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, low,
+            row, first, clear, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW,
+            3 * ROW, BN, BEFORE, AFTER, False, DROPS,
         )  # fmt: skip
     acc, top, sums = _gone_on(
-        acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, clear,
-        end, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN, BEFORE,
-        AFTER, True, DROPS,
+        acc, top, sums, q, base + ROW, values, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, row,
+        clear, end, length, row_key, seed, stream, lost, dims, scale2, PARTS * ROW, 3 * ROW, BN,
+        BEFORE, AFTER, True, DROPS,
     )  # fmt: skip
     acc *= (grown / sums)[:, None]  # past the end, where nothing may be seen, nothing is stored
     inside = row < length
@@ -187,7 +187,7 @@ def _by_queries(
         v = tile(values, column, dims, length, 3 * ROW)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         scores = add_distances(
-            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, row, column, length, end
+            scores, c2p, c2p_rows, p2c, p2c_rows, P, origin, low, start, length, end
         )
         share = tl.exp2(scores * scale2 - log[:, None])
         # Past the end scores are 0, which may be far above the others: that is no share at all.
@@ -202,8 +202,7 @@ def _by_queries(
         acc = tl.dot(pull.to(k.dtype), k, acc, input_precision="ieee")
         if by_c2p is not None:
             begun = store_runs(
-                by_c2p, pull * (scaled * grown), begun, c2p_rows, P, origin, row, start,
-                length, end, BN,
+                by_c2p, pull * (scaled * grown), begun, c2p_rows, P, origin, low, start, length, end
             )  # fmt: skip
     at = by_qkv + (begin.to(tl.int64) + row) * 3 * ROW + head * WIDTH
     acc *= scaled * grown
@@ -247,7 +246,7 @@ def _by_others(
         delta = tl.load(deltas + origin + row, row < length, other=0.0)
         scores = tl.dot(k, tl.trans(q), input_precision="ieee")
         scores = add_distances(
-            scores, p2c, p2c_rows, c2p, c2p_rows, P, origin, column, row, length, end
+            scores, p2c, p2c_rows, c2p, c2p_rows, P, origin, low, start, length, end
         )
         share = tl.exp2(scores * scale2 - log[None, :])
         if BEFORE < ALL or AFTER < ALL:
@@ -263,8 +262,7 @@ def _by_others(
         by_k = tl.dot(pull.to(q.dtype), q, by_k, input_precision="ieee")
         if by_p2c is not None:
             begun = store_runs(
-                by_p2c, pull * (scaled * grown), begun, p2c_rows, P, origin, column,
-                start, length, end, BM,
+                by_p2c, pull * (scaled * grown), begun, p2c_rows, P, origin, low, start, length, end
             )  # fmt: skip
     inside = (column < length)[:, None]
     at = by_qkv + (begin.to(tl.int64) + column) * 3 * ROW + head * WIDTH

@@ -23,36 +23,46 @@ from torch.nn import functional
 
 
 @triton.jit
-def _entries(rows, own, other, length, end):
-    """[own, other] what is looked up of each pair; -1 past an end."""
-    inside = (own < length)[:, None] & (other < end)[None, :]
-    return tl.load(rows + (other[None, :] - own[:, None]), inside, other=-1)
+def _pairs(rows, own, other, length, end, OWN: tl.constexpr, OTHER: tl.constexpr):
+    """Of OWN tokens from `own` on with OTHER from `other` on: each one's own, and its entry.
+
+    That is what is looked up, -1 past an end. Pairs are a line, not a tile: so every compiler has
+    neighbours in memory read side by side.
+    """
+    pair = tl.arange(0, OWN * OTHER)
+    own += pair // OTHER
+    other += pair % OTHER
+    return own, tl.load(rows + (other - own), (own < length) & (other < end), other=-1)
 
 
 @triton.jit
 def _cells(table, P, origin, own, entries):
     """The product of each own content with the row of the other's distance."""
-    return table + origin * P + (own[:, None] * P + (entries >> 1))
+    return table + origin * P + (own * P + (entries >> 1))
 
 
 @triton.jit
-def _added(table, rows, P, origin, own, other, length, end):
+def _added(table, rows, P, origin, own, other, length, end, OWN: tl.constexpr, OTHER: tl.constexpr):
     """[own, other] what one table adds."""
-    entries = _entries(rows, own, other, length, end)
-    cells = _cells(table, P, origin, own, entries)
-    return tl.load(cells, entries >= 0, other=0.0).to(tl.float32)
+    owns, entries = _pairs(rows, own, other, length, end, OWN, OTHER)
+    added = tl.load(_cells(table, P, origin, owns, entries), entries >= 0, other=0.0)
+    return tl.reshape(added, (OWN, OTHER)).to(tl.float32)
 
 
 @triton.jit
 def add_distances(scores, table, rows, other_table, other_rows, P, origin, own, other, length, end):
     """The scores of [own, other] tokens, with what the tables of either add, if there are any.
 
-    `origin` is the place of the block in the tables. Others from `end` on are seen by none.
+    They are those from `own` and from `other` on; `origin` is the place of the block in the tables.
+    Others from `end` on are seen by none.
     """
+    OWN: tl.constexpr = scores.shape[0]
+    OTHER: tl.constexpr = scores.shape[1]
     if table is not None:
-        scores += _added(table, rows, P, origin, own, other, length, end)
+        scores += _added(table, rows, P, origin, own, other, length, end, OWN, OTHER)
     if other_table is not None:  # read along its rows, then turned
-        scores += tl.trans(_added(other_table, other_rows, P, origin, other, own, end, length))
+        added = _added(other_table, other_rows, P, origin, other, own, end, length, OTHER, OWN)
+        scores += tl.trans(added)
     return scores
 
 
@@ -64,23 +74,25 @@ def _run(sum_before, entry_before, sum_here, entry_here):
 
 
 @triton.jit
-def store_runs(
-    by_table, by_scores, begun, rows, P, origin, own, start, length, end, STEP: tl.constexpr
-):
-    """Store the sums of the runs that end among STEP others from `start`; what is begun of a next.
+def store_runs(by_table, by_scores, begun, rows, P, origin, own, other, length, end):
+    """Store the sums of the runs that end in a tile, of [own, other]; what is begun of a next.
 
-    `begun` is what the tile before began: it goes on with the first of these.
+    `begun` is what the tile before began: it goes on with the first others of this one.
     """
-    other = start + tl.arange(0, STEP)
-    entries = _entries(rows, own, other, length, end)
-    by_scores += tl.where((other == start)[None, :], begun[:, None], 0.0)
-    sums = by_scores
+    OWN: tl.constexpr = by_scores.shape[0]
+    OTHER: tl.constexpr = by_scores.shape[1]
+    owns, entries = _pairs(rows, own, other, length, end, OWN, OTHER)
+    place = tl.arange(0, OTHER)[None, :]
+    by_scores += tl.where(place == 0, begun[:, None], 0.0)
     if tl.min(entries & 1) == 0:  # near ones have a row each
-        sums, _ = tl.associative_scan((by_scores, entries), 1, _run)
-    cells = _cells(by_table, P, origin, own, entries)
-    ends = ((entries & 1) == 1) | (other == end - 1)[None, :]
-    tl.store(cells, sums.to(by_table.dtype.element_ty), (entries >= 0) & ends)
-    return tl.sum(tl.where(ends | (other < start + STEP - 1)[None, :], 0.0, sums), 1)
+        tile = tl.reshape(entries, (OWN, OTHER))
+        by_scores, _ = tl.associative_scan((by_scores, tile), 1, _run)
+    last = tl.arange(0, OWN * OTHER) % OTHER == end - 1 - other
+    ends = ((entries & 1) == 1) | last
+    sums = tl.reshape(by_scores, (OWN * OTHER,)).to(by_table.dtype.element_ty)
+    tl.store(_cells(by_table, P, origin, owns, entries), sums, (entries >= 0) & ends)
+    done = tl.reshape(ends, (OWN, OTHER)) | (place < OTHER - 1)
+    return tl.sum(tl.where(done, 0.0, by_scores), 1)
 
 
 class Products(NamedTuple):
