@@ -335,9 +335,9 @@ def test_disentangled_attention_is_compiled_in_half_precision(fused: bool) -> No
     made.compile(fullgraph=True)
     (half,), gradients = run(made, given)
     assert float((half.float() - plain).abs().mean()) < 0.02  # of states of deviation 1
+    largest = max(float(one.norm()) for one in plain_gradients.values())
     for name, gradient in gradients.items():
-        wanted = plain_gradients[name]
-        assert float((gradient - wanted).norm()) < 0.1 * float(wanted.norm()), name
+        assert float((gradient - plain_gradients[name]).norm()) < 0.02 * largest, name
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")

@@ -216,7 +216,10 @@ def _by_others(
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
 ):  # fmt: skip
-    """Those of keys, their products with distances, and values; all on its side, a column a row."""
+    """The gradients of keys, of their products with distances, and of values.
+
+    Everything lies on its side, a column to each row.
+    """
     ROW: tl.constexpr = HEADS * WIDTH
     stream = tl.program_id(0) // tiles
     head, begin, length = _block(starts, stream, HEADS)
