@@ -2,11 +2,13 @@
 
 First its values and gradients are compared with plain arithmetic in single precision, over fewer
 tokens; then it is timed beside that arithmetic compiled in bf16, where attention takes torch's
-packed kernel, and for full blocks its dense one. Milliseconds are of one layer, or of one loss, at
-65,536 tokens: BERT's block of RoBERTa-base, and ModernBERT-base's.
+packed kernel, and for full blocks its dense one; with DeBERTa's distances, its dense one with a
+mask. Milliseconds are of one layer, or of one loss, at 65,536 tokens: BERT's block of RoBERTa-base,
+ModernBERT-base's, and the attention of DeBERTa-v3-base.
 
     PYTHONPATH=src python benchmarks/kernels.py --out benchmarks/results/kernels.json
     PYTHONPATH=src python benchmarks/kernels.py --only modern --sweep
+    PYTHONPATH=src python benchmarks/kernels.py --only distances --sweep
     TRITON_INTERPRET=1 PYTHONPATH=src python benchmarks/kernels.py
 
 Without a GPU, as in the last line, Triton's interpreter runs the kernels at a small size, and
@@ -30,8 +32,8 @@ from torch.nn import functional
 from triton.testing import do_bench
 
 from clozelab.contracts import Input
-from clozelab.encoder.attention import Scope, attend, lay_out
-from clozelab.encoder.positions import Rotation, rotate, rotation
+from clozelab.encoder.attention import PositionHeads, Scope, attend, lay_out
+from clozelab.encoder.positions import Rotation, rotate, rotation, rows_of_distances
 from clozelab.kernels import activation, attention, entropy, sums
 from clozelab.layers import activate as activated
 from clozelab.layers import drop
@@ -43,6 +45,7 @@ DEVICE, HALF = torch.device("cuda" if GPU else "cpu"), torch.bfloat16 if GPU els
 TOKENS, CHECKED = 65_536, 8_192 if GPU else 256
 # Of base; the inner width is ModernBERT's.
 WIDTH, HEADS, INNER, VOCABULARY = (768, 12, 1152, 50_265) if GPU else (32, 2, 24, 300)
+BUCKETS = 256 if GPU else 8  # of DeBERTa-v3's distances
 MIXED = [20 + (number * 97) % 109 for number in range(2000)]  # 20 to 128, as sentence pairs are
 WRONG = 2e-2 if GPU else 1e-4  # a relative error that is more than rounding
 TILES = {
@@ -119,6 +122,29 @@ def attending(
     return Entry((qkv,), ours, plain, others, rate > 0)
 
 
+def attending_by_distance(tokens: int, *, length: int, rate: float = 0.0) -> Entry:
+    """DeBERTa's attention of full blocks, from the queries and keys of contents and distances."""
+    tokens = tokens if GPU else 64  # the interpreter adds up runs one cell after the other
+    length = min(length, tokens)
+    batch = blocks_of(str(length), tokens)
+    rows = rows_of_distances(length, span=BUCKETS, reach=length, buckets=True).to(DEVICE)
+    qkv = drawn(len(batch.ids), 3, HEADS, WIDTH // HEADS)
+    tables = [drawn(2 * BUCKETS, HEADS, WIDTH // HEADS) for _ in ("queries", "keys")]
+    seed = torch.tensor(7, device=DEVICE)
+
+    def ours(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        settings = {"seed": seed, "max_seqlen": length, "rate": rate, "causal": False}
+        heads = (rows, query, key)
+        return (attention.attend(qkv, batch.cu_seqlens, distances=heads, **settings),)
+
+    def plain(qkv: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, ...]:
+        layout = lay_out(batch, qkv.dtype, adds=True)
+        heads = PositionHeads(rows, query, key)
+        return (attend(*qkv.unbind(1), layout, scope=Scope(), dropout=rate, distances=heads),)
+
+    return Entry((qkv, *tables), ours, plain, {"eager": plain}, rate > 0)
+
+
 def summing(tokens: int, *, rate: float = 0.0, bias: bool = True, centred: bool = True) -> Entry:
     """The end of a half: of BERT's the norm goes on, of one without biases the sum as well."""
     x, h, weight = drawn(tokens, WIDTH), drawn(tokens, WIDTH), vector(WIDTH)
@@ -188,6 +214,9 @@ def entries(only: str | None) -> Iterator[tuple[str, Callable[[int], Entry]]]:
         block = partial(attending, kind=kind, turns=True)
         entries[f"modern: attention {kind}, window 128"] = partial(block, window=128)
         entries[f"modern: attention {kind}"] = block
+    for length, rate in itertools.product((512, 2048), (0.0, 0.1)):
+        entry = partial(attending_by_distance, length=length, rate=rate)
+        entries[f"distances: attention {length}, dropout {rate}"] = entry
     entries["modern: sum and layer norm, no biases"] = partial(summing, bias=False)
     entries["modern: sum and RMS norm"] = partial(summing, bias=False, centred=False)
     for kind in ("gelu", "silu", "relu2"):

@@ -37,7 +37,7 @@ CASES: dict[str, dict[str, Any]] = {
     "normalised heads and squares": {"qk_norm": True, "activation": "relu2", "bias": False},
     "causal windows": {"causal": True, "window": 6, "global_every": 2, "norm": "pre"},
     "values of the first layer, which no kernel knows": {"value_residual": 0.5},
-    "DeBERTa, whose attention no kernel knows": {
+    "DeBERTa": {
         **{"position_embedding": "disentangled", "position_buckets": 8, "position_norm": True},
     },
     "wide heads": {"heads": 1, "width": 48},  # of a width no kernel has
@@ -102,10 +102,14 @@ def assert_fused_is_plain(model: Stack, given: Input, *, keep: bool = False) -> 
     return ours
 
 
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
-    ("lengths", "keep"),
-    [((9, 4, 0, 7), False), ((6, 6), True), ((140, 20), True)],
+    ("case", "lengths", "keep"),
+    [
+        *((case, (9, 4, 0, 7), False) for case in CASES),
+        *((case, (6, 6), True) for case in CASES),
+        *((case, (140, 20), True) for case in CASES if case != "DeBERTa"),
+        pytest.param("DeBERTa", (140, 20), True, marks=pytest.mark.slow),
+    ],
 )
 def test_states_and_gradients_are_those_of_the_plain_layers(
     case: str, lengths: tuple[int, ...], keep: bool
@@ -123,7 +127,9 @@ def test_so_they_are_of_a_batch_that_is_read_causally(lengths: tuple[int, ...]) 
     assert torch.isfinite(causal[last]).all()
 
 
-@pytest.mark.parametrize(("case", "halves"), [("ModernBERT", 2), ("MosaicBERT", 0), ("NeoBERT", 2)])
+@pytest.mark.parametrize(
+    ("case", "halves"), [("ModernBERT", 2), ("MosaicBERT", 0), ("NeoBERT", 2), ("DeBERTa", 2)]
+)
 def test_modern_blocks_take_the_kernels(
     case: str, halves: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +303,7 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
         ("BERT", (13, 5), 0.1, 2),
         ("ModernBERT", (13, 5), 0.0, 1),  # the other layer has no window
         ("ModernBERT", (13, 13), 0.0, 1),
+        ("DeBERTa", (13, 13), 0.0, 2),  # the library adds no distances
     ]
     for case, lengths, dropout, times in cases:
         model = stack(dropout=dropout, **CASES[case])
@@ -306,7 +313,7 @@ def test_long_blocks_without_dropout_and_window_take_the_library_s_kernel_and_ot
         assert len(called) == times
 
 
-@pytest.mark.parametrize("case", ["BERT", "ModernBERT", "NeoBERT"])
+@pytest.mark.parametrize("case", ["BERT", "ModernBERT", "NeoBERT", "DeBERTa"])
 def test_a_fused_model_compiles_whole(case: str) -> None:
     torch._dynamo.reset()
     model, given = stack(**CASES[case]), batch(9, 5)
@@ -320,10 +327,25 @@ def test_a_fused_model_compiles_whole(case: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")
-@torch.no_grad()
-def test_disentangled_attention_is_compiled_in_half_precision() -> None:
-    made, given = stack(**CASES["DeBERTa, whose attention no kernel knows"]), here(batch(9, 130, 3))
-    plain = made(given).hidden_states
-    made.precision = torch.bfloat16
-    half = torch.compile(made, fullgraph=True)(given).hidden_states
+@pytest.mark.parametrize("fused", [False, True])
+def test_disentangled_attention_is_compiled_in_half_precision(fused: bool) -> None:
+    made, given = stack(**CASES["DeBERTa"]), here(batch(9, 130, 3))
+    (plain,), plain_gradients = run(made, given)
+    made.precision, made.fused = torch.bfloat16, fused
+    made.compile(fullgraph=True)
+    (half,), gradients = run(made, given)
     assert float((half.float() - plain).abs().mean()) < 0.02  # of states of deviation 1
+    largest = max(float(one.norm()) for one in plain_gradients.values())
+    for name, gradient in gradients.items():
+        assert float((gradient - plain_gradients[name]).norm()) < 0.02 * largest, name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")
+def test_gradients_of_distances_are_the_same_every_time() -> None:
+    made, given = stack(**CASES["DeBERTa"]), here(batch(130, 60))
+    made.fused = True
+    (states,), gradients = run(made, given)
+    for _ in range(5):
+        (again,), gradients_again = run(made, given)
+        assert torch.equal(again, states)
+        assert torch.equal(gradients_again["relative.weight"], gradients["relative.weight"])

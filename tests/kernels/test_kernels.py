@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 import torch
 from support.corpora import ENVIRONMENT
-from support.interpreted import DEVICE, activation, attention, draws, entropy, rotation, sums
+from support.interpreted import (
+    DEVICE,
+    activation,
+    attention,
+    distances,
+    draws,
+    entropy,
+    rotation,
+    sums,
+)
 from support.processes import run_process
 from torch import Tensor
 from torch.nn import functional
@@ -209,15 +218,37 @@ def test_the_first_of_equal_scores_is_the_best() -> None:
     assert best.tolist() == [5, 8500]
 
 
+def by_distance(
+    q: Tensor, k: Tensor, distances: tuple[Tensor, Tensor | None, Tensor | None] | None
+) -> Tensor:
+    """The scores of a block, of up to three terms, a vector of the table to each pair of tokens."""
+    terms = [q @ k.transpose(1, 2)]
+    if distances is not None:
+        rows, *heads = distances
+        places = torch.arange(q.shape[1], device=DEVICE)
+        row = rows[len(rows) // 2 + places[:, None] - places]
+        query, key = (None if each is None else each[row] for each in heads)
+        if key is not None:
+            terms.append(torch.einsum("hid,ijhd->hij", q, key))
+        if query is not None:
+            terms.append(torch.einsum("hjd,ijhd->hij", k, query))
+    return sum(terms[1:], terms[0]) / (len(terms) * q.shape[2]) ** 0.5
+
+
 def plainly(
-    qkv: Tensor, lengths: Sequence[int], rate: float, causal: bool, window: int = 0
+    qkv: Tensor,
+    lengths: Sequence[int],
+    rate: float,
+    causal: bool,
+    window: int = 0,
+    distances: tuple[Tensor, Tensor | None, Tensor | None] | None = None,
 ) -> Tensor:
     """Attention block by block, written out."""
     _, _, heads, width = qkv.shape
     outs, first = [], 0
     for number, length in enumerate(lengths):
         q, k, v = qkv[first : first + length].permute(1, 2, 0, 3)
-        scores = q @ k.transpose(1, 2) / width**0.5
+        scores = by_distance(q, k, distances)
         if causal:
             ahead = torch.ones(length, length, dtype=torch.bool, device=DEVICE).triu(1)
             scores = scores.masked_fill(ahead, -torch.inf)
@@ -337,6 +368,66 @@ def test_queries_and_keys_are_turned_and_their_gradients_back(
     assert_same([qkv.grad], [QKV.grad])
 
 
+def buckets(positions: int, near: int, shared: Sequence[int]) -> Tensor:
+    """The row of every distance: one each up to `near`, then one for so many, and so on."""
+    steps = [*range(near + 1)]
+    for row, length in enumerate(shared, near + 1):
+        steps += [row] * length
+    steps = (steps + [steps[-1]] * positions)[:positions]
+    signed = [-row for row in steps[:0:-1]] + steps
+    return torch.tensor(signed, device=DEVICE) + steps[-1]
+
+
+ALONE, RUNS, FEW = (1,) * 140, (2, 5, 20, 9, 33), (140,)  # distances that share a row
+
+
+@pytest.mark.parametrize(
+    ("lengths", "terms", "shared", "causal", "window", "rate"),
+    [
+        ((40, 0, 7), "both", RUNS, False, 0, 0.2),
+        ((40, 7), "content_to_position", FEW, False, 0, 0.0),
+        ((35, 1), "position_to_content", RUNS, True, 0, 0.2),
+        ((35,), "both", ALONE, False, 0, 0.0),
+        ((66, 1), "both", RUNS, False, 6, 0.0),
+        pytest.param((130, 65), "both", RUNS, False, 0, 0.2, marks=pytest.mark.slow),
+        pytest.param((130, 65), "both", FEW, True, 64, 0.0, marks=pytest.mark.slow),
+        pytest.param((130, 65), "both", ALONE, False, 64, 0.0, marks=pytest.mark.slow),
+    ],
+)
+def test_distances_add_to_scores_and_have_gradients(
+    lengths: tuple[int, ...],
+    terms: str,
+    shared: tuple[int, ...],
+    causal: bool,
+    window: int,
+    rate: float,
+) -> None:
+    qkv, rows = numbers(sum(lengths), 3, 2, 16), buckets(max(lengths), 3, shared)
+    table = int(rows.max()) + 1
+    query = None if terms == "content_to_position" else numbers(table, 2, 16, seed=2)
+    key = None if terms == "position_to_content" else numbers(table, 2, 16, seed=3)
+    given = [each for each in (qkv, query, key) if each is not None]
+    ours = attention.attend(
+        qkv,
+        starts_of(lengths),
+        seed=SEED,
+        max_seqlen=max(lengths),
+        rate=rate,
+        causal=causal,
+        window=window,
+        distances=(rows, query, key),
+    )
+    again = wide(*given)
+    heads = iter(again[1:])
+    exact = (rows, None if query is None else next(heads), None if key is None else next(heads))
+    theirs = plainly(again[0], lengths, rate, causal, window, exact)
+    assert_same([ours], [theirs])
+    by = numbers(*ours.shape, seed=1).detach()
+    (ours * by).sum().backward()
+    (theirs * by).sum().backward()
+    assert_same([each.grad for each in given], [each.grad for each in again])
+
+
 def test_what_is_turned_back_in_place_is_what_it_was() -> None:
     x, angles = numbers(70, 3, 3, 16).detach(), numbers(70, 8, seed=1).detach()
     around, cos, sin = x.clone(), angles.cos(), angles.sin()
@@ -436,13 +527,22 @@ def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None
             torch.tensor([0, 5, 8], dtype=torch.int32, device=DEVICE),
         )
         angles = numbers(8, 8).detach()
-        for turns in ((None, None), (angles.cos(), angles.sin())):
-            given = (qkv, starts, *turns, SEED, longest, rate, False, 4)
+        ahead = distances.rows_ahead(buckets(longest, 2, (3, longest)))
+        tables = [None if longest > 8 else numbers(8, 1, 16), numbers(8, 1, 16, seed=1)]
+        for further in (
+            (None, None, None, None, None),
+            (angles.cos(), angles.sin(), None, None, None),
+            (None, None, ahead, *tables),
+        ):
+            given = (qkv, starts, *further, SEED, longest, rate, False, 4)
             torch.library.opcheck(attention._attend, given, test_utils=tests)
 
 
-def test_every_kernel_compiles_for_a_gpu_that_is_not_here() -> None:
+@pytest.mark.parametrize("adds_distances", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_kernel_compiles_for_a_gpu_that_is_not_here(adds_distances: bool) -> None:
     script = """
+import sys
+
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
@@ -491,21 +591,29 @@ plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWA
 known = {"HEADS": 12, "WIDTH": 64, "DROPS": True}
 
 
-def tiled(kernel, types, settings):
-    assert "wgmma" in plain(kernel, types, settings, **known)  # the fast way to multiply
+def tiled(kernel, types, settings, **more):
+    # The fast way to multiply.
+    assert "wgmma" in plain(kernel, types, settings, **known, **more)
 
 
 for window, parts in ((0, 3), (128, 2)):
     reach = {"PARTS": parts, **attention._reach(window, False)}
     all_at_once = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
-    whole = {"SIZE": 128, **attention.WHOLE, **reach}
-    tiled(attention._by_all, f"{h} {h} {h} {h} {f} {all_at_once}", whole)
-    places = "*i32 *i64 i32 i32 fp32"
-    forward = f"{h} {h} {h} {f} {places} i32 fp32"
-    tiled(attention._forward, forward, attention.FORWARD | reach)
+    whole = {"SIZE": 128, **attention.WHOLE}
+    tiled(attention._by_all, f"{h} {h} {h} {h} {f} {all_at_once}", whole, **reach)
+    places = "i32 *i32 *i64 i32 i32 fp32"
     rest = f"{h} {places} fp32 i32 fp32"
-    tiled(attention._by_queries, f"{h} {h} {h} {h} {f} {f} {rest}", attention.QUERIES | reach)
-    tiled(attention._by_others, f"{h} {h} {h} {f} {f} {rest}", attention.OTHERS | reach)
+    attends = {
+        attention._forward: (f"{h} {h} {h} {f} {places} i32 fp32", attention.FORWARD),
+        attention._by_queries: (f"{h} {h} {h} {h} {f} {f} {rest}", attention.QUERIES),
+        attention._by_others: (f"{h} {h} {h} {f} {f} {rest}", attention.OTHERS),
+    }
+    for kernel, (types, settings) in attends.items():
+        tables = [name for name in kernel.arg_names if "c2p" in name or "p2c" in name]
+        tiled(kernel, types, settings, **reach, **dict.fromkeys(tables))
+        if "distances" in sys.argv:
+            given = " ".join("*i32" if "rows" in name else h for name in tables)
+            tiled(kernel, types.replace(places, f"{given} {places}"), settings, **reach)
 known |= {"BM": 64, "BN": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])
 sizes = "i32 i32 i32 fp32"
@@ -518,7 +626,7 @@ tiled(relative._by_others, others, relative.OTHERS)
 print("all")
 """
     done = run_process(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *["distances"] * adds_distances],
         env={**ENVIRONMENT, "TRITON_INTERPRET": "0"},
         capture_output=True,
         text=True,
@@ -539,4 +647,4 @@ def test_the_benchmark_finds_every_kernel_right() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("relative error") == 15
+    assert done.stdout.count("relative error") == 17

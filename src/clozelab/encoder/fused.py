@@ -2,7 +2,7 @@
 
 The same arithmetic as the plain layers: biases are added, and their gradients added up, in the
 passes of the norms and activations that follow; what is dropped is drawn there, by counter. Queries
-and keys are turned, and windows kept, inside attention.
+and keys are turned, windows kept, and distances scored inside attention.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The values of an encoder's settings that are known here; of settings not named, all are. Other
 # layers are plain ones, and in a layer that is known other attention is.
 _LAYERS = {"value_residual": (0.0,)}
-_ATTENTION = {"position_embedding": ("learned", "rotary"), "qk_norm": (False,)}
+_ATTENTION = {"position_embedding": ("learned", "rotary", "disentangled"), "qk_norm": (False,)}
 
 
 def serves(shape: Transformer) -> bool:
@@ -90,8 +90,10 @@ def _attended(
     from clozelab.kernels.heads import WIDTHS
 
     rate = attention.rate if attention.training else 0.0
-    # Long blocks without dropout and windows take the library's kernels, which are made for them.
-    long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not (rate or scope.window)
+    # Long blocks without dropout and windows take the library's kernels, which are made for them,
+    # but know no distances.
+    ours = rate or scope.window or scope.relative is not None
+    long = layout.max_seqlen > (SHORT if layout.dense else LONG) and not ours
     masked = layout.dense and layout.attention_mask is not None
     if long or masked or not _knows(stack.shape, {**_ATTENTION, "head_size": WIDTHS}):
         out, _ = attention(x, layout, scope)
@@ -105,6 +107,7 @@ def _attended(
             causal=layout.causal,
             window=scope.window,
             rotation=scope.rotation,
+            distances=attention.distances(scope.relative),
         )
     return _product(attention.output, out)
 

@@ -69,7 +69,7 @@ class Attention(nn.Module):
             k_NHA = rotate(k_NHA, turns)
         if first_NHA is not None:
             v_NHA = torch.lerp(v_NHA, first_NHA, self.value_residual)
-        distances = self._distances(scope.relative)
+        distances = self.distances(scope.relative)
         if at_B is not None:
             heads = attend_at(q, k_NHA, v_NHA, layout, scope=scope, at_B=at_B, distances=distances)
             return heads, v_NHA
@@ -80,6 +80,22 @@ class Attention(nn.Module):
     def normalised(self, x: Tensor) -> Tensor:
         """x, where there is no norm."""
         return x if self.norm is None else self.norm(x)
+
+    def distances(self, relative: DistanceTable | None) -> PositionHeads | None:
+        """The table's queries and keys, by the contents' projections unless it has its own."""
+        if relative is None:
+            return None
+        states_PW = drop(relative.states, self.position_rate, self.training)
+        heads: dict[str, Tensor] = {}
+        for number, role in enumerate(_ROLES):
+            own = self.position_query if role == "query" else self.position_key
+            if role in self.position_roles:
+                (heads[role],) = (
+                    self._some(states_PW, number, number + 1)
+                    if own is None
+                    else self._headed(own(states_PW), 1)
+                )
+        return PositionHeads(relative.rows, heads.get("query"), heads.get("key"))
 
     def _project(self, x_NW: Tensor, asks: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by head; the queries may be of other states."""
@@ -98,19 +114,3 @@ class Attention(nn.Module):
 
     def _headed(self, product: Tensor, parts: int) -> tuple[Tensor, ...]:
         return product.view(product.shape[0], parts, self.heads, -1).unbind(1)
-
-    def _distances(self, relative: DistanceTable | None) -> PositionHeads | None:
-        """The table's queries and keys, by the contents' projections unless it has its own."""
-        if relative is None:
-            return None
-        states_PW = drop(relative.states, self.position_rate, self.training)
-        heads: dict[str, Tensor] = {}
-        for number, role in enumerate(_ROLES):
-            own = self.position_query if role == "query" else self.position_key
-            if role in self.position_roles:
-                (heads[role],) = (
-                    self._some(states_PW, number, number + 1)
-                    if own is None
-                    else self._headed(own(states_PW), 1)
-                )
-        return PositionHeads(relative.rows, heads.get("query"), heads.get("key"))
