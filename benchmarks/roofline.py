@@ -46,11 +46,11 @@ HALF, SINGLE = 2, 4  # bytes of a number
 # The first pattern that fits a kernel's name decides; what fits none is listed as "the rest".
 GROUPS = {
     "matrix products": r"gemm|nvjet|cutlass|cublas|xmma|splitk|aten::(b|add)?mm$",
-    "attention, forward": r"^(attention|relative|disentangled)_forward|flash_fwd|fprop",
-    "attention, backward": r"^(attention|relative|disentangled)_|flash_bwd|bprop|dgrad",
-    "sums and norms": r"^sums_",
-    "activations": r"^activation_",
-    "cross-entropy": r"^entropy_",
+    "attention, forward": r"^_(attention|relative)_forward|flash_fwd|fprop",
+    "attention, backward": r"^_(attention|relative)_|flash_bwd|bprop|dgrad",
+    "sums and norms": r"^_sums_",
+    "activations": r"^_activation_",
+    "cross-entropy": r"^_entropy_",
     "optimiser": r"multi_tensor|adam|lpnorm|foreach",
     "copies": r"memcpy|memset|copy_kernel|aten::(copy_|fill_|zero_)$",
 }

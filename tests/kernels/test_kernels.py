@@ -565,10 +565,10 @@ for width in (256, 768, 2048):
         known = {"WIDTH": width, "BLOCK": block, "ROWS": rows, "DROPS": True}
         known |= {"BIASED": whole, "CENTRED": whole, "SHIFTED": whole}
         types = f"{h} {h} {f} {f} {f} *i64 {h} {h} {f} {f} i32 fp32 i32 fp32"
-        made(sums._forward, types, known, num_warps=warps)
+        made(sums._sums_forward_kernel, types, known, num_warps=warps)
         known |= {"PROGRAMS": sums.PROGRAMS, "BOTH": True}
         types = f"{h} {h} {h} {f} *i64 {f} {f} {h} {h} {f} i32 i32 fp32"
-        made(sums._backward, types, known, num_warps=warps)
+        made(sums._sums_backward_kernel, types, known, num_warps=warps)
 
 
 def plain(kernel, types, settings, **more):
@@ -580,14 +580,15 @@ def plain(kernel, types, settings, **more):
 for gated, biased in ((False, True), (True, False), (True, True)):
     for kind in range(len(activation.KINDS)):
         more = {"WIDTH": 1152, "KIND": kind, "GATED": gated, "BIASED": biased}
-        plain(activation._forward, f"{h} {f} {h} i32 i32", activation.FORWARD, **more)
+        types = f"{h} {f} {h} i32 i32"
+        plain(activation._activation_forward_kernel, types, activation.FORWARD, **more)
         types = f"{h} {h} {f} {h} {f} i32 i32"
-        plain(activation._backward, types, activation.BACKWARD, **more)
+        plain(activation._activation_backward_kernel, types, activation.BACKWARD, **more)
 for back in (False, True):
     more = {"FROM": 2304, "TO": 2304 if back else 1536, "PAIRS": 768, "HALF": 32, "BACK": back}
-    plain(rotation._turn, f"{h} {h} {f} {f} i32 i32", rotation.TURN, **more)
-plain(entropy._forward, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
-plain(entropy._backward, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
+    plain(rotation._rotation_turn_kernel, f"{h} {h} {f} {f} i32 i32", rotation.TURN, **more)
+plain(entropy._entropy_forward_kernel, f"{h} *i64 {f} {f} *i64 i32 i32", entropy.FORWARD)
+plain(entropy._entropy_backward_kernel, f"{f} {h} *i64 {f} {h} i32 i32 i32 i32", entropy.BACKWARD)
 known = {"HEADS": 12, "WIDTH": 64, "DROPS": True}
 
 
@@ -600,13 +601,15 @@ for window, parts in ((0, 3), (128, 2)):
     reach = {"PARTS": parts, **attention._reach(window, False)}
     all_at_once = f"{h} *i32 *i64 i32 fp32 fp32 i32 fp32"
     whole = {"SIZE": 128, **attention.WHOLE}
-    tiled(attention._by_all, f"{h} {h} {h} {h} {f} {all_at_once}", whole, **reach)
+    tiled(attention._attention_by_all_kernel, f"{h} {h} {h} {h} {f} {all_at_once}", whole, **reach)
     places = "i32 *i32 *i64 i32 i32 fp32"
     rest = f"{h} {places} fp32 i32 fp32"
+    onward = f"{h} {h} {h} {f} {places} i32 fp32"
+    queries, others = f"{h} {h} {h} {h} {f} {f} {rest}", f"{h} {h} {h} {f} {f} {rest}"
     attends = {
-        attention._forward: (f"{h} {h} {h} {f} {places} i32 fp32", attention.FORWARD),
-        attention._by_queries: (f"{h} {h} {h} {h} {f} {f} {rest}", attention.QUERIES),
-        attention._by_others: (f"{h} {h} {h} {f} {f} {rest}", attention.OTHERS),
+        attention._attention_forward_kernel: (onward, attention.FORWARD),
+        attention._attention_by_queries_kernel: (queries, attention.QUERIES),
+        attention._attention_by_others_kernel: (others, attention.OTHERS),
     }
     for kernel, (types, settings) in attends.items():
         tables = [name for name in kernel.arg_names if "c2p" in name or "p2c" in name]
@@ -618,11 +621,12 @@ known |= {"BM": 64, "BN": 64}
 places = " ".join(["*i32"] * 6 + ["*i64"])
 sizes = "i32 i32 i32 fp32"
 six = " ".join([h] * 6)
-tiled(relative._forward, f"{six} {places} {h} {f} {sizes} i32 fp32", relative.FORWARD)
+onward = f"{six} {places} {h} {f} {sizes} i32 fp32"
+tiled(relative._relative_forward_kernel, onward, relative.FORWARD)
 queries = f"{h} {six} {places} {h} {f} {f} {h} {h} {h} {h} {sizes} fp32 i32 fp32"
-tiled(relative._by_queries, queries, relative.QUERIES)
+tiled(relative._relative_by_queries_kernel, queries, relative.QUERIES)
 others = f"{h} {six} {places} {f} {f} {h} {h} {sizes} fp32 i32 fp32"
-tiled(relative._by_others, others, relative.OTHERS)
+tiled(relative._relative_by_others_kernel, others, relative.OTHERS)
 print("all")
 """
     done = run_process(

@@ -58,7 +58,7 @@ def _value_and_slope(x, KIND: tl.constexpr):
 
 
 @triton.jit
-def _forward(
+def _activation_forward_kernel(
     x, bias, out, rows, tiles,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
     GATED: tl.constexpr, BIASED: tl.constexpr,
@@ -77,7 +77,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _activation_backward_kernel(
     by_out, x, bias, by_x, parts, rows, stretch,
     WIDTH: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
     GATED: tl.constexpr, BIASED: tl.constexpr,
@@ -123,7 +123,7 @@ def _activate(x: Tensor, bias: Tensor | None, kind: int, gated: bool) -> Tensor:
     rows, width = out.shape
     tiles = triton.cdiv(width, FORWARD["COLUMNS"])
     programs = tiles * triton.cdiv(rows, FORWARD["ROWS"])
-    _forward[(programs,)](
+    _activation_forward_kernel[(programs,)](
         x, x if bias is None else bias, out, rows, tiles,
         WIDTH=width, KIND=kind, GATED=gated, BIASED=bias is not None, **FORWARD,
     )  # fmt: skip
@@ -152,7 +152,7 @@ def _activate_backward(
     stretch = triton.cdiv(triton.cdiv(rows, STRETCHES), high) * high
     stretches = triton.cdiv(rows, stretch)
     parts = x.new_empty((0 if bias is None else stretches, x.shape[1]), dtype=torch.float32)
-    _backward[(triton.cdiv(width, BACKWARD["COLUMNS"]), stretches)](
+    _activation_backward_kernel[(triton.cdiv(width, BACKWARD["COLUMNS"]), stretches)](
         by_out, x, x if bias is None else bias, by_x, parts, rows, stretch,
         WIDTH=width, KIND=kind, GATED=gated, BIASED=bias is not None, **BACKWARD,
     )  # fmt: skip

@@ -103,7 +103,7 @@ def _gone_on(
 
 
 @triton.jit
-def _forward(
+def _attention_forward_kernel(
     qk, qkv, out, logs, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds, tokens, tiles, scale2, lost,
     grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
@@ -148,7 +148,7 @@ def _forward(
 
 
 @triton.jit
-def _by_queries(
+def _attention_by_queries_kernel(
     by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, c2p, c2p_rows, p2c, p2c_rows, P, starts,
     seeds, tokens, tiles, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
@@ -210,7 +210,7 @@ def _by_queries(
 
 
 @triton.jit
-def _by_others(
+def _attention_by_others_kernel(
     by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, c2p, c2p_rows, p2c, p2c_rows, P, starts, seeds,
     tokens, tiles, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BM: tl.constexpr,
@@ -275,7 +275,7 @@ def _by_others(
 
 
 @triton.jit
-def _by_all(
+def _attention_by_all_kernel(
     by_out, qk, qkv, out, logs, by_qkv, starts, seeds, tokens, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, SIZE: tl.constexpr,
     BEFORE: tl.constexpr, AFTER: tl.constexpr, DROPS: tl.constexpr,
@@ -356,7 +356,7 @@ def _attend(
     by_distance = products(qkv, ahead, query, key)
     root = inverse_root(by_distance.terms * width)
     tiles = triton.cdiv(max_seqlen, FORWARD["BM"])
-    _forward[((len(starts) - 1) * heads * tiles,)](
+    _attention_forward_kernel[((len(starts) - 1) * heads * tiles,)](
         qk, qkv, out, logs, *by_distance, starts, seed, tokens, tiles, root / math.log(2),
         threshold(rate), scale(rate), HEADS=heads, WIDTH=width, PARTS=qk.shape[1], DROPS=rate > 0,
         **_reach(window, causal), **FORWARD,
@@ -417,7 +417,7 @@ def _gradients(
     settings |= _reach(window, causal)
     if by_distance.terms == 1 and _holds(max_seqlen, qkv):
         size = max(16, triton.next_power_of_2(max_seqlen))
-        _by_all[(streams,)](
+        _attention_by_all_kernel[(streams,)](
             by_out, qk, qkv, out, logs, by_qkv, starts, seed, tokens, *numbers,
             SIZE=size, **settings, **WHOLE,
         )  # fmt: skip
@@ -429,12 +429,12 @@ def _gradients(
     )
     deltas = torch.empty_like(logs)
     tiles = triton.cdiv(max_seqlen, QUERIES["BM"])
-    _by_queries[(streams * tiles,)](
+    _attention_by_queries_kernel[(streams * tiles,)](
         by_out, qk, qkv, out, logs, deltas, by_qkv, by_c2p, *by_distance, starts, seed, tokens,
         tiles, *numbers, **settings, **QUERIES,
     )  # fmt: skip
     tiles = triton.cdiv(max_seqlen, OTHERS["BN"])
-    _by_others[(streams * tiles,)](
+    _attention_by_others_kernel[(streams * tiles,)](
         by_out, qk, qkv, logs, deltas, by_qkv, by_p2c, *by_distance, starts, seed, tokens, tiles,
         *numbers, **settings, **OTHERS,
     )  # fmt: skip

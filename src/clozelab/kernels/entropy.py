@@ -18,7 +18,9 @@ _LOG2E = tl.constexpr(1.4426950408889634)  # powers of two take fewer instructio
 
 
 @triton.jit
-def _forward(scores, labels, losses, logs, best, stride, size, COLUMNS: tl.constexpr):
+def _entropy_forward_kernel(
+    scores, labels, losses, logs, best, stride, size, COLUMNS: tl.constexpr
+):
     row = tl.program_id(0)
     base = scores + row.to(tl.int64) * stride
     place = tl.zeros((), tl.int32)
@@ -42,7 +44,7 @@ def _forward(scores, labels, losses, logs, best, stride, size, COLUMNS: tl.const
 
 
 @triton.jit
-def _backward(
+def _entropy_backward_kernel(
     by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -68,7 +70,9 @@ def _entropy(scores: Tensor, labels: Tensor, size: int) -> tuple[Tensor, Tensor,
     losses, logs = (scores.new_empty(rows, dtype=torch.float32) for _ in range(2))
     best = torch.empty_like(labels)
     if rows:
-        _forward[(rows,)](scores, labels, losses, logs, best, stride, size, **FORWARD)
+        _entropy_forward_kernel[(rows,)](
+            scores, labels, losses, logs, best, stride, size, **FORWARD
+        )
     return losses, best, logs
 
 
@@ -87,7 +91,7 @@ def _entropy_backward(
     by_scores = torch.empty_like(scores)
     tiles = triton.cdiv(stride, BACKWARD["COLUMNS"])
     if rows:
-        _backward[(tiles * triton.cdiv(rows, BACKWARD["ROWS"]),)](
+        _entropy_backward_kernel[(tiles * triton.cdiv(rows, BACKWARD["ROWS"]),)](
             by_losses, scores, labels, logs, by_scores, rows, tiles, stride, size, **BACKWARD
         )
     return by_scores

@@ -56,7 +56,7 @@ def _scored(
 
 
 @triton.jit
-def _forward(
+def _relative_forward_kernel(
     q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds, out, logs,
     R, K, P, scale2, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -103,7 +103,7 @@ def _forward(
 
 
 @triton.jit
-def _by_queries(
+def _relative_by_queries_kernel(
     by_out, q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds, out,
     logs, deltas, by_q, by_far, by_sames, by_others, R, K, P, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -156,7 +156,7 @@ def _by_queries(
 
 
 @triton.jit
-def _by_others(
+def _relative_by_others_kernel(
     by_out, q, k, v, far, sames, others, own, itself, shift, mine, index, theirs, seeds,
     logs, deltas, by_k, by_v, R, K, P, scale2, scaled, lost, grown,
     HEADS: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -217,7 +217,7 @@ def _relative(
     blocks, rows, heads, width = q.shape
     out = torch.empty_like(q)
     logs = q.new_empty((blocks, heads, rows), dtype=torch.float32)
-    _forward[(triton.cdiv(rows, FORWARD["BM"]), blocks * heads)](
+    _relative_forward_kernel[(triton.cdiv(rows, FORWARD["BM"]), blocks * heads)](
         q, k, v, far, same, other, *ranks, seed, out, logs,
         rows, k.shape[1], far.shape[3], inverse_root(width) / math.log(2), threshold(rate),
         scale(rate),
@@ -252,11 +252,11 @@ def _relative_backward(
     sizes = (rows, k.shape[1], far.shape[3])
     numbers = (inverse_root(width) / math.log(2), inverse_root(width), threshold(rate), scale(rate))
     settings = {"HEADS": heads, "WIDTH": width, "DROPS": rate > 0}
-    _by_queries[(triton.cdiv(rows, QUERIES["BM"]), streams)](
+    _relative_by_queries_kernel[(triton.cdiv(rows, QUERIES["BM"]), streams)](
         by_out, q, k, v, far, same, other, *ranks, seed, out, logs, deltas,
         by_q, by_far, by_same, by_other, *sizes, *numbers, **settings, **QUERIES,
     )  # fmt: skip
-    _by_others[(triton.cdiv(k.shape[1], OTHERS["BN"]), streams)](
+    _relative_by_others_kernel[(triton.cdiv(k.shape[1], OTHERS["BN"]), streams)](
         by_out, q, k, v, far, same, other, *ranks, seed, logs, deltas, by_k, by_v,
         *sizes, *numbers, **settings, **OTHERS,
     )  # fmt: skip

@@ -16,7 +16,7 @@ TURN = {"COLUMNS": 128, "ROWS": 16, "num_warps": 4}
 
 
 @triton.jit
-def _turn(
+def _rotation_turn_kernel(
     x, out, cos, sin, rows, tiles,
     FROM: tl.constexpr, TO: tl.constexpr, PAIRS: tl.constexpr, HALF: tl.constexpr,
     BACK: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
@@ -45,7 +45,7 @@ def turn(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, *, back: bool = False
     rows, _, heads, width = x.shape
     pairs = heads * width  # queries and keys have half as many each
     tiles = triton.cdiv(pairs, TURN["COLUMNS"])
-    _turn[(tiles * triton.cdiv(rows, TURN["ROWS"]),)](
+    _rotation_turn_kernel[(tiles * triton.cdiv(rows, TURN["ROWS"]),)](
         x, out, cos, sin, rows, tiles,
         FROM=x.stride(0), TO=out.stride(0), PAIRS=pairs, HALF=width // 2, BACK=back, **TURN,
     )  # fmt: skip

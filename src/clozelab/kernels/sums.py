@@ -18,7 +18,7 @@ PROGRAMS = 1056  # that share the rows backward: eight for each of an H200's pro
 
 
 @triton.jit
-def _forward(
+def _sums_forward_kernel(
     x, h, bias, weight, shift, seed, total, normal, mean, deviation,
     rows, epsilon, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, DROPS: tl.constexpr,
@@ -56,7 +56,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _sums_backward_kernel(
     by_normal, by_total, total, weight, seed, mean, deviation, by_x, by_h, parts,
     rows, lost, grown,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PROGRAMS: tl.constexpr,
@@ -125,7 +125,7 @@ def _add_norm(
     total, normal = torch.empty_like(x), torch.empty_like(x)
     mean, deviation = _row_facts(x, centred)
     block, each, warps = _shares(width)
-    _forward[(triton.cdiv(rows, each),)](
+    _sums_forward_kernel[(triton.cdiv(rows, each),)](
         x, h, weight if bias is None else bias, weight, weight if shift is None else shift, seed,
         total, normal, mean, deviation, rows, epsilon, threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, DROPS=rate > 0, BIASED=bias is not None,
@@ -159,7 +159,7 @@ def _add_norm_backward(
     block, each, warps = _shares(width)
     programs = min(PROGRAMS, triton.cdiv(rows, each))
     parts = total.new_empty((programs, 1 + biased + shifted, width), dtype=torch.float32)
-    _backward[(programs,)](
+    _sums_backward_kernel[(programs,)](
         by_normal, by_normal if by_total is None else by_total.contiguous(), total, weight, seed,
         mean, deviation, by_x, by_h, parts, rows, threshold(rate), scale(rate),
         WIDTH=width, BLOCK=block, ROWS=each, PROGRAMS=programs,
