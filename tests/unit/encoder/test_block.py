@@ -351,7 +351,7 @@ def test_the_formula_counts_what_is_built(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", ["modernbert", "value residual", "alibi", "deberta"])
-@pytest.mark.parametrize("way", ["recompute", "compile"])
+@pytest.mark.parametrize("way", ["recompute", pytest.param("compile", marks=pytest.mark.thorough)])
 def test_recomputing_and_compiling_change_no_gradient(case: str, way: str) -> None:
     grads = []
     for now in ("plain", way):
