@@ -120,17 +120,17 @@ def drop(x: Tensor, rate: float, training: bool) -> Tensor:
     return torch.where(stays, x * (2**16 / (2**16 - dropped)), 0)
 
 
-_set = ContextVar("_set", default=True)
+_drawn = ContextVar("_drawn", default=True)  # whether weights are given a start
 
 
 @contextmanager
 def unset_weights() -> Iterator[None]:
     """Spare modules the drawing of a start, since all their weights will be read from a file."""
-    token = _set.set(False)
+    token = _drawn.set(False)
     try:
         yield
     finally:
-        _set.reset(token)
+        _drawn.reset(token)
 
 
 @torch.no_grad()
@@ -140,7 +140,7 @@ def initialise(module: nn.Module, width: int) -> None:
     Differs from BERT A.2: narrow encoders start wider than 0.02, which suits a width of 768, so
     that a layer adds as much to its input at any width (docs/decisions/7-start.md).
     """
-    if not _set.get():
+    if not _drawn.get():
         return
     deviation = 0.02 * max(1.0, 768 / width) ** 0.5
     for name, parameter in module.named_parameters():

@@ -521,6 +521,11 @@ def test_a_mistake_is_answered_in_one_sentence(
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
 
 
+def test_opening_a_model_draws_no_weights(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.nn.init, "trunc_normal_")
+    clozelab.load(str(made / "bert"))
+
+
 def test_public_names_open_a_model(made: Path) -> None:
     assert clozelab.load(str(made / "bert")).step == 10
     assert clozelab.load(made / "bert").fill("the [MASK] was wide").blanks
