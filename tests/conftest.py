@@ -2,7 +2,8 @@
 
 Where there is no GPU, Triton is told, before it is first imported, to interpret its kernels. A
 background job ignores SIGINT: tests that raise it in their own process must hear it. What was
-imported and collected stays to the end: the garbage collector need not go through it again.
+imported and collected stays to the end: the garbage collector need not go through it again, nor
+look after every few hundred objects.
 """
 
 import gc
@@ -20,3 +21,4 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(10_000)

@@ -6,6 +6,9 @@ whole precision of a run is the type of its activations and needs no context aro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import torch
@@ -117,6 +120,19 @@ def drop(x: Tensor, rate: float, training: bool) -> Tensor:
     return torch.where(stays, x * (2**16 / (2**16 - dropped)), 0)
 
 
+_drawn = ContextVar("_drawn", default=True)  # whether weights are given a start
+
+
+@contextmanager
+def unset_weights() -> Iterator[None]:
+    """Spare modules the drawing of a start, since all their weights will be read from a file."""
+    token = _drawn.set(False)
+    try:
+        yield
+    finally:
+        _drawn.reset(token)
+
+
 @torch.no_grad()
 def initialise(module: nn.Module, width: int) -> None:
     """BERT A.2's start: matrices and tables from a normal cut at two deviations, biases zero.
@@ -124,6 +140,8 @@ def initialise(module: nn.Module, width: int) -> None:
     Differs from BERT A.2: narrow encoders start wider than 0.02, which suits a width of 768, so
     that a layer adds as much to its input at any width (docs/decisions/7-start.md).
     """
+    if not _drawn.get():
+        return
     deviation = 0.02 * max(1.0, 768 / width) ** 0.5
     for name, parameter in module.named_parameters():
         if name.endswith("norm.weight"):

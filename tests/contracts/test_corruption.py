@@ -126,6 +126,7 @@ def test_decisions_about_tokens_come_in_the_shares_asked_for(how: Corruption) ->
     assert abs(counts[MASK] / len(decisions) - how.mask) < 0.005
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("unit", ["word", "span"])
 def test_decisions_about_words_and_spans_come_in_the_shares_asked_for(unit: str) -> None:
     how = Corruption(unit=unit)  # type: ignore[arg-type]

@@ -175,8 +175,17 @@ def test_an_activation_may_have_no_bias() -> None:
     assert_same([x.grad], [X.grad])
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS)
-@pytest.mark.parametrize(("rows", "width"), [(70, 200), (3, 16), (2500, 8)])
+@pytest.mark.parametrize(
+    ("kind", "rows", "width"),
+    [
+        *((kind, 70, 200) for kind in ACTIVATIONS),
+        *((kind, 3, 16) for kind in ACTIVATIONS),
+        *(
+            pytest.param(kind, 2500, 8, marks=[pytest.mark.slow] * (kind != "gelu"))
+            for kind in ACTIVATIONS
+        ),
+    ],
+)
 def test_an_activation_has_its_bias_and_that_bias_its_gradient(
     kind: str, rows: int, width: int
 ) -> None:
@@ -508,7 +517,7 @@ def test_a_seed_a_stream_and_a_row_each_make_another_mask() -> None:
     assert not torch.equal(heads[:, 0], heads[:, 1])
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.1])
+@pytest.mark.parametrize("rate", [pytest.param(0.0, marks=pytest.mark.slow), 0.1])
 def test_the_compiler_is_told_the_truth_about_each_operator(rate: float) -> None:
     x, h = numbers(6, 16), numbers(6, 16, seed=1)
     vectors = [numbers(16, seed=seed) for seed in (2, 3, 4)]

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.corpora import ENVIRONMENT, build, refused, run, texts, write
+from support.corpora import ENVIRONMENT, build, refused, run, run_apart, texts, write
 from support.processes import run_process
 
 from clozelab import cli, data
@@ -193,7 +193,7 @@ def test_a_corpus_without_segmented_words_is_refused_for_their_level(tmp_path: P
 
 
 def test_mask_reads_standard_input() -> None:
-    assert epochs(run("mask", "bert", "-", text=ENGLISH).stdout) == epochs(
+    assert epochs(run_apart("mask", "bert", "-", text=ENGLISH).stdout) == epochs(
         run("mask", "bert", ENGLISH).stdout
     )
 

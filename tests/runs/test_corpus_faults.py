@@ -117,7 +117,13 @@ def test_an_interrupted_build_goes_on(
     assert digests(out) == expected
 
 
-@pytest.mark.parametrize("tokenizer", ["wordpiece", "byte_bpe", "unigram"])
+@pytest.mark.parametrize(
+    "tokenizer",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("wordpiece", "byte_bpe")),
+        "unigram",
+    ],
+)
 def test_an_interrupt_while_a_tokenizer_is_trained_is_no_crash(
     tmp_path: Path, tokenizer: str
 ) -> None:

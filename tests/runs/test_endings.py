@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from support.corpora import ENVIRONMENT, refused, run
+from support.corpora import ENVIRONMENT, refused, run_apart
 from support.processes import run_process
 
 import clozelab
@@ -226,7 +226,7 @@ def test_a_folder_of_a_name_that_is_no_utf8_is_written_or_refused(tmp_path: Path
 
 
 def test_the_version_needs_no_torch() -> None:
-    done = run("--version")
+    done = run_apart("--version")
     torch = importlib.metadata.version("torch")
     python = ".".join(map(str, sys.version_info[:3]))
     assert done.stdout == f"clozelab {clozelab.__version__}, Python {python}, torch {torch}\n"
@@ -314,7 +314,7 @@ def test_an_empty_word_is_not_none(words: list[str], capsys: pytest.CaptureFixtu
 
 
 def test_a_mistake_is_one_sentence_in_a_process() -> None:
-    assert refused(run("pretran")).endswith("pretran: is unknown; did you mean pretrain?")
+    assert refused(run_apart("pretran")).endswith("pretran: is unknown; did you mean pretrain?")
 
 
 @pytest.mark.parametrize(

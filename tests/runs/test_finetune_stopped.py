@@ -50,10 +50,10 @@ def running(words: list[str], places: list[Path], *, after: int) -> Iterator[sub
     """A command whose trials have taken some steps; at the end none of its processes is left."""
     process = started(words, env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"})
     try:
-        for _ in range(3000):
+        for _ in range(600):
             if all(steps_done(place) >= after for place in places) or process.poll() is not None:
                 break
-            time.sleep(0.02)
+            time.sleep(0.1)
         yield process
     finally:
         with suppress(ProcessLookupError):

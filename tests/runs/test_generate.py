@@ -153,6 +153,7 @@ def test_it_goes_out_as_roberta_which_says_the_same(
     assert numbers(ours) == numbers(theirs)
 
 
+@pytest.mark.slow
 def test_it_learns_a_text_and_says_what_stands_in_it(tmp_path: Path) -> None:
     width = ["encoder.width=64", "encoder.inner=256", "encoder.embedding=64", "encoder.layers=2"]
     recipe = shrunk("diffusion", *width, "optimiser.learning_rate=3e-3", steps=150, batch_size=16)

@@ -48,10 +48,11 @@ def test_a_run_is_resumed_and_loaded_by_whom_has_its_module(
     assert masking.n == 4
 
 
-def test_a_study_has_variants_and_measures_from_outside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_study_has_variants_and_measures_from_outside(at_once: int, tmp_path: Path) -> None:
     registry.load(NAME)
     study = made(tmp_path, STATIC, MINE, measures=["held_out.masked_lm", "own.layers"])
-    ran(study, tmp_path / "out", at_once=2)  # in processes of their own
+    ran(study, tmp_path / "out", at_once=at_once)  # two are in processes of their own
     result = Run(tmp_path / "out").result() or {}
     assert [one["failed"] for one in result["cells"]] == [None, None]
     assert [one["scores"]["own.layers"] for one in result["cells"]] == [20.0, 20.0]

@@ -11,7 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from hashlib import sha256
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +23,7 @@ from support.processes import run_process, started
 from tokenizers import Tokenizer
 
 from clozelab import data, files
+from clozelab.cli import main
 from clozelab.contracts import Counts
 from clozelab.text.building import BuildOptions
 from clozelab.text.store import Corpus, workers
@@ -136,10 +139,25 @@ def alter(store: Path, **values: Any) -> None:
 def run(
     *words: str, cwd: Path | None = None, text: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a process of its own, as a user runs it with its output in a pipe."""
+    """A command, all of it in this process; what a user sees of it with its output in a pipe."""
+    given = TextIOWrapper(BytesIO((text or "").encode()), encoding="utf-8")
+    out, err = StringIO(), StringIO()
+    with (
+        chdir(cwd or "."),
+        patch.dict(os.environ, COLUMNS="200"),
+        patch.object(sys, "stdin", given),
+        patch.object(workers, "ProcessPoolExecutor", _HerePool),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        code = main(words)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def run_apart(*words: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own."""
     return run_process(
         [sys.executable, "-m", "clozelab", *words],
-        cwd=cwd,
         env=ENVIRONMENT,
         input=text or "",
         capture_output=True,

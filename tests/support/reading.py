@@ -17,12 +17,14 @@ def everything(plan: Plan) -> Blocks:
 
 def runs(blocks: Blocks) -> list[list[Ints]]:
     """For every block the stretches between its specials, as places in the store."""
-    found: list[list[Ints]] = []
-    for first, last in zip(blocks.starts[:-1], blocks.starts[1:], strict=True):
-        ids, fixed = blocks.ids[first:last].astype(np.int64), blocks.fixed[first:last]
-        cuts = np.flatnonzero(fixed)
-        stretches = np.split(ids, np.unique([*cuts, *(cuts + 1)]))
-        found.append([s - PLACED for s in stretches if len(s) and s[0] >= PLACED])
+    places, plain, rows = blocks.ids.astype(np.int64) - PLACED, ~blocks.fixed, blocks.rows
+    goes_on = plain[1:] & plain[:-1] & neighbours(blocks)
+    first = np.flatnonzero(plain & ~np.append(False, goes_on))
+    last = np.flatnonzero(plain & ~np.append(goes_on, False))
+    found: list[list[Ints]] = [[] for _ in blocks.starts[1:]]
+    for row, begin, end in zip(rows[first], first, last + 1, strict=True):
+        if places[begin] >= 0:
+            found[row].append(places[begin:end])
     return found
 
 

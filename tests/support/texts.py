@@ -6,6 +6,7 @@ import gzip
 import json
 from functools import cache
 
+import pytest
 from hypothesis import strategies as st
 from tokenizers import Encoding, Tokenizer
 
@@ -15,6 +16,11 @@ from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.tokenizers import TOKENIZERS
 
 KINDS = sorted(TOKENIZERS)
+# Those that published models of most families have; the others are left to `make test`.
+_COMMON = ("byte_bpe", "unigram", "wordpiece")
+each_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.thorough] * (k not in _COMMON)) for k in KINDS]
+)
 MADE = ["embedded", "small", "cased"]
 
 # fmt: off

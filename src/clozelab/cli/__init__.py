@@ -71,7 +71,11 @@ def run(words: Sequence[str]) -> None:
     for word in words:
         if "\0" in word:  # which no path and no text has
             raise UserError(f"{word!r}: has a NUL character in it; leave that out")
-    values = vars(parser(COMMANDS).parse_args(_imported(words)))
+    words = _imported(words)
+    # A command that is named needs no parser for the others.
+    names = (" ".join(words[:1]), " ".join(words[:2]))
+    named = {name: COMMANDS[name] for name in names if name in COMMANDS}
+    values = vars(parser(named or COMMANDS).parse_args(words))
     name = values.pop("command", None)
     if name is None:
         raise UserError("clozelab needs a command; see clozelab --help")

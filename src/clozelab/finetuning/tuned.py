@@ -96,7 +96,7 @@ def build(recipe: Recipe, kind: TaskKind, tuning: FinetuneConfig, *, seed: int) 
     encoder: Any = recipe.encoder
     size = recipe.tokenizer.vocabulary
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(root(seed, "weights") >> 1)
+        torch.default_generator.manual_seed(root(seed, "weights") >> 1)
         body = _dropping(encoder, tuning).build(size)
         features, width = _features(encoder, tuning)
         model = Tuned(body, kind.name, {kind.name: kind.build(width)})

@@ -101,7 +101,7 @@ def build(
 ) -> PretrainingModel:
     """The model with fresh weights, the same for the same seed whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(root(seed, "weights") >> 1)
+        torch.default_generator.manual_seed(root(seed, "weights") >> 1)
         encoder: Any = recipe.encoder
         parts: tuple[Any, ...] = recipe.objectives
         shape: Any = teacher.encoder.shape if teacher else None

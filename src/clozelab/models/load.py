@@ -18,7 +18,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
-from clozelab.layers import Linear
+from clozelab.layers import Linear, unset_weights
 from clozelab.models.build import PretrainingModel, build
 from clozelab.models.generator import FOLDER, WithGenerator, joined
 from clozelab.models.interop import huggingface
@@ -112,14 +112,16 @@ def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
 def _shell(
     recipe: Recipe, task: TunedTask | None, origin: Origin | None, weights: Mapping[str, Tensor]
 ) -> PretrainingModel | Tuned:
-    """The module that some weights belong to, as it was trained or as it came."""
+    """The module that some weights belong to, as it was trained or as it came; still without."""
     module: PretrainingModel | Tuned
     if task is not None:
         from clozelab.finetuning.loading import build as tuned_model
 
-        module = tuned_model(recipe, task.kind, task.tuning, seed=0)
+        with unset_weights():
+            module = tuned_model(recipe, task.kind, task.tuning, seed=0)
     else:
-        module = build(recipe, recipe.tokenizer.vocabulary, seed=0)
+        with unset_weights():
+            module = build(recipe, recipe.tokenizer.vocabulary, seed=0)
         if origin is not None:
             module.keep_heads(origin.heads)
         if "idle_bias" in weights:

@@ -17,11 +17,11 @@ from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 from clozelab.contracts import Bytes, Counts, Ids, Ints, Mark
 from clozelab.packed import offsets, ranges, sums
-from clozelab.text.vocabulary import lower_cases
+from clozelab.text.vocabulary import lower_cases, settings_of
 from clozelab.text.words import IDEOGRAPH_CLASS, after_space, begins, inside_segments
 
 # White space for the library is what Python takes for it, less the four control characters.
@@ -170,15 +170,17 @@ _INSIDE = Mark.PHRASE | Mark.ENTITY
 
 def _literal(tokenizer: Tokenizer) -> Tokenizer:
     """A copy to which the name of a special is text, and which neither pads nor truncates."""
-    settings = json.loads(tokenizer.to_str())
-    if settings["model"]["type"] == "Unigram":
+    text = tokenizer.to_str()
+    if isinstance(tokenizer.model, models.Unigram):
         # It looks for all its pieces in the text, the specials first: no piece has a plain space.
+        settings = json.loads(text)
         added = settings["added_tokens"]
         names = {token["content"] for token in added if token["special"]}
         for entry in settings["model"]["vocab"]:
             entry[0] = f" {entry[0]}" if entry[0] in names else entry[0]
         settings["added_tokens"] = [token for token in added if not token["special"]]
-    copy = Tokenizer.from_str(json.dumps(settings))
+        text = json.dumps(settings)
+    copy = Tokenizer.from_str(text)
     copy.encode_special_tokens = True
     copy.no_padding()
     copy.no_truncation()
@@ -187,10 +189,9 @@ def _literal(tokenizer: Tokenizer) -> Tokenizer:
 
 def stretches(tokenizer: Tokenizer) -> re.Pattern[str]:
     """The stretches a tokenizer may be given one by one: see the module's opening."""
-    settings = json.loads(tokenizer.to_str())
-    before = settings.get("pre_tokenizer") or {}
-    normal = settings.get("normalizer") or {}
-    if any(not token["special"] for token in settings["added_tokens"]):
+    before = settings_of(tokenizer.pre_tokenizer)
+    normal = settings_of(tokenizer.normalizer)
+    if any(not token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return _SENTENCE  # added words are matched before anything is split
     if before.get("type") == "BertPreTokenizer" and normal.get("type") == "BertNormalizer":
         return _BERT if normal["handle_chinese_chars"] else _SENTENCE

@@ -28,6 +28,7 @@ from clozelab.text.vocabulary import (
     finished,
     lower_cases,
     roles_of,
+    settings_of,
     unknown,
 )
 
@@ -221,7 +222,7 @@ def _kind(tokenizer: Tokenizer) -> type | None:
         single = all(len(piece.removeprefix("##")) == 1 for piece in pieces)
         return Chars if single else Wordpiece
     if isinstance(model, models.BPE):
-        splitting = json.dumps(json.loads(tokenizer.to_str())["pre_tokenizer"])
+        splitting = json.dumps(settings_of(tokenizer.pre_tokenizer))
         return ByteBpe if "ByteLevel" in splitting else CharBpe
     return Unigram if isinstance(model, models.Unigram) else None
 

@@ -99,6 +99,14 @@ def check_ids(tokenizer: Tokenizer, place: str | Path) -> None:
         )
 
 
+def settings_of(
+    step: normalizers.Normalizer | pre_tokenizers.PreTokenizer | None,
+) -> dict[str, Any]:
+    """What a tokenizer's file says of a step, read without the vocabulary, which is most of it."""
+    settings: dict[str, Any] = {} if step is None else json.loads(step.__getstate__())
+    return settings
+
+
 def lower_cases(tokenizer: Tokenizer) -> bool:
     """Whether a tokenizer takes capitals for small letters, by what its file says, at any depth."""
 
@@ -110,7 +118,7 @@ def lower_cases(tokenizer: Tokenizer) -> bool:
         lower = step.get("type") == "Lowercase" or step.get("lowercase") is True
         return lower or any(map(lowers, step.values()))
 
-    return lowers(json.loads(tokenizer.to_str())["normalizer"])
+    return lowers(settings_of(tokenizer.normalizer))
 
 
 def within(tokenizer: Tokenizer, size: int) -> tuple[Tokenizer, list[str]]:

@@ -203,7 +203,7 @@ def _gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradient
         for parameter in state.model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     for number, batch in enumerate(batches):
-        torch.manual_seed(int(mix(draws, number)) >> 1)
+        _seed(int(mix(draws, number)) >> 1, world.device)
         with world.accumulate(state.model, number == len(batches) - 1):
             sums, after = state.model(_remembering(batch, memory, parts))
             loss = torch.stack([sums[name]["loss"] * scale[name] for name in names]).sum()
@@ -211,6 +211,14 @@ def _gradients(state: TrainState, prepared: Prepared, world: World) -> _Gradient
         parts += [] if after is None else [after]
         _add(totals, sums)
     return _Gradients(_reduced(totals, world), tokens, _memory(parts, prepared))
+
+
+def _seed(number: int, device: torch.device) -> None:
+    """Seed what dropout draws from, on a CPU without the notes that torch takes for absent GPUs."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(number)
+    else:
+        torch.manual_seed(number)
 
 
 def _overlaps(prepared: Prepared, world: World) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -16,9 +16,11 @@ def core_wait() -> float | None:
     not tell.
     """
     delays = []
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError):  # a thread that ended meanwhile
-            _, delay, *_ = file.read_text().split()
+    threads = "/proc/self/task"
+    for thread in os.listdir(threads) if os.path.isdir(threads) else ():
+        # A thread may have ended meanwhile.
+        with suppress(OSError), open(f"{threads}/{thread}/schedstat", "rb") as file:
+            _, delay, *_ = file.read().split()
             delays.append(int(delay))
     return sum(delays) / 1e9 / torch.get_num_threads() if delays else None
 

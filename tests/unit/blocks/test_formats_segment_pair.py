@@ -43,12 +43,14 @@ def test_the_share_of_random_pairs_is_forced_plus_half_the_rest(
     assert abs(share - (forced + (1 - forced) / 2)) < 3 * error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sentences", "share"), [(20, 0.57), (3, 0.67), (1, 1.0)])
 def test_the_reference_shares_of_random_pairs(sentences: int, share: float) -> None:
     plan = SegmentPair(length=64, compat="google").plan(prose(12000 // sentences, sentences), 5)
     assert plan.notes["random"] == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("sentences", [2, 3, 8])
 def test_a_document_that_fits_is_used_up_as_the_arithmetic_says(sentences: int) -> None:
     # Every document ends in one random pair (on average), and gives 1 + ½ · mean(fewer) pairs.

@@ -65,6 +65,7 @@ def test_a_next_sentence_is_next_and_a_random_one_of_another_document() -> None:
     assert (one != two).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("last", ["skip", "random"])
 def test_the_coin_of_a_sentence_with_a_next_one_is_fair(last: str) -> None:
     documents = made.placed([[4] * 10] * 800)

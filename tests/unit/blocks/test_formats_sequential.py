@@ -7,6 +7,7 @@ front and what at the back has its own test; here a trimmed segment need only li
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -25,10 +26,11 @@ Sentence = list[int]
 KEY = 77
 
 
-def corpus(*, longest: int = 90, seed: int = 3) -> Documents:
-    rng = np.random.default_rng(seed)
+@cache
+def corpus() -> Documents:
+    rng = np.random.default_rng(3)
     shape = [
-        (rng.integers(0, 30, size) + (rng.random(size) < 0.05) * longest).tolist()
+        (rng.integers(0, 30, size) + (rng.random(size) < 0.05) * 90).tolist()
         for size in rng.integers(0, 20, 150)
     ]
     return made.placed(shape)

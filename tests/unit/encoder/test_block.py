@@ -350,8 +350,16 @@ def test_the_formula_counts_what_is_built(case: str) -> None:
     assert counts == shape.parameters(VOCABULARY)
 
 
-@pytest.mark.parametrize("case", ["modernbert", "value residual", "alibi", "deberta"])
-@pytest.mark.parametrize("way", ["recompute", "compile"])
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [
+        *((case, "recompute") for case in ("modernbert", "value residual", "alibi", "deberta")),
+        pytest.param("modernbert", "compile", marks=pytest.mark.thorough),
+        pytest.param("deberta", "compile", marks=pytest.mark.thorough),
+        pytest.param("value residual", "compile", marks=pytest.mark.slow),
+        pytest.param("alibi", "compile", marks=pytest.mark.slow),
+    ],
+)
 def test_recomputing_and_compiling_change_no_gradient(case: str, way: str) -> None:
     grads = []
     for now in ("plain", way):

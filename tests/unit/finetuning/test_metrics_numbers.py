@@ -67,6 +67,7 @@ def test_huge_and_tiny_numbers_keep_their_correlation() -> None:
         assert pearson(gold * scale, -gold) == pytest.approx(-100)
 
 
+@pytest.mark.thorough
 @given(VALUES)
 def test_only_order_matters_to_ranks_and_only_shape_to_the_line(
     pairs: list[tuple[int, int]],

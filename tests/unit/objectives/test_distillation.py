@@ -96,6 +96,7 @@ def test_the_losses_are_those_of_the_card(temperature: float) -> None:
     assert soft > 0 and cosine > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(8))
 def test_no_row_is_ever_better_than_equal(seed: int) -> None:
     for row in range(N):

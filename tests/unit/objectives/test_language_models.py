@@ -170,6 +170,7 @@ def test_every_gradient_of_the_sampled_loss_is_finite_even_with_one_sample() -> 
                 assert value.grad is not None and torch.isfinite(value.grad).all()
 
 
+@pytest.mark.thorough
 def test_samples_are_different_words_with_the_chances_they_say() -> None:
     torch.manual_seed(0)
     times, words, samples = 4000, 60, 12
@@ -187,6 +188,7 @@ def test_samples_are_different_words_with_the_chances_they_say() -> None:
     assert (taken[:5].mean() > 2 * taken[-20:].mean()) and taken[0] == taken.max()
 
 
+@pytest.mark.thorough
 def test_the_true_distribution_is_where_the_sampled_loss_is_still() -> None:
     # States of zero leave the biases: at the log of the words' true shares nothing may pull.
     torch.manual_seed(0)

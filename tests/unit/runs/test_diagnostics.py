@@ -237,6 +237,7 @@ def test_copying_costs_what_a_model_scores_that_sees_its_own_position_only() -> 
     assert copying_loss(whole, Corruption(mask=0.8, same=0.2)) == pytest.approx(0.8 * whole)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_that_predicts_tokens_is_watched(name: str) -> None:
     given = task(name)

@@ -67,6 +67,7 @@ def is_gone(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] == "Z"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("send", "sign"),
     [

@@ -57,6 +57,7 @@ def test_a_masked_model_is_asked_with_both_hidden_and_with_one(name: str) -> Non
     assert found.own == pytest.approx(found.alone.sum(1))
 
 
+@pytest.mark.thorough
 def test_a_permutation_model_predicts_by_the_chain_and_hides_what_comes_later() -> None:
     scored, documents = asked("xlnet")
     found = joint(scored, documents, texts=8, device="cpu")

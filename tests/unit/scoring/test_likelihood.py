@@ -138,6 +138,7 @@ def test_xlnet_predicts_in_the_natural_order() -> None:
             assert not np.allclose(again.nats[at + 1 :], of_text(found, 1)[at + 1 :])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["bert", "gpt", "xlnet", "elmo"])
 def test_texts_do_not_depend_on_one_another(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, among others, and in small batches."""

@@ -8,7 +8,19 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.texts import KINDS, MADE, copy, corpus, encoder, hard, literal, real, tokenizer, whole
+from support.texts import (
+    KINDS,
+    MADE,
+    copy,
+    corpus,
+    each_kind,
+    encoder,
+    hard,
+    literal,
+    real,
+    tokenizer,
+    whole,
+)
 from support.tries import tries
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -38,7 +50,7 @@ def same(one: Tokenised, two: Tokenised) -> bool:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("made", MADE)
 def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
     known = tokenizer(kind, made)
@@ -56,7 +68,8 @@ def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
+@each_kind
 def test_odd_characters_inside_words_join_or_part_as_in_one_piece(kind: str) -> None:
     plain, shared = literal(tokenizer(kind)), encoder(tokenizer(kind))
     for odd in "\x00\x0b\x0c\x1c\x1f\x85\xa0\xad\u1680\u2003\u2028\u200b\u200d\u3000\u0301\ufeff´":
@@ -71,7 +84,8 @@ def test_odd_characters_inside_words_join_or_part_as_in_one_piece(kind: str) -> 
             check_equals_whole(plain, shared, sentence.format(odd, odd))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
+@each_kind
 def test_real_text_is_encoded_as_in_one_piece(kind: str) -> None:
     encoded = encoder(tokenizer(kind)).encode(list(real()))
     plain = literal(tokenizer(kind))
@@ -93,7 +107,7 @@ def test_equal_scores_are_settled_the_same_way(sentence: str) -> None:
     check_equals_whole(literal(tied), encoder(tied), sentence)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_own_kinds_are_cut_and_lose_nothing(kind: str) -> None:
     text = "one two, [MASK]\n 中文\u00a0x"
     found = [match.group() for match in stretches(tokenizer(kind)).finditer(text)]
@@ -175,7 +189,7 @@ def test_padding_and_truncation_of_a_file_are_not_followed() -> None:
     assert same(encoder(padded).encode([sentence]), encoder(copy("wordpiece")).encode([sentence]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_names_of_specials_in_the_text_are_text(kind: str) -> None:
     known = tokenizer(kind)
     names = {token.content: n for n, token in known.get_added_tokens_decoder().items()}
@@ -185,7 +199,7 @@ def test_names_of_specials_in_the_text_are_text(kind: str) -> None:
     assert not known.encode_special_tokens  # the caller's is left alone
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_forgetting_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [line for text in corpus()[:6] for line in text.split("\n")]
     kept = encoder(tokenizer(kind)).encode(texts, characters=True)
@@ -205,7 +219,7 @@ def test_forgetting_changes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert longest > 300  # one text alone went past the limit
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_nothing_encodes_to_nothing(kind: str) -> None:
     fresh = encoder(tokenizer(kind), segment=True)
     assert fresh.encode([]).starts.tolist() == [0]
@@ -214,7 +228,7 @@ def test_nothing_encodes_to_nothing(kind: str) -> None:
     assert len(encoded.ids) == len(encoded.marks) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_very_long_word_is_encoded_like_any_other(kind: str) -> None:
     word = "xyzzy" * 4000
     check_equals_whole(literal(tokenizer(kind)), encoder(tokenizer(kind)), f"a {word} b")
@@ -241,7 +255,7 @@ def test_a_batch_is_its_sentences_end_to_end() -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_first_token_of_a_sentence_begins_every_unit(kind: str) -> None:
     encoded = encoder(tokenizer(kind), segment=True).encode(
         [*real()[:50], "中国人", "\u0301a", "😀"]

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from hypothesis import given
-from support.texts import ATOMS, KINDS, copy, encoder, hard, literal, real, tokenizer, whole
+from support.texts import ATOMS, copy, each_kind, encoder, hard, literal, real, tokenizer, whole
 from support.tries import tries
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -42,7 +42,7 @@ def added(kind: str, more: Tokenizer) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str) -> None:
     more = made(kind)
     names = added(kind, more)
@@ -61,7 +61,7 @@ def test_new_words_are_single_tokens_and_the_most_frequent_come_first(kind: str)
     assert describe(more).special.tolist() == describe(copy(kind)).special.tolist()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str) -> None:
     more = made(kind)
     plain, shared = literal(more), encoder(more)
@@ -90,7 +90,8 @@ def test_extended_tokenizers_still_encode_by_stretches_as_in_one_piece(kind: str
     any_text()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
+@each_kind
 def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
     more = made(kind)
     names = [name.strip("Ġ▁").removesuffix("</w>") for name in added(kind, more)]
@@ -101,7 +102,7 @@ def test_texts_without_the_new_words_are_encoded_as_before(kind: str) -> None:
     assert np.array_equal(one.marks, two.marks)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_new_words_decode_to_what_they_were(kind: str) -> None:
     old, more = copy(kind), made(kind)
     for text in ("of plasmation and gastrology now", "plasmation"):
@@ -109,7 +110,8 @@ def test_new_words_decode_to_what_they_were(kind: str) -> None:
         assert read[0] == read[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
+@each_kind
 def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: str) -> None:
     rare = added(kind, made(kind, times=3))
     assert rare and not any("gastrology" in name for name in rare)
@@ -118,7 +120,7 @@ def test_a_rare_word_is_not_worth_a_row_and_no_more_are_added_than_asked(kind: s
     assert len(added(kind, made(kind, words=most - 1))) < most
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str) -> None:
     old = copy(kind)
     names = added(kind, made(kind))
@@ -128,7 +130,7 @@ def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str)
     assert pieces(old, names) == plain
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_letters_of_any_script_make_words_but_ideographs_do_not(kind: str) -> None:
     text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
     more = extended(copy(kind), iter([text] * 10), words=9)

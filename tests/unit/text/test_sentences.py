@@ -218,6 +218,7 @@ def test_white_space_alone_is_never_a_piece_however_long() -> None:
     assert [piece.strip() for piece in lines(text)] == ["a", "b"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "unit", ["!", "a.) ", '".', ". ", "? ", "a.b", "。", "“", "x ", "Mr. ", "\u3000a", "……", "?!("]

@@ -290,6 +290,7 @@ def test_listing_and_sizes(tmp_path: Path) -> None:
     assert total_bytes(named) == 6 + size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.xz", "a.jsonl.zst", "a.parquet"])
 def test_progress_runs_from_nothing_to_every_byte(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from support.texts import KINDS, MADE, copy, encoder, hard, literal, real, tokenizer
+from support.texts import MADE, copy, each_kind, encoder, hard, literal, real, tokenizer
 from support.tries import tries
 from tokenizers import Tokenizer
 
@@ -29,8 +29,9 @@ def normal(known: Tokenizer, text: str) -> str:
     return text.translate(GAPS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("made", MADE)
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_pieces_of_every_word_spell_it(kind: str, made: str) -> None:
     known = tokenizer(kind, made)
     pieces, shared = spelled(known), encoder(known)
@@ -63,7 +64,7 @@ def test_bytes_spell_any_text() -> None:
     check()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_no_piece_keeps_a_sign_of_its_tokenizer(kind: str) -> None:
     pieces = spelled(tokenizer(kind))
     ordinary = [pieces[n] for n in describe(tokenizer(kind)).ordinary.tolist()]
@@ -82,7 +83,7 @@ def test_ids_without_a_piece_spell_nothing() -> None:
     assert starts[-1] == len(flat)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_lettered_tells_words_from_signs(kind: str) -> None:
     known, has = tokenizer(kind), lettered(tokenizer(kind))
     assert has.shape == (describe(known).size,)

@@ -8,31 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clozelab.contracts import Ints
 from clozelab.packed import offsets
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 
 
-def shard(lengths: list[list[int]]) -> Any:
+def shard(lengths: list[Ints]) -> Any:
     """A shard of documents whose sentences have so many tokens."""
     return SimpleNamespace(
         documents=offsets([len(document) for document in lengths]),
-        sentences=offsets([length for document in lengths for length in document]),
+        sentences=offsets(np.concatenate(lengths)),
     )
 
 
-def parted(lengths: list[list[int]], *, share: float, seed: int = 0) -> tuple[HeldOutSplit, Any]:
+def parted(lengths: list[Ints], *, share: float, seed: int = 0) -> tuple[HeldOutSplit, Any]:
     draw = np.random.default_rng(seed)
     digests = draw.integers(0, 2**64, (len(lengths), 2), dtype=np.uint64)
-    sizes = np.array([[sum(document), len(document)] for document in lengths]).reshape(-1, 2)
+    sizes = np.array([[document.sum(), len(document)] for document in lengths])
     return split_documents(digests, sizes, [shard(lengths)], share=share), sizes
 
 
-def drawn(seed: int) -> list[list[int]]:
+def drawn(seed: int) -> list[Ints]:
     """Documents of some lengths, a few or many, alike or not, some of them empty."""
     draw = np.random.default_rng(seed)
     count = int(draw.choice([1, 2, 3, 5, 30, 400]))
     sizes = np.exp(draw.normal(draw.uniform(3, 7), draw.choice([0.1, 2.0]), count)).astype(int)
-    return [draw.integers(1, 60, min(size, 20_000)).tolist() for size in sizes]
+    return [draw.integers(1, 60, min(size, 20_000)) for size in sizes]
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9])
@@ -52,11 +53,11 @@ def test_the_share_is_met(seed: int, share: float) -> None:
         assert share / 1.2 <= sides[1][0] / total <= share * 1.2
 
 
-def uneven(seed: int, count: int) -> list[list[int]]:
+def uneven(seed: int, count: int) -> list[Ints]:
     """So many documents, of which a few have most of the text."""
     draw = np.random.default_rng(seed)
     sizes = np.exp(draw.normal(4, 1.5, count)).astype(int) + 1
-    return [draw.integers(5, 40, size).tolist() for size in sizes]
+    return [draw.integers(5, 40, size) for size in sizes]
 
 
 @pytest.mark.parametrize(("count", "share"), [(40, 0.5), (100, 0.3), (200, 0.2), (2500, 0.01)])
@@ -67,7 +68,7 @@ def test_the_share_is_met_by_many_documents_of_very_unequal_lengths(
     for seed in range(30):
         lengths = uneven(seed, count)
         digests = np.random.default_rng(seed).integers(0, 2**64, (count, 2), dtype=np.uint64)
-        sizes = np.array([[sum(document), len(document)] for document in lengths])
+        sizes = np.array([[document.sum(), len(document)] for document in lengths])
         split = split_documents(digests, sizes, [shard(lengths)], share=share)
         held, total = split.totals(sizes, held=True)[0], int(sizes[:, 0].sum())
         assert share / 1.2 <= held / total <= share * 1.2
@@ -88,7 +89,7 @@ def test_equal_documents_stay_together_when_the_limit_is_moved() -> None:
     digests = np.repeat(draw.integers(0, 2**64, (200, 2), dtype=np.uint64), 2, axis=0)
     for seed in range(30):
         lengths = [document for document in uneven(seed, 200) for _ in range(2)]
-        sizes = np.array([[sum(document), len(document)] for document in lengths])
+        sizes = np.array([[document.sum(), len(document)] for document in lengths])
         whole = split_documents(digests, sizes, [shard(lengths)], share=0.2).whole
         assert (whole[::2] == whole[1::2]).all()
 

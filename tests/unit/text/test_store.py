@@ -88,6 +88,7 @@ def test_small_vocabularies_take_two_bytes_an_id(made: Corpus) -> None:
     assert isinstance(made.documents().ids, np.memmap)
 
 
+@pytest.mark.thorough
 def test_large_vocabularies_take_four_bytes_an_id(tmp_path: Path) -> None:
     names = [*BERT, *(f"w{number}" for number in range(70_000))]
     model = models.WordPiece({name: n for n, name in enumerate(names)}, unk_token="[UNK]")
@@ -108,6 +109,7 @@ def test_counts_are_of_train(tmp_path: Path) -> None:
     assert len(corpus.documents("held_out").ids) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("share", "moved"), [(0.4, 0), (0.3, 6)])
 def test_a_document_keeps_its_side(share: float, moved: int, tmp_path: Path) -> None:
     """All but a few, where those that a hash draws would miss the share."""
@@ -134,6 +136,7 @@ def share(corpus: Corpus) -> float:
     return float(tokens[1] / sum(tokens))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("count", [5, 3, 1])
 @pytest.mark.parametrize("asked", [0.01, 0.2])
 def test_a_few_long_documents_give_the_share_asked_for(
@@ -161,6 +164,7 @@ def sentences(corpus: Corpus, split: str) -> list[bytes]:
     return [documents.ids[a:b].tobytes() for a, b in zip(starts[:-1], starts[1:], strict=True)]
 
 
+@pytest.mark.thorough
 def test_equal_documents_are_cut_alike(tmp_path: Path) -> None:
     one, two = long(2)
     corpus = build(write(tmp_path / "a.jsonl", [one, two, one, one]), tmp_path / "c")
@@ -290,6 +294,7 @@ def test_the_fingerprint_is_of_everything_that_training_reads(
     assert other.manifest["fingerprint"] != built.manifest["fingerprint"]
 
 
+@pytest.mark.thorough
 def test_the_fingerprint_is_of_nothing_else(
     tmp_path: Path, built: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

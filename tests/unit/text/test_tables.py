@@ -197,6 +197,7 @@ print(refused)
 """
 
 
+@pytest.mark.thorough
 def test_damaged_tables_never_end_the_process(tmp_path: Path) -> None:
     rows = [f"Text number {number}. " * (number % 7) for number in range(200)]
     table = pa.table({"text": rows, "id": range(200)})

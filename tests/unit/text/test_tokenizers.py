@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
-from support.texts import KINDS, chinese, corpus, hard, tokenizer
+from support.texts import KINDS, chinese, corpus, each_kind, hard, tokenizer
 from support.tries import tries
 from tokenizers import Tokenizer, models, trainers
 
@@ -59,7 +59,7 @@ def test_training_twice_gives_the_same_bytes() -> None:
     assert one == two
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("size", [5, 6, 40, 90, 262, 400, 1000, 100_000])
 def test_the_vocabulary_is_at_most_what_was_asked(kind: str, size: int) -> None:
     texts = corpus()[:12]
@@ -77,7 +77,7 @@ def test_the_vocabulary_is_at_most_what_was_asked(kind: str, size: int) -> None:
         assert 5 <= len(names) <= size
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_specials_have_the_ids_of_the_family(kind: str) -> None:
     for known in (tokenizer(kind), tokenizer(kind, "small")):
         assert [known.id_to_token(number) for number in range(5)] == list(SPECIALS[kind])
@@ -86,7 +86,7 @@ def test_specials_have_the_ids_of_the_family(kind: str) -> None:
         assert all(token.special for token in added.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_other_specials_take_their_places(kind: str) -> None:
     names = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
     trained = TOKENIZERS[kind](vocabulary=400, specials=names).train(iter(corpus()[:5]))
@@ -100,7 +100,7 @@ def test_specials_without_an_unknown_are_refused() -> None:
         Wordpiece(vocabulary=100, specials=("[PAD]", "[MASK]")).train(iter(["a"]))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 @pytest.mark.parametrize("texts", [[], [""], [" \n"], ["a"]])
 def test_next_to_no_text_trains_to_next_to_nothing(kind: str, texts: list[str]) -> None:
     trained = TOKENIZERS[kind](vocabulary=400).train(iter(texts))
@@ -112,7 +112,7 @@ class Text(str):
     """A string that can be watched."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_training_holds_few_texts_at_a_time(kind: str) -> None:
     alive: weakref.WeakSet[Text] = weakref.WeakSet()
     most = 0

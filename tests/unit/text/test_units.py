@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.texts import KINDS, encoder, tokenizer
+from support.texts import each_kind, encoder, tokenizer
 
 from clozelab.contracts import Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
@@ -50,7 +50,7 @@ def entities(kind: str, names: list[str], text: str) -> list[str]:
     return marked
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_the_longest_name_from_the_left_wins(kind: str) -> None:
     names = ["New York", "New York City", "City Hall", "Hall Street Park"]
     text = "The New York City Hall Street Park in New York is a City Hall"
@@ -59,7 +59,7 @@ def test_the_longest_name_from_the_left_wins(kind: str) -> None:
     assert entities(kind, [*reversed(names), *names, "", "  New York  "], text) == wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_name_matches_whole_words_only(kind: str) -> None:
     assert entities(kind, ["New York"], "The New Yorker, a renew York, New-York, Newt York") == []
 
@@ -123,7 +123,7 @@ def spanned(kind: str, sentences: list[str], begin: int, end: int) -> tuple[list
     return cut("".join(sentences), moved, Mark.ENTITY), counts
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind
 def test_a_span_on_the_edges_of_tokens_is_exact(kind: str) -> None:
     sentences = ["He went. ", "Then New  York City\tslept."]
     units, counts = spanned(kind, sentences, 14, 28)

@@ -43,7 +43,13 @@ def test_losses_begin_at_chance(name: str) -> None:
             assert size > 500 and one["loss"] == pytest.approx(math.log(size), abs=0.3)
 
 
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.thorough] * (name not in ("bert", "xlnet", "elmo")))
+        for name in SPLIT
+    ],
+)
 def test_no_split_of_a_step_changes_its_losses_or_what_is_learned(name: str) -> None:
     found = []
     more = ["objectives.0.samples=32768"] if name == "elmo" else []
