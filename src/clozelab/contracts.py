@@ -443,8 +443,22 @@ class Plan(Protocol):
         """Gather some blocks."""
 
 
+class PlanStretch(NamedTuple):
+    """Some consecutive rows of the columns that make a plan, and what was skipped or split there.
+
+    The rows of all stretches joined, and the counts added, are the plan, however it is divided.
+    """
+
+    columns: Mapping[str, Array]
+    counts: Mapping[str, int]
+
+
 class Format(Protocol):
-    """An input format: documents → blocks."""
+    """An input format: documents → blocks.
+
+    A format whose plan can be a file has the methods `stretches(documents, key, folder)`, which
+    gives `PlanStretch`es, and `opened(documents, key, columns, counts)`, which gives the plan.
+    """
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]
