@@ -435,7 +435,9 @@ class ObjectivePart:
 class Plan(Protocol):
     """Every block of one pass over the documents, by number, without holding their tokens."""
 
-    notes: Mapping[str, float]  # what was skipped, forced, split: counted, so that it can be said
+    @property
+    def notes(self) -> Mapping[str, float]:
+        """What was skipped, forced, split: counted, so that it can be said."""
 
     def __len__(self) -> int: ...
 
@@ -454,11 +456,7 @@ class PlanStretch(NamedTuple):
 
 
 class Format(Protocol):
-    """An input format: documents → blocks.
-
-    A format whose plan can be a file has the methods `stretches(documents, key, folder)`, which
-    gives `PlanStretch`es, and `opened(documents, key, columns, counts)`, which gives the plan.
-    """
+    """An input format: documents → blocks."""
 
     provides: ClassVar[frozenset[str]]
     needs: ClassVar[frozenset[str]]

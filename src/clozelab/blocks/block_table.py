@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from clozelab.blocks.planned import PlannedFormat
-from clozelab.blocks.visits import VisitOrder, Window
-from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, PlanStretch
+from clozelab.blocks.visits import Window
+from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
 from clozelab.packed import ranges
 from clozelab.ranges import at_least
@@ -111,7 +111,7 @@ class TableFormat(PlannedFormat):
         key: int,
         columns: Mapping[str, Any],
         counts: Mapping[str, int],
-    ) -> BlockTable:
+    ) -> Plan:
         """The plan that some columns are."""
         blocks = len(columns["first"]) - 1
         if not blocks:

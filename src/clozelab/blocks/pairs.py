@@ -245,7 +245,8 @@ def _run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> 
     while (low < high).any():
         middle = (low + high) // 2
         enough = visits.running[middle] >= tokens
-        low, high = np.where(enough, low, np.minimum(middle + 1, high)), np.where(enough, middle, high)
+        low = np.where(enough, low, np.minimum(middle + 1, high))
+        high = np.where(enough, middle, high)
     return high
 
 

@@ -33,18 +33,13 @@ class FullSentences(TableFormat):
         room, chain = self.length - _SPECIALS, Chain()
         visits = visit_order(documents, key, order=self.order, longest=room, folder=folder)
 
-        def opening(first: int, last: int) -> Ints:
-            """What it costs to begin with an entry: a document inside a block has a separator."""
-            opens = np.zeros(last - first, dtype=np.int64)
-            low, high = np.searchsorted(visits.bounds, [first, last])
-            opens[visits.bounds[low:high] - first] = 1
-            return opens
+        def sizes(first: int, last: int) -> Ints:
+            """Tokens of entries; entering a document inside a block costs a separator."""
+            return visits.sizes_of(first, last) + visits.begins(np.arange(first, last))
 
         for window in visits.windows():
-            running = window.running(
-                room + 1, lambda first, last: window.sizes(first, last) + opening(first, last)
-            )
-            opens = opening(window.first, window.last)
+            running = window.running(room + 1, sizes)
+            opens = visits.begins(window.here)
             most = running[: len(window)] + opens + room
             fits = window.first + np.searchsorted(running, most, side="right") - 1
             first = chain.follow(window, fits)

@@ -1,18 +1,18 @@
 """A shuffle by keys of more than memory holds, and arrays that grow on the disk.
 
-Keys of different numbers differ (`keys.mix` is a bijection), so a shuffle is a sort by key. One pass
-deals the units into buckets by the upper bits of their keys; then each bucket is sorted in memory.
-The order does not depend on the buckets.
+Keys of different numbers differ (`keys.mix` is a bijection), so a shuffle is a sort by key. One
+pass deals the units into buckets by the upper bits of their keys; then each bucket is sorted in
+memory. The order does not depend on the buckets.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
@@ -24,11 +24,12 @@ _BUCKET = 1 << 20  # units and parts that are sorted at a time
 _PIECE = 1 << 20  # parts that are dealt at a time, and for each bucket some more: writes stay long
 
 
-class Units(NamedTuple):
+@dataclass(frozen=True)
+class UnitTable:
     """What is shuffled: units of one or several parts, each part a run of the store's tokens."""
 
     count: int
-    tokens: Callable[[int, int], Ints]  # (p, q) → first tokens of the parts p, …, q - 1, then an end
+    tokens: Callable[[int, int], Ints]  # (p, q) → first tokens of parts p, …, q - 1, then an end
     bounds: Ints | None = None  # [U + 1] first part of each unit; None: a unit is one part
     values: Callable[[int, int], Ints] | None = None  # (p, q) → a number for each of these parts
 
@@ -78,9 +79,9 @@ class Shuffled:
 
 def sentences_of(
     documents: Documents, values: Callable[[int, int], Ints] | None = None
-) -> Units:
+) -> UnitTable:
     """Documents as units of sentences."""
-    return Units(
+    return UnitTable(
         len(documents),
         lambda first, last: documents.sentences[first : last + 1],
         documents.documents,
@@ -88,14 +89,15 @@ def sentences_of(
     )
 
 
-def single_sentences(documents: Documents) -> Units:
+def single_sentences(documents: Documents) -> UnitTable:
     """Each sentence for itself."""
-    return sentences_of(documents)._replace(count=len(documents.sentences) - 1, bounds=None)
+    units = sentences_of(documents)
+    return replace(units, count=len(documents.sentences) - 1, bounds=None)
 
 
-def whole_documents(documents: Documents) -> Units:
+def whole_documents(documents: Documents) -> UnitTable:
     """Documents as units of one part."""
-    return Units(
+    return UnitTable(
         len(documents),
         lambda first, last: documents.sentences[documents.documents[first : last + 1]],
     )
@@ -103,12 +105,12 @@ def whole_documents(documents: Documents) -> Units:
 
 def permutation(count: int, key: int, folder: Path | None = None) -> Iterator[Ints]:
     """The numbers below `count` in the order of their keys, some at a time."""
-    units = Units(count, lambda first, last: np.arange(first, last + 1))
+    units = UnitTable(count, lambda first, last: np.arange(first, last + 1))
     return (shuffled.numbers for shuffled in shuffle(units, key, folder))
 
 
-def shuffle(units: Units, key: int, folder: Path | None = None) -> Iterator[Shuffled]:
-    """Units in the order of their keys: all at once, or by buckets that lie in a folder."""
+def shuffle(units: UnitTable, key: int, folder: Path | None = None) -> Iterator[Shuffled]:
+    """UnitTable in the order of their keys: all at once, or by buckets that lie in a folder."""
     buckets = -(-(units.count + units.parts) // _BUCKET)
     bits = (buckets - 1).bit_length() if folder is not None else 0
     if bits:
@@ -118,13 +120,12 @@ def shuffle(units: Units, key: int, folder: Path | None = None) -> Iterator[Shuf
     yield whole.by(np.argsort(mix(key, whole.numbers)))
 
 
-def _by_buckets(units: Units, key: int, bits: int, folder: Path | None) -> Iterator[Shuffled]:
+def _by_buckets(units: UnitTable, key: int, bits: int, folder: Path | None) -> Iterator[Shuffled]:
     """Deal the units into buckets, then sort each bucket."""
     unit_bounds, part_bounds = _bucket_bounds(units, key, bits)
-    with (
-        _Buckets(folder, unit_bounds, dtype=np.int64, width=3) as heads,
-        _Buckets(folder, part_bounds, dtype=np.int32, width=1 + bool(units.values)) as parts,
-    ):
+    with TemporaryFile(dir=folder) as one, TemporaryFile(dir=folder) as other:
+        heads = _Buckets(one, unit_bounds, dtype=np.int64, width=3)
+        parts = _Buckets(other, part_bounds, dtype=np.int32, width=1 + bool(units.values))
         for piece in units.pieces(_PIECE + (_PIECE >> 10 << bits)):
             bucket = _buckets(key, piece.numbers, bits)
             dealt = piece.by(np.argsort(bucket, kind="stable"))
@@ -150,16 +151,9 @@ def _at(values: Ints, places: Ints) -> Ints:
 class _Buckets:
     """Rows of numbers in a nameless file, those of a bucket in one stretch."""
 
-    def __init__(self, folder: Path | None, bounds: Ints, *, dtype: type, width: int) -> None:
-        self.file = TemporaryFile(dir=folder)
-        self.bounds, self.filled = bounds, bounds[:-1].copy()
+    def __init__(self, file: IO[bytes], bounds: Ints, *, dtype: type, width: int) -> None:
+        self.file, self.bounds, self.filled = file, bounds, bounds[:-1].copy()
         self.dtype, self.width = np.dtype(dtype), width
-
-    def __enter__(self) -> _Buckets:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
 
     def add(self, edges: Ints, *columns: Ints) -> None:
         """Add rows that are sorted by bucket; `edges` says where those of each begin."""
@@ -181,7 +175,7 @@ class _Buckets:
         self.file.seek(int(row) * self.width * self.dtype.itemsize)
 
 
-def _bucket_bounds(units: Units, key: int, bits: int) -> tuple[Ints, Ints]:
+def _bucket_bounds(units: UnitTable, key: int, bits: int) -> tuple[Ints, Ints]:
     """Where the units and the parts of each bucket begin, then the ends."""
     heads, parts = np.zeros((2, 1 << bits), dtype=np.int64)
     for first in range(0, units.count, _PIECE):
@@ -203,7 +197,8 @@ class Growing:
 
     def __init__(self, dtype: type, folder: Path | None) -> None:
         self.dtype = np.dtype(dtype)
-        self._file = None if folder is None else TemporaryFile(dir=folder)
+        # It is closed, and gone, with the last array of it.
+        self._file = None if folder is None else TemporaryFile(dir=folder)  # noqa: SIM115
         self._arrays: list[Any] = []
 
     def append(self, values: Array) -> None:

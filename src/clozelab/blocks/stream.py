@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from clozelab.blocks.planned import PlannedFormat, draw
-from clozelab.blocks.shuffle import Units, release, sentences_of, shuffle, whole_documents
+from clozelab.blocks.shuffle import UnitTable, release, sentences_of, shuffle, whole_documents
 from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ids, Ints, Mark, PlanStretch
 from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
@@ -60,7 +60,7 @@ class Stream:
 class StreamFormat(PlannedFormat):
     """A format that cuts the stream of the documents."""
 
-    def units(self, documents: Documents) -> Units:
+    def units(self, documents: Documents) -> UnitTable:
         """The documents, in sentences where it must be known where these begin."""
         return whole_documents(documents)
 
@@ -250,7 +250,7 @@ class StreamPair(StreamFormat):
         if self.reverse and self.rows % 2:
             raise UserError(f"rows = {self.rows}: must be even where half are reversed")
 
-    def units(self, documents: Documents) -> Units:
+    def units(self, documents: Documents) -> UnitTable:
         """The documents in sentences."""
         return sentences_of(documents)
 

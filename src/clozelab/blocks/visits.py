@@ -17,7 +17,7 @@ import numpy as np
 from clozelab.blocks.shuffle import (
     Growing,
     Shuffled,
-    Units,
+    UnitTable,
     release,
     sentences_of,
     shuffle,
@@ -60,6 +60,10 @@ class VisitOrder:
     def ends(self) -> Ints:
         """[M] the entry after the last of each entry's document."""
         return self.bounds[self.documents + 1]
+
+    def sizes_of(self, first: int, last: int) -> Ints:
+        """Tokens of some entries."""
+        return np.diff(self.running[first : last + 1])
 
     def values_of(self, first: int, last: int) -> Ints:
         """The values of some entries."""
@@ -116,10 +120,6 @@ class Window:
         """[n] the entry after the last of each entry's document."""
         return self.visits.bounds[self.documents + 1]
 
-    def sizes(self, first: int, last: int) -> Ints:
-        """Tokens of some entries."""
-        return np.diff(self.visits.running[first : last + 1])
-
     def running(self, room: int, sizes: Callable[[int, int], Ints] | None = None) -> Ints:
         """Tokens before each entry from the window's first on, up to `room` past its last.
 
@@ -128,7 +128,7 @@ class Window:
         reach = room
         while True:
             end = min(self.last + reach + 1, len(self.visits))
-            running = offsets((sizes or self.sizes)(self.first, end))
+            running = offsets((sizes or self.visits.sizes_of)(self.first, end))
             if end == len(self.visits) or running[-1] - running[len(self)] > room:
                 return running
             reach *= 2
@@ -149,8 +149,8 @@ def visit_order(
 ) -> VisitOrder:
     """Lay out the visit; sentences of more than `longest` tokens become several entries.
 
-    `values` gives a number for each of a range of sentences. The arrays lie in nameless files of the
-    folder, if one is given.
+    `values` gives a number for each of a range of sentences. The arrays lie in nameless files of
+    the folder, if one is given.
     """
     starts, running, bounds = (Growing(np.int64, folder) for _ in range(3))
     known = Growing(np.int64, folder)
@@ -207,7 +207,7 @@ def _entries_of(dealt: Shuffled, longest: int | None) -> VisitOrder:
 
 
 def _dealt(
-    documents: Documents, units: Units, key: int, *, order: ShuffleUnit, folder: Path | None
+    documents: Documents, units: UnitTable, key: int, *, order: ShuffleUnit, folder: Path | None
 ) -> Iterator[Shuffled]:
     """The documents in visiting order, some whole ones at a time."""
     if order == "documents":
@@ -221,8 +221,7 @@ def _dealt(
     rest, document = (np.zeros(0, dtype=np.int64),) * 2, 0
     for dealt in shuffle(single_sentences(documents), int(mix(key, -1)), folder):
         starts, lengths = (
-            np.concatenate(pair)
-            for pair in zip(rest, (dealt.starts, dealt.sizes), strict=True)
+            np.concatenate(pair) for pair in zip(rest, (dealt.starts, dealt.sizes), strict=True)
         )
         ends = np.cumsum(counts[document : document + len(starts)])
         whole = int(np.searchsorted(ends, len(starts), side="right"))

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.block_table import BlockTable, Chain, TableFormat, tabulate
+from clozelab.blocks.block_table import Chain, TableFormat, tabulate
 from clozelab.blocks.visits import VisitOrder, entries, visit_order
-from clozelab.contracts import Blocks, Documents, Ints, Mark, PlanStretch, Spelled, Spelling
+from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.packed import look_up, offsets, ranges
@@ -27,7 +27,7 @@ _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 byt
 class WordBlocks:
     """A `Plan` whose blocks carry their words' numbers and characters."""
 
-    table: BlockTable
+    table: Plan
     spelling: Spelling
     characters: int
 
@@ -80,7 +80,7 @@ class WordSentences(TableFormat):
         key: int,
         columns: Mapping[str, Any],
         counts: Mapping[str, int],
-    ) -> WordBlocks:
+    ) -> Plan:
         """The plan that some columns are."""
         assert documents.spelling is not None
         table = super().opened(documents, key, columns, counts)
