@@ -31,10 +31,11 @@ class Chain:
     def follow(self, window: Window, following: Ints) -> Ints:
         """The entries met in the window; `following` says where each entry of it leads."""
         assert (following > window.here).all(), "a chain that stands still never ends"
-        met, leads, at = array("q"), following.tolist(), self.at - window.first
-        while at < len(leads):
+        met, at, end = array("q"), self.at - window.first, len(window)
+        leads = (following - window.first).tolist()
+        while at < end:
             met.append(at)
-            at = leads[at] - window.first
+            at = leads[at]
         self.at = at + window.first
         return window.first + np.array(met, dtype=np.int64)
 

@@ -77,8 +77,9 @@ def kept(
     plan = _opened(folder)
     if plan is None:
         with _full_disk_said(corpus):
-            files.claim(folder, _KIND)
+            folder.mkdir(parents=True, exist_ok=True)
             with files.locked(folder, wait=True):
+                files.claim(folder, _KIND)
                 plan = _opened(folder) or _written(folder, purpose, stretches)
     return plan
 
