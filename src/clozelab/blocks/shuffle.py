@@ -110,9 +110,9 @@ def permutation(count: int, key: int, folder: Path | None = None) -> Iterator[In
 
 
 def shuffle(units: UnitTable, key: int, folder: Path | None = None) -> Iterator[Shuffled]:
-    """UnitTable in the order of their keys: all at once, or by buckets that lie in a folder."""
+    """Units in the order of their keys: all at once, or by buckets that lie in a folder."""
     buckets = -(-(units.count + units.parts) // _BUCKET)
-    bits = (buckets - 1).bit_length() if folder is not None else 0
+    bits = min((buckets - 1).bit_length(), 16) if folder is not None else 0
     if bits:
         yield from _by_buckets(units, key, bits, folder)
         return
@@ -197,7 +197,6 @@ class Growing:
 
     def __init__(self, dtype: type, folder: Path | None) -> None:
         self.dtype = np.dtype(dtype)
-        # It is closed, and gone, with the last array of it.
         self._file = None if folder is None else TemporaryFile(dir=folder)  # noqa: SIM115
         self._arrays: list[Any] = []
 
@@ -214,10 +213,11 @@ class Growing:
         if self._file is None:
             whole, *others = self._arrays or [np.zeros(0, dtype=self.dtype)]
             return np.concatenate([whole, *others]) if others else whole
-        self._file.flush()
-        if not self._file.tell():
-            return np.zeros(0, dtype=self.dtype)
-        return np.asarray(np.memmap(self._file, dtype=self.dtype, mode="r"))
+        with self._file:  # which is gone with the last array that is mapped of it
+            self._file.flush()
+            if not self._file.tell():
+                return np.zeros(0, dtype=self.dtype)
+            return np.asarray(np.memmap(self._file, dtype=self.dtype, mode="r"))
 
 
 def release(*arrays: Any) -> None:
