@@ -30,6 +30,7 @@ from clozelab.packed import offsets, ranges
 ShuffleUnit = Literal["documents", "sentences"]
 
 _WINDOW = 1 << 16  # entries planned at a time: their arrays stay in a core's cache
+_RELEASE = 16  # windows after which mapped pages are given back; to map them again takes time
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class VisitOrder:
 
     def windows(self) -> Iterator[Window]:
         """The entries, some at a time; one window without any, if there is none."""
-        for first in range(0, max(len(self), 1), _WINDOW):
+        for number, first in enumerate(range(0, max(len(self), 1), _WINDOW)):
             yield Window(self, first, min(first + _WINDOW, len(self)))
-            release(self.starts, self.running, self.bounds, self.values)
+            if number % _RELEASE == _RELEASE - 1:
+                release(self.starts, self.running, self.bounds, self.values)
 
 
 @dataclass(frozen=True)
