@@ -1,6 +1,7 @@
-"""Draw what was measured on a GPU: python tools/speed_pictures.py
+"""Draw what was measured: python tools/speed_pictures.py
 
 docs/pictures/speed.svg has the rows of benchmarks/results/gpu.json that have a peer;
+docs/pictures/scale.svg the time and the memory of planning by the size of a corpus;
 results/h200-swift/minutes.svg the losses of that run by the minutes of its training.
 """
 
@@ -55,6 +56,28 @@ def speed(file: Path) -> None:
     figure.savefig(file, metadata={"Date": None})
 
 
+def scale(file: Path, *, millions: int = 36_000) -> None:
+    """Planning by tokens: seconds of one core, dashed on to a larger corpus, and memory."""
+    rows = json.loads((ROOT / "benchmarks/results/scale.json").read_text())["rows"]
+    figure, (time, memory) = pyplot.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
+    for number, name in enumerate(dict.fromkeys(row["format"] for row in rows)):
+        own = sorted((row for row in rows if row["format"] == name), key=lambda r: r["millions"])
+        tokens, colour = [row["tokens"] / 1e6 for row in own], f"C{number}"
+        seconds = [row["plan CPU s"] for row in own]
+        time.loglog(tokens, seconds, "o-", color=colour, markersize=3, label=name)
+        further = [seconds[-1], seconds[-1] * millions / tokens[-1]]
+        time.loglog([tokens[-1], millions], further, "--", color=colour, linewidth=0.8)
+        memory.semilogx(tokens, [row["own MB"] for row in own], "o-", color=colour, markersize=3)
+    time.set_ylabel("seconds of one core to plan a pass")
+    memory.set_ylabel("MB that two processes hold")
+    memory.set_ylim(0, 1000)
+    for axis in (time, memory):
+        axis.set_xlabel("million tokens")
+        axis.spines[["top", "right"]].set_visible(False)
+    time.legend(frameon=False, fontsize=6)
+    figure.savefig(file, metadata={"Date": None})
+
+
 def minutes(run: Path, file: Path) -> None:
     """Losses over time; the first step, which has the compilation, is where the clock starts."""
     entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -78,4 +101,5 @@ def minutes(run: Path, file: Path) -> None:
 
 if __name__ == "__main__":
     speed(ROOT / "docs/pictures/speed.svg")
+    scale(ROOT / "docs/pictures/scale.svg")
     minutes(ROOT / "results/h200-swift/encoder", ROOT / "results/h200-swift/minutes.svg")

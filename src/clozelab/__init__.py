@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clozelab.api.benching import bench
-    from clozelab.api.corpora import build_corpus, check_corpus, show_corpus
+    from clozelab.api.corpora import build_corpus, check_corpus, corpus_plans, show_corpus
     from clozelab.api.measuring import evaluate, matrix, probe
     from clozelab.api.models import embed, export, fill, generate, import_model, load
     from clozelab.api.predicting import answer, predict
@@ -46,6 +46,7 @@ __all__ = [
     "bench",
     "build_corpus",
     "check_corpus",
+    "corpus_plans",
     "diff",
     "distil",
     "embed",
@@ -75,7 +76,7 @@ __all__ = [
 
 _HOMES = {
     "clozelab.api.benching": ("bench",),
-    "clozelab.api.corpora": ("build_corpus", "check_corpus", "show_corpus"),
+    "clozelab.api.corpora": ("build_corpus", "check_corpus", "corpus_plans", "show_corpus"),
     "clozelab.api.measuring": ("evaluate", "matrix", "probe"),
     "clozelab.api.models": ("embed", "export", "fill", "generate", "import_model", "load"),
     "clozelab.api.predicting": ("answer", "predict"),

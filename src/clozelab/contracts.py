@@ -435,12 +435,24 @@ class ObjectivePart:
 class Plan(Protocol):
     """Every block of one pass over the documents, by number, without holding their tokens."""
 
-    notes: Mapping[str, float]  # what was skipped, forced, split: counted, so that it can be said
+    @property
+    def notes(self) -> Mapping[str, float]:
+        """What was skipped, forced, split: counted, so that it can be said."""
 
     def __len__(self) -> int: ...
 
     def blocks(self, numbers: Ints) -> Blocks:
         """Gather some blocks."""
+
+
+class PlanStretch(NamedTuple):
+    """Some consecutive rows of the columns that make a plan, and what was skipped or split there.
+
+    The rows of all stretches joined, and the counts added, are the plan, however it is divided.
+    """
+
+    columns: Mapping[str, Array]
+    counts: Mapping[str, int]
 
 
 class Format(Protocol):

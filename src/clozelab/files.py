@@ -75,12 +75,12 @@ def mark(folder: Path, kind: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path, *, work: str = "process") -> Iterator[None]:
+def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterator[None]:
     """Keep other writers out of a folder; the lock goes with the process, however it ends.
 
-    Who comes second is told which process holds it, and since when.
+    Who comes second waits, or is told which process holds it, and since when.
     """
-    lock = FileLock(folder / LOCK, timeout=0)
+    lock = FileLock(folder / LOCK, timeout=-1 if wait else 0)
     try:
         lock.acquire()
     except Timeout:

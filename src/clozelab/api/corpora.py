@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from clozelab.text.building import BuildProgress
     from clozelab.text.store import Corpus
+    from clozelab.text.store.plans import KeptPlan
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SAMPLE = 2_000_000  # tokens looked at for the figures that need the tokens themselves
@@ -203,6 +204,31 @@ def check_corpus(corpus: Place) -> Corpus:
     store = Corpus.open(corpus)
     store.check()
     return store
+
+
+@command
+def corpus_plans(corpus: Place, *, remove: bool = False, unused: int = 0) -> list[KeptPlan]:
+    """List the plans of blocks that are kept for a corpus, or remove them.
+
+    A large corpus keeps the plans of its blocks, so that the next run starts in seconds. What is
+    removed is planned again when it is needed.
+
+    Args:
+        corpus: its folder
+        remove: remove those that are listed
+        unused (DAYS): only those that were not used for so many days (0)
+    """
+    from datetime import UTC, datetime, timedelta
+
+    from clozelab.text.store import Corpus, plans
+
+    if unused < 0:
+        raise UserError(f"--unused {unused}: must be 0 or more days")
+    before = datetime.now(UTC) - timedelta(days=unused)
+    old = [plan for plan in plans.listed(Corpus.open(corpus)) if plan.used <= before]
+    for plan in old if remove else []:
+        plan.remove()
+    return old
 
 
 def _facts(corpus: Corpus) -> dict[str, str]:

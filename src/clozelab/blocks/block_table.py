@@ -1,106 +1,43 @@
-"""What the formats of sentences share: the order in which sentences are visited, and a plan held as
-a table, in which a block is a few stretches of the store, gathered when asked for.
-
-Documents are shuffled once by the key, sentences never, unless the comparison with a corpus of
-shuffled sentences is wanted (BERT §3.1: document-level text is critical).
+"""What the formats of sentences share: a plan held as a table, in which a block is a few stretches
+of the store, made a window of the visit at a time and gathered when asked for.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ints, Mark
+from clozelab.blocks.planned import PlannedFormat
+from clozelab.blocks.visits import Window
+from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ints, Mark, Plan, PlanStretch
 from clozelab.errors import UserError
-from clozelab.keys import mix, root
-from clozelab.packed import offsets, ranges
+from clozelab.packed import ranges
 from clozelab.ranges import at_least
 
 Length = Annotated[int, at_least(3, "a block holds at least 3 tokens")]
-ShuffleUnit = Literal["documents", "sentences"]
-
-_WINDOW = 1 << 20  # entries of a chain held as Python numbers at a time
 
 
-def draw(key: int, purpose: str) -> int:
-    """The key of one kind of draw under a plan's key."""
-    return int(mix(key, root(0, purpose)))
+class Chain:
+    """The entries met from entry 0 on when each leads to a following one, window by window."""
 
+    def __init__(self) -> None:
+        self.at = 0
 
-@dataclass(frozen=True)
-class VisitOrder:
-    """Entries (sentences, or parts of over-long ones) in visiting order."""
-
-    starts: Ints  # [M] first token in the documents
-    sizes: Ints  # [M] tokens
-    documents: Ints  # [M] the document in visiting order, ascending
-    bounds: Ints  # [D + 1] first entry of each document
-    split: int = 0  # sentences that were split
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @cached_property
-    def running(self) -> Ints:
-        """[M + 1] tokens before each entry."""
-        return offsets(self.sizes)
-
-    @cached_property
-    def ends(self) -> Ints:
-        """[M] the entry after the last of each entry's document."""
-        return self.bounds[self.documents + 1]
-
-
-def visit_order(
-    documents: Documents, key: int, *, order: ShuffleUnit, longest: int | None
-) -> VisitOrder:
-    """Lay out the visit; sentences of more than `longest` tokens become several entries."""
-    count = np.diff(documents.documents)
-    visit = np.argsort(mix(key, np.arange(len(documents))), kind="stable")
-    sentence = ranges(np.asarray(documents.documents[:-1])[visit], count[visit])
-    document = np.repeat(np.arange(len(documents)), count[visit])
-    if order == "sentences":
-        # The shuffled corpus keeps its documents' sizes and deals the sentences anew.
-        sentence = sentence[np.argsort(mix(mix(key, -1), sentence), kind="stable")]
-    bounds = np.asarray(documents.sentences)
-    starts, sizes = bounds[sentence], bounds[sentence + 1] - bounds[sentence]
-    split = 0
-    if longest is not None:
-        parts = -(-sizes // longest)
-        split = int((parts > 1).sum())
-        part = ranges(np.zeros_like(parts), parts)
-        starts = np.repeat(starts, parts) + part * longest
-        sizes = np.minimum(np.repeat(sizes, parts) - part * longest, longest)
-        document = np.repeat(document, parts)
-    return entries(starts, sizes, document, split=split)
-
-
-def entries(starts: Ints, sizes: Ints, document: Ints, *, split: int = 0) -> VisitOrder:
-    """A visit of some entries; empty ones, and documents left without any, are dropped."""
-    filled = sizes > 0
-    starts, sizes, document = starts[filled], sizes[filled], document[filled]
-    new = np.ones(len(document), dtype=bool)
-    new[1:] = document[1:] != document[:-1]
-    bounds = np.append(np.flatnonzero(new), len(document))
-    return VisitOrder(starts, sizes, np.cumsum(new) - 1, bounds, split)
-
-
-def chain(following: Ints) -> Ints:
-    """The entries met from entry 0 on when each leads to its `following` one, to the end."""
-    assert (following > np.arange(len(following))).all(), "a chain that stands still never ends"
-    met, at = array("q"), 0
-    while at < len(following):
-        base, window = at, following[at : at + _WINDOW].tolist()
-        limit = base + len(window)
-        while at < limit:
+    def follow(self, window: Window, following: Ints) -> Ints:
+        """The entries met in the window; `following` says where each entry of it leads."""
+        assert (following > window.here).all(), "a chain that stands still never ends"
+        met, at, end = array("q"), self.at - window.first, len(window)
+        leads = (following - window.first).tolist()
+        while at < end:
             met.append(at)
-            at = window[at - base]
-    return np.array(met, dtype=np.int64)
+            at = leads[at]
+        self.at = at + window.first
+        return window.first + np.array(met, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -109,11 +46,11 @@ class BlockTable:
 
     documents: Documents
     starts: Ints  # [P] first token of each piece
-    stops: Ints  # [P]
+    sizes: Array  # [P] tokens
     segments: Bytes  # [P]
     closes: Bools  # [P] a separator follows
     first: Ints  # [B + 1] first piece of each block
-    labels: Ints | None = None
+    labels: Bytes | None = None
     notes: Mapping[str, float] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -123,7 +60,7 @@ class BlockTable:
         """Gather some blocks."""
         pieces = self.first[numbers + 1] - self.first[numbers]
         piece = ranges(self.first[numbers], pieces)
-        sizes = self.stops[piece] - self.starts[piece]
+        sizes = self.sizes[piece].astype(np.int64)
         closes = self.closes[piece]
         opens = np.zeros(len(piece), dtype=np.int64)
         opens[np.cumsum(pieces) - pieces] = 1
@@ -146,59 +83,101 @@ class BlockTable:
             segments=np.repeat(self.segments[piece], widths),
             fixed=special,
             numbers=np.asarray(numbers, dtype=np.int64),
-            labels=None if self.labels is None else self.labels[numbers],
+            labels=None if self.labels is None else self.labels[numbers].astype(np.int64),
         )
 
 
+class TableFormat(PlannedFormat):
+    """A format whose plan is a table of blocks."""
+
+    shares: ClassVar[frozenset[str]] = frozenset()  # counts that are told as a share of the blocks
+
+    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
+        """The tables of a pass, each of the blocks that begin in one window."""
+        raise NotImplementedError
+
+    def stretches(
+        self, documents: Documents, key: int, folder: Path | None = None
+    ) -> Iterator[PlanStretch]:
+        """The table of a pass, some blocks at a time."""
+        first = np.zeros(1, dtype=np.int64)
+        for number, (columns, counts) in enumerate(self.tables(documents, key, folder)):
+            first = first[-1] + columns["first"]
+            # Where the last table ended is where this one begins.
+            yield PlanStretch({**columns, "first": first[min(number, 1) :]}, counts)
+
+    def opened(
+        self,
+        documents: Documents,
+        key: int,
+        columns: Mapping[str, Any],
+        counts: Mapping[str, int],
+    ) -> Plan:
+        """The plan that some columns are."""
+        blocks = len(columns["first"]) - 1
+        if not blocks:
+            raise UserError(
+                "the corpus gives not one block of this format: add text, or use shorter blocks"
+                " (blocks.length)"
+            )
+        told = {
+            name: number / blocks if name in self.shares else number
+            for name, number in counts.items()
+        }
+        return BlockTable(documents, **columns, notes={"blocks": blocks, **told})
+
+
 def tabulate(
-    documents: Documents,
-    visits: VisitOrder,
+    window: Window,
     segments: Ints,
     *,
     dropped: Ints | None = None,
     labels: Bools | None = None,
-    notes: Mapping[str, float] | None = None,
-) -> BlockTable:
-    """Cut the segments of all blocks into contiguous pieces; a separator ends one or a document.
+    crossing: bool = False,
+    counts: Mapping[str, int] | None = None,
+) -> PlanStretch:
+    """Cut the segments of some blocks into contiguous pieces; a separator ends one or a document.
 
     `segments` is [segments of a block, 2, B]: the first entry of each, and the one after its last;
-    `dropped`, of that shape, how many tokens go at its front and back. The number of blocks and of
-    split sentences is added to `notes`.
+    `dropped`, of that shape, how many tokens go at its front and back. A segment may go on in the
+    next document where they are `crossing`. The number of split sentences is added to `counts`.
     """
-    count, _, blocks = segments.shape
-    if not blocks:
-        raise UserError(
-            "the corpus gives not one block of this format: add text, or use shorter blocks"
-            " (blocks.length)"
-        )
+    visits, (count, _, blocks) = window.visits, segments.shape
     first, last = _in_order(segments)
-    front, back = _in_order(np.zeros_like(segments) if dropped is None else dropped)
     entry = ranges(first, last - first)
     row = np.repeat(np.arange(len(first)), last - first)  # the segment of each entry
-    sizes = visits.sizes[entry]
-    before = visits.running[entry] - visits.running[first][row]
-    after = visits.running[last][row] - visits.running[entry] - sizes
-    starts = visits.starts[entry] + np.clip(front[row] - before, 0, sizes)
-    stops = visits.starts[entry] + sizes - np.clip(back[row] - after, 0, sizes)
-    filled = stops > starts
-    starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
+    starts = visits.starts[entry]
+    before = visits.running[entry]
+    sizes = visits.running[entry + 1] - before
+    stops = starts + sizes
+    if dropped is not None:
+        front, back = _in_order(dropped)
+        starts, stops = (
+            starts + np.clip((visits.running[first] + front)[row] - before, 0, sizes),
+            stops - np.clip(before + sizes - (visits.running[last] - back)[row], 0, sizes),
+        )
+        filled = stops > starts
+        starts, stops, row, entry = starts[filled], stops[filled], row[filled], entry[filled]
     parted = np.ones(len(row), dtype=bool)  # a segment or a document begins
     parted[1:] = row[1:] != row[:-1]
-    parted[1:] |= visits.documents[entry[1:]] != visits.documents[entry[:-1]]
+    if crossing:
+        parted |= visits.begins(entry)
     breaks = parted.copy()
     breaks[1:] |= starts[1:] != stops[:-1]
     begin = np.flatnonzero(breaks)
+    after = np.append(begin, len(row))[1:]
     block, segment = np.divmod(row[begin], count)
-    return BlockTable(
-        documents=documents,
-        starts=starts[begin],
-        stops=stops[np.append(begin[1:], len(row)) - 1],
-        segments=segment.astype(np.uint8),
-        closes=np.append(parted[begin[1:]], True),
-        first=np.searchsorted(block, np.arange(blocks + 1)),
-        labels=None if labels is None else labels.astype(np.int64),
-        notes={"blocks": blocks, **(notes or {}), "sentences split": visits.split},
-    )
+    columns: dict[str, Array] = {
+        "starts": starts[begin],
+        "sizes": (stops[after - 1] - starts[begin]).astype(np.uint32),
+        "segments": segment.astype(np.uint8),
+        "closes": np.append(parted, True)[after],
+        "first": np.searchsorted(block, np.arange(blocks + 1)),
+    }
+    if labels is not None:
+        columns["labels"] = labels.astype(np.uint8)
+    split = visits.split if window.is_first else 0
+    return PlanStretch(columns, {**(counts or {}), "sentences split": split})
 
 
 def _in_order(segments: Ints) -> Ints:

@@ -6,24 +6,20 @@ would get. Then the chain of chunks is followed, and the two segments are trimme
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from clozelab.blocks.block_table import (
-    BlockTable,
-    ShuffleUnit,
-    VisitOrder,
-    chain,
-    draw,
-    tabulate,
-    visit_order,
-)
-from clozelab.contracts import Bools, Documents, Ints
+from clozelab.blocks.block_table import Chain, TableFormat, tabulate
+from clozelab.blocks.planned import draw
+from clozelab.blocks.visits import ShuffleUnit, VisitOrder, Window, visit_order
+from clozelab.contracts import Documents, Ints, PlanStretch
 from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint, uniform
-from clozelab.ranges import Part, Share, at_least
+from clozelab.ranges import Share, at_least
 
 PairLength = Annotated[int, at_least(5, "two segments need at least 5 tokens")]
 Negatives = Literal["other_document", "same_document"]
@@ -32,7 +28,7 @@ _REDRAWS = 10  # of a random document, in the published code of BERT and ALBERT
 
 
 @dataclass(frozen=True)
-class SegmentPair(Part):
+class SegmentPair(TableFormat):
     """SEGMENT-PAIR + NSP (BERT §3.1): two stretches of sentences; label 1: B is from elsewhere.
 
     A chunk of one sentence has no next half: `single = "force"` gives it a random partner,
@@ -42,6 +38,7 @@ class SegmentPair(Part):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"next"})
+    shares: ClassVar[frozenset[str]] = frozenset({"random", "forced"})
 
     length: PairLength = 512  # the most tokens of a block, specials included
     short: Share = 0.1  # of the blocks: they get a random shorter length
@@ -50,54 +47,55 @@ class SegmentPair(Part):
     order: ShuffleUnit = "documents"
     compat: Literal["none", "google"] = "none"
 
-    def plan(self, documents: Documents, key: int) -> BlockTable:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
+        """The tables of a pass."""
         google = self.compat == "google"
-        room = self.length - _SPECIALS
-        visits = visit_order(documents, key, order=self.order, longest=None if google else room)
+        room, chain = self.length - _SPECIALS, Chain()
+        longest = None if google else room
+        visits = visit_order(documents, key, order=self.order, longest=longest, folder=folder)
         if not google:
             _check_documents(visits, self.negatives, what="segment_pair")
-        parts = chunks(visits, key, room=room, short=self.short, by_document=google)
-        here = np.arange(len(visits))
-        single = parts.stop - here == 1
-        random = coin_flips(mix(draw(key, "coin"), here)) | single
-        skip = single & (self.single == "skip")
-        if self.negatives == "same_document":
-            possible = (here > visits.bounds[visits.documents]) | (parts.stop < visits.ends)
-            random &= possible
-            skip |= single & ~possible
-        visited = chain(np.where(random & ~skip, parts.cut, parts.stop))
-        at = visited[~skip[visited]]
-        labels = random[at]
-        halves = parts.halves(at)
-        halves[1][:, labels] = self._random(visits, parts, key, owner=at[labels])
-        notes = {
-            "random": _share(labels),
-            "forced": _share(single[at]),
-            "single sentences skipped": len(visited) - len(at),
-        }
-        dropped = trimmed(visits, key, at, segments=halves, room=room)
-        return tabulate(documents, visits, halves, dropped=dropped, labels=labels, notes=notes)
+        for window in visits.windows():
+            parts = chunks(window, key, room=room, short=self.short, by_document=google)
+            single = parts.stop - window.here == 1
+            random = coin_flips(mix(draw(key, "coin"), window.here)) | single
+            skip = single & (self.single == "skip")
+            if self.negatives == "same_document":
+                possible = (window.here > window.lowest) | (parts.stop < window.ends)
+                random &= possible
+                skip |= single & ~possible
+            visited = chain.follow(window, np.where(random & ~skip, parts.cut, parts.stop))
+            at = visited[~skip[visited - window.first]]
+            labels = random[at - window.first]
+            halves = parts.halves(at)
+            halves[1][:, labels] = self._random(parts, key, owner=at[labels])
+            counts = {
+                "random": int(labels.sum()),
+                "forced": int(single[at - window.first].sum()),
+                "single sentences skipped": len(visited) - len(at),
+            }
+            dropped = trimmed(visits, key, at, segments=halves, room=room)
+            yield tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
-    def _random(
-        self, visits: VisitOrder, parts: Chunks, key: int, *, owner: Ints
-    ) -> tuple[Ints, Ints]:
+    def _random(self, parts: Chunks, key: int, *, owner: Ints) -> tuple[Ints, Ints]:
         """A run from elsewhere for each owner, as long as what its chunk has left."""
-        wanted = parts.target[owner] - (visits.running[parts.cut[owner]] - visits.running[owner])
+        window, visits, row = parts.window, parts.window.visits, owner - parts.window.first
+        stop = parts.stop[row]
+        wanted = parts.target[row] - (visits.running[parts.cut[row]] - visits.running[owner])
         if self.negatives == "same_document":
-            lowest = visits.bounds[visits.documents[owner]]
-            before, after = owner - lowest, visits.ends[owner] - parts.stop[owner]
+            lowest, ends = window.lowest[row], window.ends[row]
+            before, after = owner - lowest, ends - stop
             pick = randint(mix(draw(key, "start"), owner), before + after)
-            first = np.where(pick < before, lowest + pick, parts.stop[owner] + pick - before)
-            limit = np.where(pick < before, owner, visits.ends[owner])
+            first = np.where(pick < before, lowest + pick, stop + pick - before)
+            limit = np.where(pick < before, owner, ends)
         else:
             redraws = _REDRAWS if self.compat == "google" else None
-            first, limit = _elsewhere(visits, key, owner, redraws=redraws)
+            first, limit = _elsewhere(window, key, owner, redraws=redraws)
         return first, _run_from(visits, first, wanted, limit=limit)
 
 
 @dataclass(frozen=True)
-class SentencePair(Part):
+class SentencePair(TableFormat):
     """SENTENCE-PAIR + NSP (RoBERTa §4.2): one sentence each; every sentence is A once.
 
     Label 1: B is not the next sentence. A document's last sentence has no next one:
@@ -105,43 +103,44 @@ class SentencePair(Part):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"next"})
+    shares: ClassVar[frozenset[str]] = frozenset({"random"})
 
     length: PairLength = 512  # the most tokens of a block, specials included
     last: Literal["skip", "random"] = "skip"
     negatives: Negatives = "other_document"
     order: ShuffleUnit = "documents"
 
-    def plan(self, documents: Documents, key: int) -> BlockTable:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
-        visits = visit_order(documents, key, order=self.order, longest=None)
+    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
+        """The tables of a pass."""
+        visits = visit_order(documents, key, order=self.order, folder=folder)
         _check_documents(visits, self.negatives, what="sentence_pair")
-        here = np.arange(len(visits))
-        ending = here + 1 == visits.ends
-        at = here if self.last == "random" else here[~ending]
-        random = coin_flips(mix(draw(key, "coin"), at)) | ending[at]
-        if self.negatives == "same_document":  # a document of two sentences has no third to draw
-            random &= visits.ends[at] - visits.bounds[visits.documents[at]] > 2 - ending[at]
-            at, random = at[random | ~ending[at]], random[random | ~ending[at]]
-        second = at + 1
-        second[random] = self._partner(visits, key, at[random])
-        notes = {"random": _share(random), "last sentences skipped": len(visits) - len(at)}
-        pairs = np.array([[at, at + 1], [second, second + 1]])
-        dropped = trimmed(visits, key, at, segments=pairs, room=self.length - _SPECIALS)
-        return tabulate(documents, visits, pairs, dropped=dropped, labels=random, notes=notes)
+        for window in visits.windows():
+            ending = window.here + 1 == window.ends
+            random = coin_flips(mix(draw(key, "coin"), window.here)) | ending
+            skip = ending & (self.last == "skip")
+            if self.negatives == "same_document":  # two sentences have no third to draw
+                random &= window.ends - window.lowest > 2 - ending
+                skip |= ending & ~random
+            at, labels = window.here[~skip], random[~skip]
+            second = at + 1
+            second[labels] = self._partner(window, key, at[labels])
+            counts = {"random": int(labels.sum()), "last sentences skipped": int(skip.sum())}
+            pairs = np.array([[at, at + 1], [second, second + 1]])
+            dropped = trimmed(visits, key, at, segments=pairs, room=self.length - _SPECIALS)
+            yield tabulate(window, pairs, dropped=dropped, labels=labels, counts=counts)
 
-    def _partner(self, visits: VisitOrder, key: int, at: Ints) -> Ints:
+    def _partner(self, window: Window, key: int, at: Ints) -> Ints:
         """A random sentence for each: of another document, or of this one but not A or its next."""
         if self.negatives == "other_document":
-            return _elsewhere(visits, key, at)[0]
-        lowest = visits.bounds[visits.documents[at]]
-        taken = np.where(at + 1 == visits.ends[at], 1, 2)
-        count = visits.ends[at] - lowest - taken
-        pick = lowest + randint(mix(draw(key, "start"), at), count)
+            return _elsewhere(window, key, at)[0]
+        lowest, ends = window.lowest[at - window.first], window.ends[at - window.first]
+        taken = np.where(at + 1 == ends, 1, 2)
+        pick = lowest + randint(mix(draw(key, "start"), at), ends - lowest - taken)
         return np.where(pick >= at, pick + taken, pick)
 
 
 @dataclass(frozen=True)
-class SentenceOrderPair(Part):
+class SentenceOrderPair(TableFormat):
     """SOP (ALBERT §3.1): two consecutive segments of a document; label 1: they were swapped.
 
     A chunk of one sentence is skipped; `compat = "albert"` is the published code, which gave it
@@ -149,72 +148,83 @@ class SentenceOrderPair(Part):
     """
 
     provides: ClassVar[frozenset[str]] = frozenset({"order"})
+    shares: ClassVar[frozenset[str]] = frozenset({"swapped"})
 
     length: PairLength = 512  # the most tokens of a block, specials included
     short: Share = 0.1  # of the blocks: they get a random shorter length
     order: ShuffleUnit = "documents"
     compat: Literal["none", "albert"] = "none"
 
-    def plan(self, documents: Documents, key: int) -> BlockTable:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
+        """The tables of a pass."""
         albert = self.compat == "albert"
-        room = self.length - _SPECIALS
-        visits = visit_order(documents, key, order=self.order, longest=None if albert else room)
-        parts = chunks(visits, key, room=room, short=self.short, by_document=albert)
-        visited = chain(parts.stop)
-        single = parts.stop[visited] - visited == 1
-        at = visited if albert else visited[~single]
-        swapped = labels = coin_flips(mix(draw(key, "coin"), at))
-        halves = parts.halves(at)
-        if albert:
-            alone = at[single]
-            begin, limit = _elsewhere(visits, key, alone, redraws=_REDRAWS)
-            wanted = parts.target[alone] - visits.sizes[alone]
-            halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
-            swapped, labels = swapped & ~single, swapped | single
-        halves = np.where(swapped, halves[::-1], halves)
-        notes = {"swapped": _share(labels), "single sentences skipped": len(visited) - len(at)}
-        dropped = trimmed(visits, key, at, segments=halves, room=room)
-        return tabulate(documents, visits, halves, dropped=dropped, labels=labels, notes=notes)
+        room, chain = self.length - _SPECIALS, Chain()
+        longest = None if albert else room
+        visits = visit_order(documents, key, order=self.order, longest=longest, folder=folder)
+        for window in visits.windows():
+            parts = chunks(window, key, room=room, short=self.short, by_document=albert)
+            visited = chain.follow(window, parts.stop)
+            single = parts.stop[visited - window.first] - visited == 1
+            at = visited if albert else visited[~single]
+            swapped = labels = coin_flips(mix(draw(key, "coin"), at))
+            halves = parts.halves(at)
+            if albert:
+                alone = at[single]
+                begin, limit = _elsewhere(window, key, alone, redraws=_REDRAWS)
+                sizes = visits.running[alone + 1] - visits.running[alone]
+                wanted = parts.target[alone - window.first] - sizes
+                halves[1][:, single] = begin, _run_from(visits, begin, wanted, limit=limit)
+                swapped, labels = swapped & ~single, swapped | single
+            halves = np.where(swapped, halves[::-1], halves)
+            counts = {
+                "swapped": int(labels.sum()),
+                "single sentences skipped": len(visited) - len(at),
+            }
+            dropped = trimmed(visits, key, at, segments=halves, room=room)
+            yield tabulate(window, halves, dropped=dropped, labels=labels, counts=counts)
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """For every entry, the chunk that would begin there: all draws are keyed by the entry."""
+    """For every entry of a window, the chunk that would begin there: draws are keyed by entry."""
 
-    target: Ints  # [M] tokens wanted
-    stop: Ints  # [M] the entry after the chunk's last
-    cut: Ints  # [M] the first entry of the second half
+    window: Window
+    target: Ints  # [n] tokens wanted
+    stop: Ints  # [n] the entry after the chunk's last
+    cut: Ints  # [n] the first entry of the second half
 
     def halves(self, at: Ints) -> Ints:
         """[2, 2, B] first entry, and the entry after the last, of both halves of some chunks."""
-        return np.array([[at, self.cut[at]], [self.cut[at], self.stop[at]]])
+        cut, stop = self.cut[at - self.window.first], self.stop[at - self.window.first]
+        return np.array([[at, cut], [cut, stop]])
 
 
-def chunks(visits: VisitOrder, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
+def chunks(window: Window, key: int, *, room: int, short: float, by_document: bool) -> Chunks:
     """Sentences from each entry on until they hold the target, or the document ends.
 
     The target is `room`, or with probability `short` a uniform number from 2 up; published code
     drew it once for each document (`by_document`).
     """
-    here = np.arange(len(visits))
-    drawer = visits.documents if by_document else here
+    here = window.here
+    drawer = window.documents if by_document else here
     is_short = uniform(mix(draw(key, "short"), drawer)) < short
     target = np.where(is_short, 2 + randint(mix(draw(key, "target"), drawer), room - 1), room)
-    stop = np.searchsorted(visits.running, visits.running[:-1] + target, side="left")
-    stop = np.minimum(stop, visits.ends)
+    running = window.running(room)
+    stop = window.first + np.searchsorted(running, running[: len(window)] + target, side="left")
+    stop = np.minimum(stop, window.ends)
     cut = here + 1 + randint(mix(draw(key, "cut"), here), np.maximum(stop - here - 1, 1))
-    return Chunks(target, stop, np.minimum(cut, stop))
+    return Chunks(window, target, stop, np.minimum(cut, stop))
 
 
 def _elsewhere(
-    visits: VisitOrder, key: int, at: Ints, *, redraws: int | None = None
+    window: Window, key: int, at: Ints, *, redraws: int | None = None
 ) -> tuple[Ints, Ints]:
     """A random entry of another document for each entry, and where that document ends.
 
     The document is uniform among the others; or, as published, after some redraws of any.
     """
-    own, count = visits.documents[at], len(visits.bounds) - 1
+    bounds = window.visits.bounds
+    own, count = window.documents[at - window.first], len(bounds) - 1
     if redraws is None:
         other = randint(mix(draw(key, "document"), at), count - 1)
         other = other + (other >= own)
@@ -223,14 +233,21 @@ def _elsewhere(
         for attempt in range(redraws):
             again = randint(mix(mix(draw(key, "document"), at), attempt), count)
             other = np.where(other == own, again, other)
-    lowest, limit = visits.bounds[other], visits.bounds[other + 1]
+    lowest, limit = bounds[other], bounds[other + 1]
     return lowest + randint(mix(draw(key, "start"), at), limit - lowest), limit
 
 
 def _run_from(visits: VisitOrder, first: Ints, wanted: Ints, *, limit: Ints) -> Ints:
     """The entry at which a run from `first` holds `wanted` tokens (at least one entry)."""
     tokens = visits.running[first] + np.maximum(wanted, 1)
-    return np.minimum(np.searchsorted(visits.running, tokens, side="left"), limit)
+    # By halves, near the first entry: a search of the whole array would read it from end to end.
+    low, high = first + 1, np.minimum(first + np.maximum(wanted, 1), limit)
+    while (low < high).any():
+        middle = (low + high) // 2
+        enough = visits.running[middle] >= tokens
+        low = np.where(enough, low, np.minimum(middle + 1, high))
+        high = np.where(enough, middle, high)
+    return high
 
 
 def _check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> None:
@@ -241,10 +258,6 @@ def _check_documents(visits: VisitOrder, negatives: Negatives, *, what: str) -> 
             " one: build it from several documents (see corpus build --layout), or set"
             ' blocks.negatives = "same_document"'
         )
-
-
-def _share(flags: Bools) -> float:
-    return float(flags.sum()) / max(len(flags), 1)
 
 
 def trim(first: Ints, second: Ints, *, room: int) -> tuple[Ints, Ints]:

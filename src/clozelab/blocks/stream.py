@@ -7,62 +7,36 @@ its document first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Annotated, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.block_table import draw
-from clozelab.contracts import Blocks, Bools, Bytes, Documents, Ids, Ints, Mark
+from clozelab.blocks.planned import PlannedFormat, draw
+from clozelab.blocks.shuffle import UnitTable, release, sentences_of, shuffle, whole_documents
+from clozelab.contracts import Array, Blocks, Bools, Bytes, Documents, Ids, Ints, Mark, PlanStretch
 from clozelab.errors import UserError
 from clozelab.keys import coin_flips, mix, randint
-from clozelab.packed import offsets, ranges
-from clozelab.ranges import Part, PositiveInt, at_least
+from clozelab.packed import offsets, ranges, sums
+from clozelab.ranges import PositiveInt, at_least
 
 _PAIR_SPECIALS = 3
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The documents in the order the key gives them."""
+    """The documents in the order the key gives them; those without a token are left out."""
 
     documents: Documents
     key: int
-
-    @cached_property
-    def visit(self) -> Ints:
-        """[D] which document comes when; those without a token are left out."""
-        first = np.asarray(self.documents.sentences)[self.documents.documents]
-        order = np.argsort(mix(self.key, np.arange(len(self.documents))), kind="stable")
-        return np.asarray(order[np.diff(first)[order] > 0])
-
-    @cached_property
-    def tokens(self) -> Ints:
-        """[D] first token in the store of each visited document."""
-        return np.asarray(self.documents.sentences)[self.documents.documents[self.visit]]
-
-    @cached_property
-    def starts(self) -> Ints:
-        """[D + 1] where each visited document begins in the stream."""
-        stops = np.asarray(self.documents.sentences)[self.documents.documents[self.visit + 1]]
-        return offsets(stops - self.tokens + 1)
+    tokens: Ints  # [D] first token in the store of each visited document
+    starts: Ints  # [D + 1] where each visited document begins in the stream
+    sentences: Ints  # where sentences begin in the stream, ascending; empty ones begin nowhere
 
     def __len__(self) -> int:
         return int(self.starts[-1])
-
-    @cached_property
-    def sentences(self) -> Ints:
-        """Where sentences begin in the stream, ascending; empty ones begin nowhere."""
-        first = self.documents.documents[self.visit]
-        counts = self.documents.documents[self.visit + 1] - first
-        document = np.repeat(np.arange(len(first)), counts)
-        sentence = ranges(first, counts)
-        bounds = np.asarray(self.documents.sentences)
-        token = bounds[sentence]
-        begin = token - self.tokens[document] + self.starts[document]
-        return np.asarray(begin[bounds[sentence + 1] > token])
 
     def read(self, positions: Ints) -> tuple[Ids, Bytes, Bools]:
         """Ids, marks in text order, and which are end-of-document tokens."""
@@ -81,6 +55,38 @@ class Stream:
                 f"the corpus has {len(self)} tokens and one block of this format takes {least}:"
                 " add text, or use shorter blocks (blocks.length) or fewer rows"
             )
+
+
+class StreamFormat(PlannedFormat):
+    """A format that cuts the stream of the documents."""
+
+    def units(self, documents: Documents) -> UnitTable:
+        """The documents, in sentences where it must be known where these begin."""
+        return whole_documents(documents)
+
+    def stretches(
+        self, documents: Documents, key: int, folder: Path | None = None
+    ) -> Iterator[PlanStretch]:
+        """The stream, some documents at a time."""
+        begun, first = 0, [0]
+        for dealt in shuffle(self.units(documents), key, folder):
+            bounds = offsets(dealt.counts)
+            sizes = sums(dealt.sizes, bounds)
+            filled = sizes > 0
+            starts = begun + offsets(sizes[filled] + 1)
+            tokens = dealt.starts[bounds[:-1][filled]]
+            parts = np.repeat(filled, dealt.counts) & (dealt.sizes > 0)
+            shift = np.zeros_like(sizes)  # from a place in the store to one in the stream
+            shift[filled] = starts[:-1] - tokens
+            begins = (dealt.starts + np.repeat(shift, dealt.counts))[parts]
+            columns: dict[str, Array] = {
+                "tokens": tokens,
+                "starts": np.append(first, starts[1:]).astype(np.int64),
+                "sentences": begins,
+            }
+            yield PlanStretch(columns, {})
+            begun, first = int(starts[-1]), []
+            release(documents.sentences, documents.documents)
 
 
 @dataclass(frozen=True)
@@ -111,16 +117,22 @@ class StreamCuts:
 
 
 @dataclass(frozen=True)
-class Causal(Part):
+class Causal(StreamFormat):
     """A stretch of the stream of documents, nothing padded; each token predicts the next."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"causal_blocks"})
 
     length: Annotated[int, at_least(2, "a block needs two tokens to predict one")] = 512
 
-    def plan(self, documents: Documents, key: int) -> StreamCuts:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
-        stream = Stream(documents, key)
+    def opened(
+        self,
+        documents: Documents,
+        key: int,
+        columns: Mapping[str, Any],
+        counts: Mapping[str, int],
+    ) -> StreamCuts:
+        """The plan that some columns are."""
+        stream = Stream(documents, key, **columns)
         stream.check(2)
         return StreamCuts(stream, self.length)
 
@@ -213,7 +225,7 @@ class StreamRows:
 
 
 @dataclass(frozen=True)
-class StreamPair(Part):
+class StreamPair(StreamFormat):
     """`reuse` tokens of the stream, then a pair `A [SEP] B [SEP] [CLS]` from what follows.
 
     B continues A, or (label 1) was taken from elsewhere in the row. With `reverse` the second half
@@ -238,8 +250,18 @@ class StreamPair(Part):
         if self.reverse and self.rows % 2:
             raise UserError(f"rows = {self.rows}: must be even where half are reversed")
 
-    def plan(self, documents: Documents, key: int) -> StreamRows:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
-        plan = StreamRows(Stream(documents, key), self)
+    def units(self, documents: Documents) -> UnitTable:
+        """The documents in sentences."""
+        return sentences_of(documents)
+
+    def opened(
+        self,
+        documents: Documents,
+        key: int,
+        columns: Mapping[str, Any],
+        counts: Mapping[str, int],
+    ) -> StreamRows:
+        """The plan that some columns are."""
+        plan = StreamRows(Stream(documents, key, **columns), self)
         plan.stream.check(plan.forward * self.length)
         return plan

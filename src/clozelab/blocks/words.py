@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from clozelab.blocks.block_table import (
-    BlockTable,
-    VisitOrder,
-    chain,
-    entries,
-    tabulate,
-    visit_order,
-)
-from clozelab.contracts import Blocks, Documents, Ints, Mark, Spelled, Spelling
+from clozelab.blocks.block_table import Chain, TableFormat, tabulate
+from clozelab.blocks.visits import VisitOrder, entries, visit_order
+from clozelab.contracts import Blocks, Documents, Ints, Mark, Plan, PlanStretch, Spelled, Spelling
 from clozelab.errors import UserError
 from clozelab.keys import fold
 from clozelab.packed import look_up, offsets, ranges
-from clozelab.ranges import Part, at_least
+from clozelab.ranges import at_least
 
 UNKNOWN, OPEN, CLOSE = 0, 1, 2  # word numbers; the store's words follow
 _STRETCH = 1 << 16  # sentences whose words are counted at a time
@@ -31,7 +27,7 @@ _OPEN, _CLOSE, _BEGIN, _END, _PAD = 256, 257, 258, 259, 260  # after the 256 byt
 class WordBlocks:
     """A `Plan` whose blocks carry their words' numbers and characters."""
 
-    table: BlockTable
+    table: Plan
     spelling: Spelling
     characters: int
 
@@ -50,7 +46,7 @@ class WordBlocks:
 
 
 @dataclass(frozen=True)
-class WordSentences(Part):
+class WordSentences(TableFormat):
     """`[CLS] sentences [SEP]` of at most `length` words, specials included."""
 
     provides: ClassVar[frozenset[str]] = frozenset({"words"})
@@ -58,28 +54,45 @@ class WordSentences(Part):
     length: Annotated[int, at_least(3)] = 128  # the most words of a block, specials included
     characters: Annotated[int, at_least(3)] = 50  # of a word, its marks included
 
-    def plan(self, documents: Documents, key: int) -> WordBlocks:
-        """Plan a pass; `key` stands for (seed, purpose, copy)."""
+    def tables(self, documents: Documents, key: int, folder: Path | None) -> Iterator[PlanStretch]:
+        """The tables of a pass."""
         if documents.spelling is None:
             raise UserError("blocks words needs a store with a word vocabulary: build it again")
-        room = self.length - 2
-        visits = visit_order(documents, key, order="documents", longest=None)
-        visits, words = _by_words(documents, visits, room)
-        running = offsets(words)
-        fits = np.searchsorted(running, running[:-1] + room, side="right") - 1
-        stops = np.minimum(fits, visits.ends)
-        first = chain(stops)
-        table = tabulate(documents, visits, np.array([[first, stops[first]]]))
+        room, chain = self.length - 2, Chain()
+        visits = visit_order(
+            documents,
+            key,
+            values=partial(word_counts, documents),
+            refine=partial(_by_words, documents, room=room),
+            folder=folder,
+        )
+        for window in visits.windows():
+            running = window.running(room, visits.values_of)
+            most = running[: len(window)] + room
+            fits = window.first + np.searchsorted(running, most, side="right") - 1
+            stops = np.minimum(fits, window.ends)
+            first = chain.follow(window, stops)
+            yield tabulate(window, np.array([[first, stops[first - window.first]]]))
+
+    def opened(
+        self,
+        documents: Documents,
+        key: int,
+        columns: Mapping[str, Any],
+        counts: Mapping[str, int],
+    ) -> Plan:
+        """The plan that some columns are."""
+        assert documents.spelling is not None
+        table = super().opened(documents, key, columns, counts)
         return WordBlocks(table, documents.spelling, self.characters)
 
 
-def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[VisitOrder, Ints]:
-    """The visit with sentences of more than `room` words split at words, and words per entry."""
-    sentence = np.searchsorted(documents.sentences, visits.starts, side="right") - 1
-    counts = np.diff(word_counts(documents))[sentence]
-    columns = np.stack([visits.starts, visits.sizes, visits.documents, counts])
+def _by_words(documents: Documents, visits: VisitOrder, *, room: int) -> VisitOrder:
+    """Some documents with sentences of more than `room` words, the values, split at words."""
+    assert visits.values is not None
+    columns = np.stack([visits.starts, visits.sizes, visits.documents, visits.values])
     parts, done = [], 0
-    long = np.flatnonzero(counts > room)
+    long = np.flatnonzero(visits.values > room)
     for entry in long.tolist():
         start, size, document, words = columns[:, entry]
         begins = np.flatnonzero(documents.marks[start : start + size] & Mark.WORD)[::room]
@@ -90,17 +103,16 @@ def _by_words(documents: Documents, visits: VisitOrder, room: int) -> tuple[Visi
         parts += [columns[:, done:entry], np.stack(split)]
         done = entry + 1
     starts, sizes, owners, words = np.concatenate([*parts, columns[:, done:]], axis=1)
-    return entries(starts, sizes, owners, split=len(long)), words
+    return entries(starts, sizes, owners, values=words, split=len(long))
 
 
-def word_counts(documents: Documents) -> Ints:
-    """[S + 1] words before each sentence, counted a stretch at a time."""
-    bounds = np.asarray(documents.sentences)
-    counts = np.zeros(len(bounds), dtype=np.int64)
-    for first in range(0, len(bounds) - 1, _STRETCH):
-        stretch = bounds[first : first + _STRETCH + 1]
-        running = offsets((documents.marks[stretch[0] : stretch[-1]] & Mark.WORD) != 0)
-        counts[first : first + len(stretch)] = counts[first] + running[stretch - stretch[0]]
+def word_counts(documents: Documents, first: int, last: int) -> Ints:
+    """The words of each of some sentences, counted a stretch at a time."""
+    counts = np.zeros(last - first, dtype=np.int64)
+    for low in range(first, last, _STRETCH):
+        bounds = np.asarray(documents.sentences[low : min(low + _STRETCH, last) + 1])
+        running = offsets((documents.marks[bounds[0] : bounds[-1]] & Mark.WORD) != 0)
+        counts[low - first : low - first + len(bounds) - 1] = np.diff(running[bounds - bounds[0]])
     return counts
 
 

@@ -74,6 +74,7 @@ COMMANDS: dict[str, Command] = {
     "corpus build": Command(clozelab.build_corpus, "blocks.built"),
     "corpus show": Command(clozelab.show_corpus, "blocks.summary"),
     "corpus check": Command(clozelab.check_corpus, "blocks.checked"),
+    "corpus plans": Command(clozelab.corpus_plans, "blocks.plans"),
     "show": Command(show, "recipes.shown"),
     "diff": Command(clozelab.diff, "recipes.difference"),
     "mask": Command(clozelab.mask, "blocks.masks"),
@@ -143,7 +144,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     for name, entry in commands.items():
         group, _, verb = name.rpartition(" ")
         if group not in groups:
-            parent = verbs.add_parser(group, help=f"build, show or check a {group}")
+            parent = verbs.add_parser(group, help=f"build, show or check a {group}, or its plans")
             groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
         text = summary(entry.call)
         short = text.partition("\n")[0]

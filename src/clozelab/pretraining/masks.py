@@ -28,6 +28,7 @@ from clozelab.errors import UserError
 from clozelab.keys import key
 from clozelab.masking import Corruption
 from clozelab.packed import offsets
+from clozelab.pretraining.plans import Drawn, planned
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
 from clozelab.text.reading.sentences import splitter
@@ -52,7 +53,7 @@ class Draws:
     def __init__(self, corruption: Corruption, epoch: int, *, seed: int, suffix: str = "") -> None:
         self.corruption, copy = corruption, corruption.copy(epoch)
         self.pairs_copy = copy if corruption.redraw == "pairs_and_masks" else 0
-        self.pairs = key(seed, f"blocks{suffix}", self.pairs_copy)
+        self.pairs = Drawn(key(seed, f"blocks{suffix}", self.pairs_copy), seed, self.pairs_copy)
         self.masks = key(seed, f"mask{suffix}", copy)
         self.replacements = key(seed, f"replace{suffix}", copy)
 
@@ -138,7 +139,8 @@ def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: in
     """The blocks of a pass over a split of the corpus."""
     check_units(recipe, corpus)
     draws = Draws(recipe.corruption, epoch, seed=seed)
-    return recipe.blocks.plan(corpus.documents(split), draws.pairs)
+    documents = corpus.documents(split)
+    return planned(corpus, documents, recipe.blocks, split=split, drawn=draws.pairs)
 
 
 def check_units(recipe: Recipe, corpus: Corpus) -> None:

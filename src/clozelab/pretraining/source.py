@@ -19,6 +19,7 @@ from clozelab.errors import UserError
 from clozelab.keys import key, mix, uniform
 from clozelab.masking.token import NoMasking
 from clozelab.pretraining.masks import Draws, check_units
+from clozelab.pretraining.plans import Drawn, planned, visited
 from clozelab.text.store import Corpus
 from clozelab.training.packing import PackedExamples
 
@@ -38,7 +39,7 @@ class BlockSource:
     ) -> None:
         check_units(recipe, corpus)
         self.recipe, self.corpus, self.blocks, self.seed = recipe, corpus, blocks, seed
-        self.documents = corpus.documents(split)
+        self.documents, self.split = corpus.documents(split), split
         self.vocabulary = corpus.vocabulary
         # Stores with blocks of the same numbers draw different masks.
         self.suffix = f"/{number}" if number else ""
@@ -63,7 +64,10 @@ class BlockSource:
         with self._lock:
             if copy not in self._plans:
                 try:
-                    plan = self.blocks.plan(self.documents, draws.pairs)
+                    documents, form = self.documents, self.blocks
+                    plan = planned(
+                        self.corpus, documents, form, split=self.split, drawn=draws.pairs
+                    )
                 except UserError as error:
                     raise UserError(f"{self.corpus.path}: {error}") from None
                 if not len(plan):
@@ -80,11 +84,10 @@ class BlockSource:
         plan = self.plan(epoch)
         with self._lock:
             if epoch not in self._orders:
-                numbers = np.arange(len(plan))
-                if not self.in_order:
-                    drawn = mix(key(self.seed, f"order{self.suffix}", epoch), numbers)
-                    numbers = np.argsort(drawn, kind="stable")
-                _keep(self._orders, epoch, numbers)
+                drawn = Drawn(key(self.seed, f"order{self.suffix}", epoch), self.seed, epoch)
+                shuffled = not self.in_order
+                order = visited(self.corpus, len(plan), shuffled=shuffled, drawn=drawn)
+                _keep(self._orders, epoch, order)
             return self._orders[epoch]
 
     def take(self, place: tuple[int, int], count: int) -> tuple[Ints, Ints, tuple[int, int]]:

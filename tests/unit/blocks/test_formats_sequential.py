@@ -16,8 +16,8 @@ import pytest
 from support import made
 from support.reading import everything, runs
 
-from clozelab.blocks.block_table import draw
 from clozelab.blocks.pairs import SegmentPair, SentenceOrderPair
+from clozelab.blocks.planned import draw
 from clozelab.blocks.sentences import DocSentences, FullSentences
 from clozelab.contracts import Documents
 from clozelab.keys import coin_flips, mix, randint, uniform

@@ -43,9 +43,15 @@ def laid_out(*, rows: int = 4, reverse: bool = True, key: int = 9) -> tuple[Bloc
     return blocks, blocks.ids.reshape(-1, rows, LENGTH), stream_of(documents, key)
 
 
+def cut(documents: Documents, key: int) -> Stream:
+    """The stream of a format that takes little of it."""
+    plan = StreamPair(length=6, reuse=1, rows=1, reverse=False).plan(documents, key)
+    return plan.stream
+
+
 def test_the_stream_is_the_documents_with_an_end_after_each() -> None:
     documents = made.placed([[3, 0, 2], [], [0, 0], [4], [1]])
-    stream = Stream(documents, 5)
+    stream = cut(documents, 5)
     ids, marks, ends = stream.read(np.arange(len(stream)))
     assert ids.tolist() == stream_of(documents, 5)
     assert np.array_equal(ends, ids == EOD)
@@ -54,7 +60,7 @@ def test_the_stream_is_the_documents_with_an_end_after_each() -> None:
 
 
 def test_the_stream_knows_where_sentences_begin_and_no_empty_one_does() -> None:
-    stream = Stream(made.placed([[3, 0, 2, 0, 0], [0, 4, 0]]), 1)
+    stream = cut(made.placed([[3, 0, 2, 0, 0], [0, 4, 0]]), 1)
     starts = {0: [0, 3], 5: [0]} if stream.tokens[0] == 0 else {0: [0], 5: [0, 3]}
     second = int(stream.starts[1])
     assert stream.sentences.tolist() == [*starts[0], *(second + n for n in starts[5])]

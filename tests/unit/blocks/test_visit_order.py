@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support import made
 from support.reading import document_of, everything, pairs, runs, sentence_of
 
-from clozelab.blocks import PARTS
-from clozelab.blocks import block_table as walking
-from clozelab.blocks.block_table import chain, visit_order
+from clozelab.blocks import PARTS, visits
+from clozelab.blocks.block_table import Chain
 from clozelab.blocks.pairs import SegmentPair
 from clozelab.blocks.sentences import DocSentences
+from clozelab.blocks.visits import VisitOrder, visit_order
 from clozelab.contracts import Documents, Ints
 
 
@@ -39,9 +39,12 @@ def literal_chain(following: Ints) -> list[int]:
 def test_a_chain_is_the_same_through_any_window(steps: list[int], window: int) -> None:
     total = len(steps)
     following = np.minimum(np.arange(total) + np.array(steps, dtype=np.int64), total)
+    order = VisitOrder(np.arange(total), np.arange(total + 1), np.array([0, total]))
+    chain = Chain()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(walking, "_WINDOW", window)
-        assert chain(following).tolist() == literal_chain(following)
+        patch.setattr(visits, "_WINDOW", window)
+        met = [chain.follow(part, following[part.here]).tolist() for part in order.windows()]
+    assert sum(met, []) == literal_chain(following)
 
 
 @pytest.mark.parametrize("name", ["segment_pair", "full_sentences", "doc_sentences", "words"])
@@ -50,7 +53,7 @@ def test_a_plan_is_the_same_through_a_small_window(
 ) -> None:
     documents = made.prose()
     expected = everything(PARTS[name](length=64).plan(documents, 4))
-    monkeypatch.setattr(walking, "_WINDOW", 7)
+    monkeypatch.setattr(visits, "_WINDOW", 7)
     found = everything(PARTS[name](length=64).plan(documents, 4))
     assert np.array_equal(found.ids, expected.ids)
     assert np.array_equal(found.starts, expected.starts)

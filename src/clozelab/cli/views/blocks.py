@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from clozelab.api.recipes import BlockSample, MaskedText
     from clozelab.pretraining.masks import Masked
     from clozelab.text.store import Corpus
+    from clozelab.text.store.plans import KeptPlan
 
 _STYLES = {
     Corrupted.MASK: "white on blue",
@@ -52,6 +53,30 @@ def built(result: Corpus, values: Values) -> Iterator[RenderableType]:
 def checked(result: Corpus, values: Values) -> Iterator[str]:
     """How much was compared."""
     yield f"{result.path}: all {len(result.manifest['files'])} files are whole"
+
+
+def plans(result: list[KeptPlan], values: Values) -> Iterator[RenderableType]:
+    """What each plan is for, when it was last used, and its size."""
+    place, what = values["corpus"], "removed" if values.get("remove") else "in all"
+    if result:
+        rows = [
+            (_purpose(plan.purpose), f"{plan.used:%d %B %Y %H:%M}", f"{plan.bytes / 1e6:,.1f} MB")
+            for plan in result
+        ]
+        yield table("plan", right=("last used", "size"), rows=rows)
+    size = sum(plan.bytes for plan in result) / 1e6
+    yield f"{place}: {len(result)} plan{'s' * (len(result) != 1)}, {size:,.1f} MB {what}"
+
+
+def _purpose(purpose: Mapping[str, Any]) -> str:
+    if not purpose:
+        return "unfinished"
+    draws = f"seed {purpose['seed']}, {{}} {purpose['copy']}"
+    if "order" in purpose:
+        return f"the order of {purpose['order']:,} blocks, {draws.format('epoch')}"
+    settings = dict(purpose["blocks"])
+    said = [settings.pop("use"), *(f"{name} {value}" for name, value in settings.items())]
+    return ", ".join([*said, purpose["split"].replace("_", "-"), draws.format("copy")])
 
 
 def masks(result: MaskedText, values: Values) -> Iterator[RenderableType]:

@@ -31,7 +31,7 @@ from clozelab.text.store.manifest import REMEDY, SPLITS
 from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
 from clozelab.text.vocabulary import describe, letters
 
-_SMALL = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
+CHECKED_WHOLE = 1 << 28  # bytes: a store up to this size is checked whole whenever it is opened
 _LITTLE = 1 << 24  # bytes: a file up to this size is, in a store of any
 _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "documents": "int64"}
 
@@ -52,7 +52,7 @@ class Corpus:
         """
         path = Path(place)
         corpus = cls(path, manifests.read(path))
-        whole = corpus.bytes <= _SMALL
+        whole = corpus.bytes <= CHECKED_WHOLE
         corpus.check(up_to=0 if trusting else None if whole else _LITTLE)
         return corpus
 

@@ -1,0 +1,233 @@
+"""The visit to the sentences of a corpus, and windows of it.
+
+Documents are shuffled once by the key, sentences never, unless the comparison with a corpus of
+shuffled sentences is wanted (BERT §3.1: document-level text is critical).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from clozelab.blocks.shuffle import (
+    Growing,
+    Shuffled,
+    UnitTable,
+    release,
+    sentences_of,
+    shuffle,
+    single_sentences,
+)
+from clozelab.contracts import Bools, Documents, Ints
+from clozelab.keys import mix
+from clozelab.packed import offsets, ranges
+
+ShuffleUnit = Literal["documents", "sentences"]
+
+_WINDOW = 1 << 16  # entries planned at a time: their arrays stay in a core's cache
+_RELEASE = 16  # windows after which mapped pages are given back; to map them again takes time
+
+
+@dataclass(frozen=True)
+class VisitOrder:
+    """Entries (sentences, or parts of over-long ones) in visiting order; or some of them."""
+
+    starts: Ints  # [M] first token in the documents
+    running: Ints  # [M + 1] tokens before each entry, which has at least one
+    bounds: Ints  # [D + 1] first entry of each document, which has at least one
+    values: Ints | None = None  # [M] what a format knows of each entry
+    split: int = 0  # sentences that were split
+    dropped: int = 0  # documents that were left out though they have tokens
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def sizes(self) -> Ints:
+        """[M] tokens of each entry."""
+        return np.diff(self.running)
+
+    @property
+    def documents(self) -> Ints:
+        """[M] the document of each entry, in visiting order."""
+        return np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+
+    @property
+    def ends(self) -> Ints:
+        """[M] the entry after the last of each entry's document."""
+        return self.bounds[self.documents + 1]
+
+    def sizes_of(self, first: int, last: int) -> Ints:
+        """Tokens of some entries."""
+        return np.diff(self.running[first : last + 1])
+
+    def values_of(self, first: int, last: int) -> Ints:
+        """The values of some entries."""
+        assert self.values is not None
+        return self.values[first:last]
+
+    def begins(self, entries: Ints) -> Bools:
+        """Which of some entries begin a document."""
+        return np.asarray(self.bounds[np.searchsorted(self.bounds, entries)] == entries)
+
+    def windows(self) -> Iterator[Window]:
+        """The entries, some at a time; one window without any, if there is none."""
+        for number, first in enumerate(range(0, max(len(self), 1), _WINDOW)):
+            yield Window(self, first, min(first + _WINDOW, len(self)))
+            if number % _RELEASE == _RELEASE - 1:
+                release(self.starts, self.running, self.bounds, self.values)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some entries that follow each other."""
+
+    visits: VisitOrder
+    first: int
+    last: int
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the visit begins with it."""
+        return self.first == 0
+
+    @cached_property
+    def here(self) -> Ints:
+        """[n] the entries."""
+        return np.arange(self.first, self.last)
+
+    @cached_property
+    def documents(self) -> Ints:
+        """[n] the document of each, in visiting order."""
+        bounds = self.visits.bounds
+        low, high = np.searchsorted(bounds, [self.first, self.last - 1], side="right")
+        inside = np.clip(bounds[low - 1 : high + 1], self.first, self.last)
+        return np.repeat(np.arange(low - 1, low - 2 + len(inside)), np.diff(inside))
+
+    @cached_property
+    def lowest(self) -> Ints:
+        """[n] the first entry of each entry's document."""
+        return self.visits.bounds[self.documents]
+
+    @cached_property
+    def ends(self) -> Ints:
+        """[n] the entry after the last of each entry's document."""
+        return self.visits.bounds[self.documents + 1]
+
+    def running(self, room: int, sizes: Callable[[int, int], Ints] | None = None) -> Ints:
+        """Tokens before each entry from the window's first on, up to `room` past its last.
+
+        Another size than that in tokens may be counted.
+        """
+        reach = room
+        while True:
+            end = min(self.last + reach + 1, len(self.visits))
+            running = offsets((sizes or self.visits.sizes_of)(self.first, end))
+            if end == len(self.visits) or running[-1] - running[len(self)] > room:
+                return running
+            reach *= 2
+
+
+Refine = Callable[[VisitOrder], VisitOrder]  # some whole documents → what is left of them
+
+
+def visit_order(
+    documents: Documents,
+    key: int,
+    *,
+    order: ShuffleUnit = "documents",
+    longest: int | None = None,
+    values: Callable[[int, int], Ints] | None = None,
+    refine: Refine = lambda entries: entries,
+    folder: Path | None = None,
+) -> VisitOrder:
+    """Lay out the visit; sentences of more than `longest` tokens become several entries.
+
+    `values` gives a number for each of a range of sentences. The arrays lie in nameless files of
+    the folder, if one is given.
+    """
+    starts, running, bounds = (Growing(np.int64, folder) for _ in range(3))
+    known = Growing(np.int64, folder)
+    entry_count = token_count = split = dropped = 0
+    bounds.append(np.zeros(1, dtype=np.int64))
+    running.append(np.zeros(1, dtype=np.int64))
+    units = sentences_of(documents, values)
+    for dealt in _dealt(documents, units, key, order=order, folder=folder):
+        some = refine(_entries_of(dealt, longest))
+        starts.append(some.starts)
+        running.append(some.running[1:] + token_count)
+        bounds.append(some.bounds[1:] + entry_count)
+        if some.values is not None:
+            known.append(some.values)
+        entry_count, token_count = entry_count + len(some), token_count + int(some.running[-1])
+        split, dropped = split + some.split, dropped + some.dropped
+        release(documents.sentences, documents.documents, documents.marks)
+    return VisitOrder(
+        starts=starts.array(),
+        running=running.array(),
+        bounds=bounds.array(),
+        values=known.array(),
+        split=split,
+        dropped=dropped,
+    )
+
+
+def entries(
+    starts: Ints, sizes: Ints, document: Ints, *, values: Ints | None = None, split: int = 0
+) -> VisitOrder:
+    """A visit of some entries; empty ones, and documents left without any, are dropped."""
+    filled = sizes > 0
+    starts, sizes, document = starts[filled], sizes[filled], document[filled]
+    new = np.ones(len(document), dtype=bool)
+    new[1:] = document[1:] != document[:-1]
+    bounds = np.append(np.flatnonzero(new), len(document))
+    values = None if values is None else values[filled]
+    return VisitOrder(starts, offsets(sizes), bounds, values, split)
+
+
+def _entries_of(dealt: Shuffled, longest: int | None) -> VisitOrder:
+    """The entries of some documents."""
+    starts, sizes, split = dealt.starts, dealt.sizes, 0
+    document = np.repeat(np.arange(len(dealt.counts)), dealt.counts)
+    if longest is not None:
+        parts = -(-sizes // longest)
+        split = int((parts > 1).sum())
+        if split:
+            part = ranges(np.zeros_like(parts), parts)
+            starts = np.repeat(starts, parts) + part * longest
+            sizes = np.minimum(np.repeat(sizes, parts) - part * longest, longest)
+            document = np.repeat(document, parts)
+    return entries(starts, sizes, document, values=dealt.values, split=split)
+
+
+def _dealt(
+    documents: Documents, units: UnitTable, key: int, *, order: ShuffleUnit, folder: Path | None
+) -> Iterator[Shuffled]:
+    """The documents in visiting order, some whole ones at a time."""
+    if order == "documents":
+        yield from shuffle(units, key, folder)
+        return
+    # The shuffled corpus keeps its documents' sizes and deals the sentences anew.
+    sizes = Growing(np.int64, folder)
+    for dealt in shuffle(units, key, folder):
+        sizes.append(dealt.counts[dealt.counts > 0])
+    counts = sizes.array()
+    rest, document = (np.zeros(0, dtype=np.int64),) * 2, 0
+    for dealt in shuffle(single_sentences(documents), int(mix(key, -1)), folder):
+        starts, lengths = (
+            np.concatenate(pair) for pair in zip(rest, (dealt.starts, dealt.sizes), strict=True)
+        )
+        ends = np.cumsum(counts[document : document + len(starts)])
+        whole = int(np.searchsorted(ends, len(starts), side="right"))
+        cut = int(ends[whole - 1]) if whole else 0
+        some = counts[document : document + whole]
+        yield Shuffled(np.arange(whole), np.asarray(some), starts[:cut], lengths[:cut])
+        rest, document = (starts[cut:], lengths[cut:]), document + whole

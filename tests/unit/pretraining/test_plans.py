@@ -1,0 +1,182 @@
+"""Plans as files: the same blocks, written once, found again, never half or damaged, removable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from support.learning import store
+
+import clozelab
+from clozelab.blocks import PARTS
+from clozelab.blocks.sentences import FullSentences
+from clozelab.config import recipe as recipes
+from clozelab.contracts import Documents, Plan, PlanStretch
+from clozelab.errors import UserError
+from clozelab.pretraining import plans
+from clozelab.pretraining.plans import Drawn, planned, visited
+from clozelab.pretraining.source import BlockSource
+from clozelab.text.store import Corpus
+from clozelab.text.store import plans as files_of_plans
+
+DRAWN = Drawn(key=5, seed=1, copy=0)
+SETTINGS = {"stream_pair": {"reuse": 8, "rows": 4}}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+    """A small corpus that counts as a large one."""
+    monkeypatch.setattr(plans, "_MANY", 8)
+    return Corpus.open(shutil.copytree(store("wordpiece"), tmp_path / "corpus"))
+
+
+def plan_of(corpus: Corpus, part: Any = FullSentences(length=32), **changes: Any) -> Plan:  # noqa: B008
+    drawn = DRAWN._replace(**changes)
+    return planned(corpus, corpus.documents(), part, split="train", drawn=drawn)
+
+
+def ids(plan: Plan) -> list[int]:
+    found: list[int] = plan.blocks(np.arange(len(plan))).ids.tolist()
+    return found
+
+
+@pytest.fixture
+def planned_again(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often blocks were planned since."""
+    times, plain = [], FullSentences.tables
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        times.append(1)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(FullSentences, "tables", counted)
+    return lambda: len(times)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_kept_plan_has_the_blocks_of_one_in_memory(name: str, corpus: Corpus) -> None:
+    part = PARTS[name](length=32, **SETTINGS.get(name, {}))
+    plain = part.plan(corpus.documents(), DRAWN.key)
+    for _ in range(2):  # written, then found
+        found = plan_of(corpus, part)
+        assert (len(found), found.notes) == (len(plain), plain.notes)
+        assert ids(found) == ids(plain)
+    assert len(files_of_plans.listed(corpus)) == 1
+
+
+def test_a_run_reads_the_same_from_files(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipes.read("bert", size="tiny")
+
+    def read() -> list[Any]:
+        source = BlockSource(recipe, corpus, blocks=recipe.blocks, split="train", seed=3)
+        epochs, numbers, _ = source.take((0, 0), 3 * source.size // 2)
+        found = [source.examples(e, numbers[epochs == e], progress=0.0) for e in (0, 1)]
+        return [epochs.tolist(), numbers.tolist(), *(one.columns["ids"].tolist() for one in found)]
+
+    kept = read()
+    assert len(files_of_plans.listed(corpus)) == 4  # the pairs and the order of two epochs
+    monkeypatch.setattr(plans, "_MANY", 1 << 20)
+    assert read() == kept
+
+
+def test_what_a_plan_depends_on_makes_another(corpus: Corpus) -> None:
+    plan_of(corpus)
+    plan_of(corpus, key=6, copy=1)
+    plan_of(corpus, FullSentences(length=33))
+    assert len(files_of_plans.listed(corpus)) == 3
+    assert np.array_equal(visited(corpus, 9, shuffled=False, drawn=DRAWN), np.arange(9))
+
+
+@pytest.mark.parametrize("damage", ["byte", "short", "seal", "missing", "unfinished"])
+def test_a_damaged_plan_is_planned_again(
+    damage: str, corpus: Corpus, planned_again: Callable[[], int]
+) -> None:
+    plain = ids(plan_of(corpus))
+    (kept,) = files_of_plans.listed(corpus)
+    column, entry = kept.path / "starts.bin", kept.path / "plan.json"
+    raw = bytearray(column.read_bytes())
+    if damage == "byte":
+        raw[len(raw) // 2] ^= 1
+        column.write_bytes(raw)
+    elif damage == "short":
+        column.write_bytes(raw[:-8])
+    elif damage == "seal":
+        entry.write_text(entry.read_text().replace('"length": 32', '"length": 31'))
+    elif damage == "missing":
+        column.unlink()
+    else:  # as a process leaves it that is killed
+        entry.unlink()
+        assert "unfinished" in repr(files_of_plans.listed(corpus)[0])
+    assert ids(plan_of(corpus)) == plain
+    assert planned_again() == 2
+    assert ids(plan_of(corpus)) == plain
+    assert planned_again() == 2
+
+
+def test_one_writes_while_the_others_wait(corpus: Corpus, planned_again: Callable[[], int]) -> None:
+    found: list[list[int]] = []
+    threads = [Thread(target=lambda: found.append(ids(plan_of(corpus)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4 and all(one == found[0] for one in found)
+    assert planned_again() == 1
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, documents: Documents, key: int, folder: Path) -> Any:
+        yield PlanStretch({"starts": np.arange(9)}, {})
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(FullSentences, "tables", full)
+    monkeypatch.setattr(FullSentences, "stretches", full)
+    with pytest.raises(UserError, match=r"no space left .* corpus plans .* --remove"):
+        plan_of(corpus)
+    assert not list((corpus.path / "plans").rglob("*.bin"))
+
+
+def test_plans_of_a_corpus_that_cannot_be_written_lie_in_the_cache(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != corpus.path)
+    plan_of(corpus)
+    (kept,) = files_of_plans.listed(corpus)
+    assert kept.path.is_relative_to(tmp_path / "cache")
+    assert not (corpus.path / "plans").exists()
+
+
+def test_a_format_from_outside_is_planned_in_memory(corpus: Corpus) -> None:
+    class Mine(FullSentences):
+        """May be edited at any time."""
+
+    assert ids(plan_of(corpus, Mine(length=32))) == ids(plan_of(corpus))
+    assert len(files_of_plans.listed(corpus)) == 1
+
+
+def test_plans_are_listed_and_removed(corpus: Corpus, capsys: pytest.CaptureFixture[str]) -> None:
+    from clozelab.cli import main
+
+    plain = ids(plan_of(corpus))
+    visited(corpus, 9, shuffled=True, drawn=DRAWN)
+    assert {tuple(plan.purpose)[2] for plan in clozelab.corpus_plans(corpus)} == {"blocks", "order"}
+    assert not clozelab.corpus_plans(corpus, unused=1, remove=True)
+    assert main(["corpus", "plans", str(corpus.path)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "full_sentences, length 32, o" in told and "train, seed 1, copy 0" in told
+    assert "the order of 9 blocks, seed 1, epoch 0" in told
+    assert main(["corpus", "plans", str(corpus.path), "--remove"]) == 0
+    assert "2 plans" in capsys.readouterr().out
+    assert not clozelab.corpus_plans(corpus) and not list((corpus.path / "plans").iterdir())
+    assert main(["corpus", "plans", str(corpus.path), "--unused", "-1"]) == 2
+    assert ids(plan_of(corpus)) == plain
