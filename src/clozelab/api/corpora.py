@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, Place, Places, command, option
+from clozelab.options import Few, OneOf, Place, Places, command, option
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from clozelab.text.building import BuildProgress
     from clozelab.text.store import Corpus
+
+Unique = Annotated[str, OneOf("lines", "paragraphs", "documents", bare="documents")]
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SAMPLE = 2_000_000  # tokens looked at for the figures that need the tokens themselves
@@ -75,7 +77,7 @@ def build_corpus(
     entities: Place | None = None,
     spans: Place | None = None,
     segmentation: bool = True,
-    unique: bool = False,
+    unique: Unique | None = None,
     held_out: float = 0.01,
     words: int = 30_000,
     workers: Few | None = None,
@@ -95,7 +97,7 @@ def build_corpus(
         entities (FILE): names, one a line, for knowledge masking
         spans (FILE): a TSV of document, start, end, kind, for the same
         segmentation: segment Chinese into words
-        unique: leave out documents that repeat
+        unique: leave out documents that repeat an earlier one, or the lines or paragraphs that do
         held_out: share of the tokens that is held out (0.01)
         words: whole words kept for ELMo (30,000)
         workers: processes (one a core)
@@ -113,7 +115,7 @@ def build_corpus(
         spans=spans,
         phrases=phrases,
         held_out=held_out,
-        unique=unique,
+        unique=unique,  # type: ignore[arg-type]
         words=words,
         workers=cores() if workers is None else workers,
     )
@@ -234,11 +236,20 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "sentences by": manifest["sentences"],
         "Chinese words by": manifest["segmenter"] or "no segmenter: single characters",
         "units": ", ".join(f"{number:,} {kind} units" for kind, number in units.items()),
-        **{what: f"{number:,}" for what, number in manifest["notes"].items()},
+        **_notes(manifest),
         "made from": ", ".join(inputs[:6]) + more,
         "fingerprint": manifest["fingerprint"][:16],
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _notes(manifest: dict[str, Any]) -> dict[str, str]:
+    """What was skipped, cut, repaired or left out, how often, and examples of it."""
+    examples = manifest.get("examples", {})
+    return {
+        what: "\n".join([f"{number:,}", *examples.get(what, [])])
+        for what, number in manifest["notes"].items()
+    }
 
 
 def _held_out(manifest: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import clozelab
@@ -113,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """The arguments; what a command does not know is refused here, where its options are."""
-        known, others = super().parse_known_args(args, namespace)
+        known, others = super().parse_known_args(args and self._spelled_out(args), namespace)
         if others:
             option = others[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions) if option[0:1] == "-" else None
@@ -121,6 +122,16 @@ class _Parser(argparse.ArgumentParser):
             what = "is no option" if option[0:1] == "-" else "is one word too many"
             raise UserError(f"{option}: {what} of {self.prog}; {hint}")
         return known, others
+
+    def _spelled_out(self, words: Sequence[str]) -> list[str]:
+        """The words, with its own word for an option that stands alone: before a path, it does."""
+        spelled = list(words)
+        for at, (word, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
+            action = self._option_string_actions.get(word)
+            if action is not None and action.const and action.nargs == argparse.OPTIONAL:
+                alone = not re.fullmatch("[a-z]+", after) or Path(after).exists()
+                spelled[at] = f"{word}={action.const}" if alone else word
+        return spelled
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -179,6 +190,8 @@ def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]
         settings["metavar"] = option.metavar or "N"
     if option.choices is not None:
         settings["choices"] = option.choices
+    if option.bare:
+        settings |= {"nargs": "?", "const": option.bare}
     if option.positional:
         settings["nargs"] = ("+" if needed else "*") if option.several else None if needed else "?"
         return [option.name], settings

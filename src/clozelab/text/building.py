@@ -20,6 +20,8 @@ from clozelab.text.words import segmenter
 
 VOCABULARY = 30_000  # ids, unless asked otherwise
 
+Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
+
 
 @dataclass(frozen=True)
 class BuildOptions(Checked):
@@ -32,7 +34,7 @@ class BuildOptions(Checked):
     spans: str | None = None  # a TSV of document, start, end, kind
     phrases: bool = False
     held_out: BelowOne = 0.01  # share of the tokens
-    unique: bool = False  # leave out documents that repeat another
+    unique: Level | None = None  # leave out those that repeat an earlier one
     words: int = 30_000  # size of the vocabulary of whole words
     workers: PositiveInt = 1
 

@@ -201,7 +201,7 @@ def test_repeats_are_left_out_and_counted(tmp_path: Path) -> None:
     corpus = build(
         write(tmp_path / "a.jsonl", repeated),
         tmp_path / "c",
-        unique=True,
+        unique="documents",
         held_out=0,
         counts=counts,
     )
@@ -215,8 +215,8 @@ def test_repeats_stay_unless_asked(tmp_path: Path) -> None:
     assert len(corpus.documents()) == 3
 
 
-@pytest.mark.parametrize("unique", [False, True])
-def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: bool) -> None:
+@pytest.mark.parametrize("unique", [None, "documents"])
+def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: str | None) -> None:
     plain = [text for text in TEXTS if text.isascii()]
     corpus = build(
         write(tmp_path / "a.jsonl", plain + plain[:5]),
@@ -273,7 +273,8 @@ def test_the_manifest_tells_what_was_made(made: Corpus) -> None:
     [
         {"held_out": 0.3},
         {"phrases": True},
-        {"unique": True},
+        {"unique": "documents"},
+        {"unique": "lines"},
         {"words": 40},
         {"entities": "names"},
         {"sentences": "plain"},

@@ -33,7 +33,7 @@ from clozelab.text.reading.sources import BytesRead, documents, listing, text_by
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
 from clozelab.text.store.corpus import Corpus
-from clozelab.text.store.finish import ShardPlan, finish
+from clozelab.text.store.finish import finish
 from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import TokenizerSpec
@@ -75,7 +75,7 @@ def build(
             )
             read = [Path(name) for name, *_ in listing(inputs, options.reading)]
             sources = ["standard input" if path.parent == folder else shown(path) for path in read]
-            plan = ShardPlan(folder, settings, job_names, sources)
+            plan = shards.ShardPlan(folder, settings, job_names, sources)
             for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
                 yield BuildProgress(stage, done, total, "steps")
             shutil.rmtree(folder)
@@ -242,7 +242,8 @@ def _settings(
         cached = CachedTokenizer(tokenizer, segment=False, counts=counts)
         entities = gazetteer(names, cached, counts)
     kind = splitter(options.sentences).name.split()[0]
-    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities)
+    pieces = None if options.unique == "documents" else options.unique
+    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities, pieces)
 
 
 def _read_lines(place: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Put the shards together: leave out repeats, split train from held-out, count, mark, write.
+"""Put the shards together: clean, split train from held-out, count, mark, write.
 
 One shard is in memory at a time; what grows with the corpus is a few bytes a document.
 """
@@ -8,65 +8,32 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from clozelab import files
-from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
+from clozelab.contracts import Array, Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.text.reading.sentences import splitter
+from clozelab.text.store.cleaning import clean
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
-from clozelab.text.store.shards import Shard, TokenisingSettings, load
+from clozelab.text.store.shards import Shard, ShardPlan
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
 from clozelab.text.words import segmenter
 
 _FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block
-_PARTITION = 1 << 22  # documents compared for repetition at a time
 
 T = TypeVar("T")
 Steps = Generator[tuple[str, int, int], None, T]
 Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """The shards to put together, in the text's order, and where they came from."""
-
-    folder: Path  # of the build, with the shards in it
-    settings: TokenisingSettings
-    names: list[str]
-    inputs: list[str]
-    included: Bools | None = None  # which documents stay; all, where it is not said
-
-    @property
-    def ready(self) -> Path:
-        """The folder of the finished files, until all are there."""
-        return self.folder / "ready"
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of all shards."""
-        return Tokenizer.from_str(self.settings.tokenizer)
-
-    def shards(self) -> Iterator[Shard]:
-        """Read them one by one, without the documents left out."""
-        first = 0
-        for name in self.names:
-            shard = load(self.folder / f"{name}.npz")
-            last = first + len(shard.documents) - 1
-            yield shard if self.included is None else shard.only(self.included[first:last])
-            first = last
 
 
 def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
@@ -76,11 +43,9 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
     digests, sizes = _survey(plan, counts)
     if not sizes.any():
         raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
-    if options["unique"]:
-        first_seen = _first_of_each(digests)
-        counts.add("documents left out as repeats", number=int((~first_seen).sum()))
-        plan = replace(plan, included=first_seen)
-        digests, sizes = digests[first_seen], sizes[first_seen]
+    plan, examples = clean(plan, options=options, counts=counts)
+    if plan.kept:
+        digests, sizes = _survey(plan, Counts())
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
     yield "counting words", 0, len(plan.names)
     _write_words(plan, most=options["words"])
@@ -101,6 +66,7 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
         "units": units,
         "notes": dict(sorted(counts.numbers.items())),
         "held_out": {"whole": whole, "parts": len(division.parts)},
+        "examples": examples,
     }
     _publish(out, plan, _manifest(plan, options=options, facts=facts))
 
@@ -114,18 +80,6 @@ def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
         tokens = np.diff(shard.sentences[shard.documents])
         sizes.append(np.stack([tokens, np.diff(shard.documents)], axis=1))
     return np.concatenate(digests), np.concatenate(sizes)
-
-
-def _first_of_each(digests: Keys) -> Bools:
-    """Which documents are the first of their text, compared a part of the digests at a time."""
-    first_seen = np.zeros(len(digests), dtype=bool)
-    parts = -(-len(digests) // _PARTITION)
-    part_of = digests[:, 0] % np.uint64(parts)
-    for part in range(parts):
-        members = np.flatnonzero(part_of == part)
-        _, first = np.unique(digests[members], axis=0, return_index=True)
-        first_seen[members[first]] = True
-    return first_seen
 
 
 def _write_words(plan: ShardPlan, *, most: int) -> None:
@@ -232,12 +186,23 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
         "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],
-        "options": {k: v for k, v in options.items() if k not in ("workers", "reading")},
+        "options": _recorded(options),
         "notes": facts["notes"],
         "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
         "held_out": facts["held_out"],
+        **({"examples": facts["examples"]} if facts["examples"] else {}),
         "files": entries,
+    }
+
+
+def _recorded(options: dict[str, Any]) -> dict[str, Any]:
+    """The options in the manifest; of documents `unique` says true or false, as it always did."""
+    unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
+    return {
+        name: unique if name == "unique" else value
+        for name, value in options.items()
+        if name not in ("workers", "reading")
     }
 
 

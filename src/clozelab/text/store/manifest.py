@@ -48,6 +48,7 @@ _TYPES: dict[str, Any] = {
     "files": {...: {"bytes": int, "sha256": str}},
 }
 _ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
+_EXAMPLES = {"examples": {...: [str]}}  # where something was left out
 
 
 def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -98,7 +99,8 @@ def read(folder: Path) -> dict[str, Any]:
         )
     if version == VERSION and text != render(manifest):
         raise UserError(f"{file}: its seal differs, a byte was altered; {REMEDY}")
-    wrong = _wrong(manifest, _TYPES if version == _UNSEALED else {**_TYPES, **_ADDED}, "")
+    types = _TYPES if version == _UNSEALED else {**_TYPES, **_ADDED}
+    wrong = _wrong(manifest, {**types, **_EXAMPLES} if "examples" in manifest else types, "")
     wrong = wrong or _wrong_files(manifest["files"], _FILES[version])
     if wrong:
         raise UserError(f"{file}: not a whole corpus manifest ({wrong}); build the corpus again")

@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
@@ -43,17 +45,20 @@ class TokenisingSettings:
     sentences: str  # kind of splitter
     segment: bool
     entities: NgramTable
+    pieces: str | None = None  # lines or paragraphs, where they are to be compared
 
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
+        names += [self.pieces] if self.pieces else []
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
         """Leave it in a file for other processes."""
-        texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
-        settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+        names = ("tokenizer", "sentences", "segment", "pieces")
+        texts = json.dumps({name: getattr(self, name) for name in names})
+        settings = np.frombuffer(texts.encode(), dtype=np.uint8)
         with files.replacing(file) as stream:
             np.savez(stream, allow_pickle=False, settings=settings, entities=self.entities.rows())
 
@@ -96,28 +101,82 @@ class Shard:
     word_ids: Ints  # [·, 2] of each id in them: which word, and the id
     counts: Counts
     units: Ints  # [2] phrases and entities that were given
+    pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
+    piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
 
-    def only(self, documents: Bools) -> Shard:
-        """The same without some documents, as if they had never been there (units aside)."""
-        if documents.all():
+    def bounds_of(self, level: str) -> Ints:
+        """The first sentence of each document or piece of one, then where the last ends."""
+        return self.documents if level == "documents" else self.pieces
+
+    def digests_of(self, level: str) -> Keys:
+        """The digests of the documents or of their pieces."""
+        return self.digests if level == "documents" else self.piece_digests
+
+    def only(self, level: str, kept: Bools) -> Shard:
+        """The same without some documents or pieces of them.
+
+        It is as if they had never been there (units aside); but a document stays, empty, where all
+        its pieces go.
+        """
+        if kept.all():
             return self
-        count = np.diff(self.documents)[documents]
-        sentence = ranges(self.documents[:-1][documents], count)
-        size = np.diff(self.sentences)[sentence]
-        token = ranges(self.sentences[sentence], size)
+        documents = kept if level == "documents" else np.ones(len(self.digests), dtype=bool)
+        sentences = np.repeat(kept, np.diff(self.bounds_of(level)))
+        before = offsets(sentences)  # each, of those that stay
+        size = np.diff(self.sentences)[sentences]
+        token = ranges(self.sentences[:-1][sentences], size)
         ids, marks = self.ids[token], self.marks[token]
         words, counts, word_ids = _words(ids, marks, np.ones(len(ids), dtype=np.int64))
+        pieces = np.diff(before[self.pieces]) > 0
         return replace(
             self,
             ids=ids,
             marks=marks,
             sentences=offsets(size),
-            documents=offsets(count),
+            documents=offsets(np.diff(before[self.documents])[documents]),
             digests=self.digests[documents],
             words=words,
             word_counts=counts,
             word_ids=word_ids,
+            pieces=offsets(np.diff(before[self.pieces])[pieces]),
+            piece_digests=self.piece_digests[pieces],
         )
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """The shards to put together, in the text's order, and where they came from."""
+
+    folder: Path  # of the build, with the shards in it
+    settings: TokenisingSettings
+    names: list[str]
+    inputs: list[str]
+    kept: tuple[tuple[str, Bools], ...] = ()  # which documents stay, then which of their pieces
+
+    @property
+    def ready(self) -> Path:
+        """The folder of the finished files, until all are there."""
+        return self.folder / "ready"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of all shards."""
+        return Tokenizer.from_str(self.settings.tokenizer)
+
+    def only(self, level: str, kept: Bools) -> ShardPlan:
+        """The same without some of the documents that it still has, or pieces of them."""
+        return replace(self, kept=(*self.kept, (level, kept)))
+
+    def shards(self) -> Iterator[Shard]:
+        """Read them one by one, without what is left out."""
+        first = [0] * len(self.kept)
+        for name in self.names:
+            shard = load(self.folder / f"{name}.npz")
+            for step, (level, kept) in enumerate(self.kept):
+                last = first[step] + len(shard.digests_of(level))
+                shard = shard.only(level, kept[first[step] : last])
+                first[step] = last
+            yield shard
 
 
 def jobs(
@@ -171,6 +230,7 @@ def tokenise(
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
     stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _words(*tokenizer.words(stretches))
+    pieces = _pieces(job, cut, settings.pieces, filled=sizes > 0) if settings.pieces else {}
     return {
         "ids": _joined((part.ids for part in parts), np.uint32),
         "marks": _joined((part.marks for part in parts), np.uint8),
@@ -181,7 +241,37 @@ def tokenise(
         "word_counts": word_counts,
         "word_ids": word_ids,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
+        **pieces,
     }
+
+
+def _pieces(job: ShardJob, cut: list[list[str]], level: str, *, filled: Bools) -> dict[str, Array]:
+    """The lines or paragraphs of a job: of the sentences that are filled, where each begins."""
+    texts: list[list[str]] = []  # the sentences of each
+    for document, sentences in zip(job.documents, cut, strict=True):
+        for sentence, begins in zip(sentences, _begins(document, sentences, level), strict=True):
+            if begins:
+                texts.append([])
+            texts[-1].append(sentence)
+    piece = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])[filled]
+    present, first = np.unique(piece, return_index=True)
+    digests = [_digest("".join(texts[number]).strip()) for number in present.tolist()]
+    return {
+        "pieces": np.append(first, len(piece)),
+        "piece_digests": np.array(digests, "<u8").reshape(-1, 2),
+    }
+
+
+def _begins(document: RawDocument, sentences: list[str], level: str) -> list[bool]:
+    """Which sentences of a document begin a line, or a paragraph.
+
+    Blank lines part paragraphs; in a document without any, line ends do, unless lines are
+    sentences.
+    """
+    ends = [sentence[: -len(sentence.lstrip())].count("\n") for sentence in sentences]
+    if level == "paragraphs" and (document.is_split or max(ends[1:], default=0) > 1):
+        ends = [number - 1 for number in ends]
+    return [number == 0 or ends[number] > 0 for number in range(len(sentences))]
 
 
 def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:

@@ -1,0 +1,118 @@
+"""What is left out of a corpus: repeats and evaluation text, counted, with examples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.corpora import build, decoded, digests, texts, write
+
+import clozelab
+from clozelab.cli.commands import COMMANDS, parser
+from clozelab.contracts import Counts
+from clozelab.errors import UserError
+from clozelab.options import options
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.store import parts, shards
+
+LINES = [
+    "A title.\nOne cat sat. It slept.\nShare this page.",
+    "Another title.\nShare this page.\nTwo dogs ran.",
+    "Share this page.",
+    "One cat sat. It slept.\nOne cat sat.",
+]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_lines_that_repeat_are_left_out_and_counted(tmp_path: Path, workers: int | None) -> None:
+    counts = Counts()
+    more = {"workers": workers} if workers else {}
+    file = write(tmp_path / "a.jsonl", LINES)
+    corpus = build(file, tmp_path / "c", unique="lines", held_out=0, counts=counts, **more)
+    kept = [LINES[0], "Another title.\nTwo dogs ran.", "One cat sat."]  # no line is a part of one
+    assert [text.strip() for text in decoded(corpus)] == kept
+    assert counts.numbers["lines left out as repeats"] == 3
+    assert corpus.manifest["options"]["unique"] == "lines"
+    examples = ["3 × Share this page.", "2 × One cat sat. It slept."]
+    assert corpus.manifest["examples"] == {"lines left out as repeats": examples}
+    shown = clozelab.show_corpus(corpus).facts["lines left out as repeats"]
+    assert shown == "\n".join(["3", *examples])
+
+
+def test_blank_lines_part_paragraphs(tmp_path: Path) -> None:
+    wrapped = ["One cat\nsat.\n\nTwo dogs\nran.", "Three.\n\nTwo dogs\nran.\n\nFour\nran.", "sat."]
+    file = write(tmp_path / "a.jsonl", wrapped)
+    corpus = build(file, tmp_path / "c", unique="paragraphs", held_out=0)
+    assert decoded(corpus) == [wrapped[0], "Three.\n\nFour\nran.", "sat."]
+    lines = build(file, tmp_path / "d", unique="lines", held_out=0)
+    assert decoded(lines) == [wrapped[0], "Three.\n\nFour"]
+
+
+def test_a_document_of_a_sentence_a_line_is_one_paragraph(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("One cat.\nTwo dogs.\n\nOne cat.\n\nOne cat.\nTwo dogs.\n")
+    reading = Reading(layout="sentences")
+    corpus = build(
+        str(tmp_path / "a.txt"), tmp_path / "c", reading=reading, unique="paragraphs", held_out=0
+    )
+    assert decoded(corpus) == ["One cat.\nTwo dogs.", "One cat."]
+
+
+def test_shards_and_parts_do_not_change_what_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = texts(30)
+    file = write(tmp_path / "a.jsonl", [*told, *told[5:9], "\n".join(told[3:6])])
+    whole = build(file, tmp_path / "whole", unique="lines", held_out=0.2)
+    monkeypatch.setattr(shards, "SHARD", 3000)
+    monkeypatch.setattr(parts, "PART", 7)
+    again = build(file, tmp_path / "again", unique="lines", held_out=0.2)
+    assert digests(again.path) == digests(whole.path)
+    assert whole.manifest["notes"]["lines left out as repeats"] > 4
+
+
+def test_parts_hold_equal_rows_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "PART", 10)
+    rows = np.random.default_rng(0).integers(0, 20, (75, 2)).astype(np.uint64)
+    tables = (rows[first : first + 4] for first in range(0, 75, 4))
+    found = list(parts.in_parts(tables, total=75, folder=tmp_path / "parts"))
+    assert len(found) == 8 and not (tmp_path / "parts").exists()
+    assert sorted(number for numbers, _ in found for number in numbers.tolist()) == [*range(75)]
+    for numbers, part in found:
+        assert (part == rows[numbers]).all()
+    assert len({tuple(row) for _, part in found for row in part.tolist()}) == sum(
+        len({tuple(row) for row in part.tolist()}) for _, part in found
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [
+        (["--unique", "a.txt"], "documents"),
+        (["a.txt", "--unique"], "documents"),
+        (["--unique", "--phrases", "a.txt"], "documents"),
+        (["--unique", "folder"], "documents"),  # which is there
+        (["--unique", "lines", "a.txt"], "lines"),
+        (["a.txt", "--unique=paragraphs"], "paragraphs"),
+    ],
+)
+def test_unique_alone_is_of_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], level: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    given = vars(parser(COMMANDS).parse_args(["corpus", "build", *words, "--out", "c"]))
+    assert given["unique"] == level
+    assert given["input"] in (["a.txt"], ["folder"])
+
+
+def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--unique sentence: is unknown; .*lines"):
+        parser(COMMANDS).parse_args(["corpus", "build", "a", "--out", "c", "--unique", "sentence"])
+    with pytest.raises(UserError, match="--unique words: is unknown"):
+        clozelab.build_corpus("a", out=tmp_path / "c", unique="words")
+
+
+def test_python_takes_true_and_false() -> None:
+    unique = next(each for each in options(clozelab.build_corpus) if each.name == "unique")
+    assert unique.take(True) == "documents" and unique.take(False) is None
