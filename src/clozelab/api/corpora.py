@@ -78,6 +78,8 @@ def build_corpus(
     spans: Place | None = None,
     segmentation: bool = True,
     unique: Unique | None = None,
+    exclude: Places | None = None,
+    exclude_ngram: int = 13,
     held_out: float = 0.01,
     words: int = 30_000,
     workers: Few | None = None,
@@ -98,6 +100,8 @@ def build_corpus(
         spans (FILE): a TSV of document, start, end, kind, for the same
         segmentation: segment Chinese into words
         unique: leave out documents that repeat an earlier one, or the lines or paragraphs that do
+        exclude (FILE): keep out the lines that share words with evaluation files, of any field
+        exclude_ngram: how many words in a row (13)
         held_out: share of the tokens that is held out (0.01)
         words: whole words kept for ELMo (30,000)
         workers: processes (one a core)
@@ -116,6 +120,8 @@ def build_corpus(
         phrases=phrases,
         held_out=held_out,
         unique=unique,  # type: ignore[arg-type]
+        exclude=tuple(exclude or ()),
+        exclude_ngram=exclude_ngram,
         words=words,
         workers=cores() if workers is None else workers,
     )

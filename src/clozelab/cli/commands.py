@@ -196,5 +196,6 @@ def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]
         settings["nargs"] = ("+" if needed else "*") if option.several else None if needed else "?"
         return [option.name], settings
     if option.several:  # None and an empty list are not the same: then the list may be empty
-        settings |= {"nargs": "*"} if option.default is None else {"action": "append"}
+        empty = {"nargs": "*", "action": "extend"}
+        settings |= empty if option.default is None else {"action": "append"}
     return [option.flag], {**settings, "dest": option.name, "required": needed}

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
-from clozelab.ranges import BelowOne, Checked, PositiveInt
+from clozelab.ranges import BelowOne, CheckedOptions, PositiveInt
 from clozelab.text.extension import Extension
 from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
@@ -24,7 +24,7 @@ Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
 
 
 @dataclass(frozen=True)
-class BuildOptions(Checked):
+class BuildOptions(CheckedOptions):
     """How a corpus is to be built."""
 
     reading: Reading = field(default_factory=Reading)
@@ -35,6 +35,8 @@ class BuildOptions(Checked):
     phrases: bool = False
     held_out: BelowOne = 0.01  # share of the tokens
     unique: Level | None = None  # leave out those that repeat an earlier one
+    exclude: tuple[str, ...] = ()  # evaluation files, to be kept out
+    exclude_ngram: PositiveInt = 13  # words in a row that a line must share with one
     words: int = 30_000  # size of the vocabulary of whole words
     workers: PositiveInt = 1
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.corpora import build, decoded, digests, texts, write
 
@@ -13,6 +15,7 @@ from clozelab.cli.commands import COMMANDS, parser
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.options import options
+from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import parts, shards
 
@@ -116,3 +119,87 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
 def test_python_takes_true_and_false() -> None:
     unique = next(each for each in options(clozelab.build_corpus) if each.name == "unique")
     assert unique.take(True) == "documents" and unique.take(False) is None
+
+
+SHARED = "the quick brown fox jumps over the lazy dog and then sleeps"
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text of which lines are in evaluation files of several kinds."""
+    folder = tmp_path_factory.mktemp("read")
+    write(
+        folder / "text.jsonl",
+        [
+            "First.\nIt said: The quick, brown FOX jumps over the lazy dog!\nLast.",
+            "The quick brown fox jumps over\nthe lazy dog. And more.\nAfter it.",  # two lines
+            "The quick brown fox jumps over the hedge.\nYes.",
+            "Over the lazy dog and\n",
+            "jumps on the bed.",  # n-grams do not reach over the ends of documents
+            "昨天下午北京大学的图书馆来了一位老人。\nEnd.",
+        ],
+    )
+    (folder / "dev.tsv").write_text(f"sentence\tlabel\na cat\t1\n{SHARED}\t0\n", encoding="utf-8")
+    record = '{"id": 1, "deep": [{"question": "那天下午北京大学的图书馆"}]}\n'
+    (folder / "dev.jsonl").write_text(record, encoding="utf-8")
+    (folder / "short.txt").write_text("A few words.\n", encoding="utf-8")
+    (folder / "empty.tsv").write_text("", encoding="utf-8")
+    return folder
+
+
+KEPT = ["First.\nLast.", "After it.", "The quick brown fox jumps over the hedge.\nYes."]
+KEPT += ["Over the lazy dog and", "jumps on the bed.", "End."]
+
+
+@pytest.mark.parametrize("shard", [1 << 21, 60])
+def test_lines_of_evaluation_files_are_kept_out(
+    tmp_path: Path, read: Path, monkeypatch: pytest.MonkeyPatch, shard: int
+) -> None:
+    monkeypatch.setattr(shards, "SHARD", shard)
+    files = tuple(str(read / name) for name in ("dev.tsv", "dev.jsonl"))
+    text, counts = str(read / "text.jsonl"), Counts()
+    corpus = build(text, tmp_path / "c", exclude=files, exclude_ngram=8, held_out=0, counts=counts)
+    assert [found.strip() for found in decoded(corpus)] == KEPT
+    table, records = (f"lines left out that share 8 words with {file}" for file in files)
+    assert (counts.numbers[table], counts.places[table]) == (3, f"{text}:1")
+    assert (counts.numbers[records], counts.places[records]) == (1, f"{text}:6")
+    assert corpus.manifest["examples"] == {
+        table: ["the quick brown fox jumps over the lazy"],
+        records: ["天 下 午 北 京 大 学 的"],
+    }
+    short = f"texts of {files[0]} that have no 8 words in a row, and so are not looked for"
+    assert counts.numbers[short] == 2  # with the header
+    recorded = corpus.manifest["options"]
+    assert recorded["exclude"] == list(files) and recorded["exclude_ngram"] == 8
+
+
+def test_columns_of_text_are_evaluation_text(tmp_path: Path, read: Path) -> None:
+    table = pa.table({"id": [1, 2], "a": ["x", None], "b": [SHARED, "y"]})
+    pq.write_table(table, tmp_path / "dev.parquet")
+    with pa.ipc.new_file(tmp_path / "dev.arrow", table.schema) as file:
+        file.write_table(table)
+    for name in ("dev.parquet", "dev.arrow"):
+        ngrams = EvaluationNgrams.read([str(tmp_path / name)], 12, counts=Counts())
+        assert len(ngrams.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "sentence"),
+    [
+        ("missing.tsv", "--exclude: there is no file or folder .*missing.tsv"),
+        ("empty.tsv", "--exclude: there is no text in .*empty.tsv"),
+        ("short.txt", "--exclude: .*short.txt has no 13 words in a row .* lower --exclude-ngram"),
+    ],
+)
+def test_files_that_exclude_nothing_are_refused(
+    tmp_path: Path, read: Path, file: str, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        build(str(read / "text.jsonl"), tmp_path / "c", exclude=(str(read / file),))
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_text_that_is_all_evaluation_text_is_refused(tmp_path: Path, read: Path) -> None:
+    file = write(tmp_path / "a.jsonl", [SHARED])
+    with pytest.raises(UserError, match="not one token in this text is left by --exclude"):
+        build(file, tmp_path / "c", exclude=(str(read / "dev.tsv"),), exclude_ngram=10)

@@ -21,6 +21,7 @@ from clozelab.keys import fold
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus, shards
+from clozelab.text.store.comparing import text_digest
 from clozelab.text.tokenizers import ByteBpe, Wordpiece
 from clozelab.text.vocabulary import BERT, bert_like, finished
 
@@ -185,7 +186,7 @@ def test_many_documents_stay_whole(tmp_path: Path) -> None:
     """As they were parted before any were cut: by the second digest alone."""
     told = texts(150)
     corpus = build(write(tmp_path / "a.jsonl", told), tmp_path / "c", held_out=0.25)
-    drawn = [text.strip() for text in told if shards._digest(text)[1] < 2**62]
+    drawn = [text.strip() for text in told if text_digest(text)[1] < 2**62]
     assert decoded(corpus, "held_out") == drawn
     assert corpus.manifest["held_out"] == {"whole": len(drawn), "parts": 0}
 

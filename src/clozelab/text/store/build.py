@@ -26,12 +26,14 @@ from clozelab.keys import root
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
+from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
+from clozelab.text.store.comparing import Comparison
 from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.finish import finish
 from clozelab.text.store.manifest import NAME
@@ -62,6 +64,7 @@ def build(
     spec = tokenizer
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
+    comparison = _comparison(options, counts)
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
     try:
         with _held(out) as folder:
@@ -69,7 +72,7 @@ def build(
             if not isinstance(tokenizer, Tokenizer):
                 tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
             _check_tokenizer(tokenizer)
-            settings = _settings(tokenizer, names, options=options, counts=counts)
+            settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
             job_names = yield from tokenised(
                 inputs, folder, settings, spans=spans, options=options, counts=counts
             )
@@ -232,8 +235,22 @@ def _sample(
                 yield piece
 
 
+def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
+    """What is to be compared with other text."""
+    pieces = None if options.unique == "documents" else options.unique
+    if not options.exclude:
+        return Comparison(pieces)
+    ngrams = EvaluationNgrams.read(options.exclude, options.exclude_ngram, counts=counts)
+    return Comparison(pieces, ngrams)
+
+
 def _settings(
-    tokenizer: Tokenizer, names: list[str], *, options: BuildOptions, counts: Counts
+    tokenizer: Tokenizer,
+    names: list[str],
+    comparison: Comparison,
+    *,
+    options: BuildOptions,
+    counts: Counts,
 ) -> shards.TokenisingSettings:
     """Everything that turns text into tokens; `names` are those of entities."""
     segment = options.segment and segmenter() is not None
@@ -242,8 +259,7 @@ def _settings(
         cached = CachedTokenizer(tokenizer, segment=False, counts=counts)
         entities = gazetteer(names, cached, counts)
     kind = splitter(options.sentences).name.split()[0]
-    pieces = None if options.unique == "documents" else options.unique
-    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities, pieces)
+    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities, comparison)
 
 
 def _read_lines(place: str) -> list[str]:

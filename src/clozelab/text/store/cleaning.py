@@ -13,25 +13,17 @@ from clozelab.contracts import Counts
 from clozelab.text.store.parts import in_parts
 from clozelab.text.store.shards import ShardPlan
 
-_EXAMPLES = 5  # of each kind
 _TOKENS = 32  # of an example
 
-Examples = dict[str, list[str]]  # by what was left out
 
-
-def clean(
-    plan: ShardPlan, *, options: dict[str, Any], counts: Counts
-) -> tuple[ShardPlan, Examples]:
-    """The plan without what is to be left out, with examples of that; `counts` gets how much."""
-    examples: Examples = {}
+def clean(plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> ShardPlan:
+    """The plan without what is to be left out; `counts` gets how much that is, and examples."""
     if options["unique"] is not None:
-        plan = _without_repeats(plan, options["unique"], counts=counts, examples=examples)
-    return plan, examples
+        plan = _without_repeats(plan, options["unique"], counts=counts)
+    return plan
 
 
-def _without_repeats(
-    plan: ShardPlan, level: str, *, counts: Counts, examples: Examples
-) -> ShardPlan:
+def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> ShardPlan:
     """Only the first of equal documents, lines or paragraphs; examples are the most frequent."""
     total = sum(len(shard.digests_of(level)) for shard in plan.shards())
     tables = (shard.digests_of(level) for shard in plan.shards())
@@ -42,11 +34,13 @@ def _without_repeats(
         first_seen[numbers[first]] = True
         repeated = np.flatnonzero(times > 1)
         frequent += zip((-times[repeated]).tolist(), numbers[first[repeated]].tolist(), strict=True)
-        frequent = sorted(frequent)[:_EXAMPLES]
-    what = f"{level} left out as repeats"
-    counts.add(what, number=int((~first_seen).sum()))
+        frequent = sorted(frequent)[: Counts.EXAMPLES]
     texts = _texts(plan, [number for _, number in frequent], level=level)
-    examples[what] = [f"{-times:,} × {texts[number]}" for times, number in frequent]
+    counts.add(
+        f"{level} left out as repeats",
+        number=int((~first_seen).sum()),
+        examples=[f"{-times:,} × {texts[number]}" for times, number in frequent],
+    )
     return plan.only(level, first_seen)
 
 

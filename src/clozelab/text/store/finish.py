@@ -42,8 +42,10 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
         (plan.ready / split).mkdir(parents=True, exist_ok=True)
     digests, sizes = _survey(plan, counts)
     if not sizes.any():
-        raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
-    plan, examples = clean(plan, options=options, counts=counts)
+        left = " is left by --exclude" if options["exclude"] else ""
+        places = ", ".join(plan.inputs)
+        raise UserError(f"{places}: not one token in this text{left}; name other files")
+    plan = clean(plan, options=options, counts=counts)
     if plan.kept:
         digests, sizes = _survey(plan, Counts())
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
@@ -66,7 +68,7 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
         "units": units,
         "notes": dict(sorted(counts.numbers.items())),
         "held_out": {"whole": whole, "parts": len(division.parts)},
-        "examples": examples,
+        "examples": dict(sorted(counts.examples.items())),
     }
     _publish(out, plan, _manifest(plan, options=options, facts=facts))
 
@@ -197,13 +199,16 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
 
 
 def _recorded(options: dict[str, Any]) -> dict[str, Any]:
-    """The options in the manifest; of documents `unique` says true or false, as it always did."""
+    """The options as the manifest has them.
+
+    Those that came later are there where they were used; of documents `unique` says true or false.
+    Both keep manifests as they were before.
+    """
     unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
-    return {
-        name: unique if name == "unique" else value
-        for name, value in options.items()
-        if name not in ("workers", "reading")
-    }
+    left_out = {"workers", "reading"}
+    left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
+    recorded = {name: value for name, value in options.items() if name not in left_out}
+    return {**recorded, "unique": unique}
 
 
 def _publish(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:

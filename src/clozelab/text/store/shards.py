@@ -28,6 +28,7 @@ from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import CachedTokenizer, Tokenised
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
+from clozelab.text.store.comparing import Comparison, text_digest
 from clozelab.text.units import NgramTable, mark_ngrams, mark_span
 
 SHARD = 1 << 21  # characters
@@ -45,29 +46,30 @@ class TokenisingSettings:
     sentences: str  # kind of splitter
     segment: bool
     entities: NgramTable
-    pieces: str | None = None  # lines or paragraphs, where they are to be compared
+    comparison: Comparison = field(default_factory=Comparison)
 
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
-        names += [self.pieces] if self.pieces else []
+        names += self.comparison.names()
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
         """Leave it in a file for other processes."""
-        names = ("tokenizer", "sentences", "segment", "pieces")
-        texts = json.dumps({name: getattr(self, name) for name in names})
-        settings = np.frombuffer(texts.encode(), dtype=np.uint8)
+        texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
+        settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+        arrays = {"entities": self.entities.rows(), **self.comparison.arrays()}
         with files.replacing(file) as stream:
-            np.savez(stream, allow_pickle=False, settings=settings, entities=self.entities.rows())
+            np.savez(stream, allow_pickle=False, settings=settings, **arrays)
 
     @classmethod
     def read(cls, file: Path) -> TokenisingSettings:
         """What `write` left."""
         with np.load(file) as stored:
             settings = json.loads(stored["settings"].tobytes())
-            return cls(**settings, entities=NgramTable.of(stored["entities"]))
+            entities = NgramTable.of(stored["entities"])
+            return cls(**settings, entities=entities, comparison=Comparison.of(stored))
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,12 @@ class Shard:
     units: Ints  # [2] phrases and entities that were given
     pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
     piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
+    excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] or none: sentences
 
     def bounds_of(self, level: str) -> Ints:
-        """The first sentence of each document or piece of one, then where the last ends."""
+        """The first sentence of each document or part of one, then where the last ends."""
+        if level == "sentences":
+            return np.arange(len(self.sentences))
         return self.documents if level == "documents" else self.pieces
 
     def digests_of(self, level: str) -> Keys:
@@ -113,10 +118,10 @@ class Shard:
         return self.digests if level == "documents" else self.piece_digests
 
     def only(self, level: str, kept: Bools) -> Shard:
-        """The same without some documents or pieces of them.
+        """The same without some documents, pieces or sentences of them.
 
         It is as if they had never been there (units aside); but a document stays, empty, where all
-        its pieces go.
+        that is in it goes.
         """
         if kept.all():
             return self
@@ -172,6 +177,8 @@ class ShardPlan:
         first = [0] * len(self.kept)
         for name in self.names:
             shard = load(self.folder / f"{name}.npz")
+            if len(shard.excluded):
+                shard = shard.only("sentences", ~shard.excluded)
             for step, (level, kept) in enumerate(self.kept):
                 last = first[step] + len(shard.digests_of(level))
                 shard = shard.only(level, kept[first[step] : last])
@@ -230,48 +237,19 @@ def tokenise(
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
     stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _words(*tokenizer.words(stretches))
-    pieces = _pieces(job, cut, settings.pieces, filled=sizes > 0) if settings.pieces else {}
+    compared = settings.comparison.noted(job.documents, cut, filled=sizes > 0, counts=counts)
     return {
         "ids": _joined((part.ids for part in parts), np.uint32),
         "marks": _joined((part.marks for part in parts), np.uint8),
         "sentences": offsets(sizes[sizes > 0]),
         "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
-        "digests": np.array([_digest(d.text) for d in job.documents], "<u8").reshape(-1, 2),
+        "digests": np.array([text_digest(d.text) for d in job.documents], "<u8").reshape(-1, 2),
         "words": words,
         "word_counts": word_counts,
         "word_ids": word_ids,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
-        **pieces,
+        **compared,
     }
-
-
-def _pieces(job: ShardJob, cut: list[list[str]], level: str, *, filled: Bools) -> dict[str, Array]:
-    """The lines or paragraphs of a job: of the sentences that are filled, where each begins."""
-    texts: list[list[str]] = []  # the sentences of each
-    for document, sentences in zip(job.documents, cut, strict=True):
-        for sentence, begins in zip(sentences, _begins(document, sentences, level), strict=True):
-            if begins:
-                texts.append([])
-            texts[-1].append(sentence)
-    piece = np.repeat(np.arange(len(texts)), [len(sentences) for sentences in texts])[filled]
-    present, first = np.unique(piece, return_index=True)
-    digests = [_digest("".join(texts[number]).strip()) for number in present.tolist()]
-    return {
-        "pieces": np.append(first, len(piece)),
-        "piece_digests": np.array(digests, "<u8").reshape(-1, 2),
-    }
-
-
-def _begins(document: RawDocument, sentences: list[str], level: str) -> list[bool]:
-    """Which sentences of a document begin a line, or a paragraph.
-
-    Blank lines part paragraphs; in a document without any, line ends do, unless lines are
-    sentences.
-    """
-    ends = [sentence[: -len(sentence.lstrip())].count("\n") for sentence in sentences]
-    if level == "paragraphs" and (document.is_split or max(ends[1:], default=0) > 1):
-        ends = [number - 1 for number in ends]
-    return [number == 0 or ends[number] > 0 for number in range(len(sentences))]
 
 
 def _batches(sentences: list[str]) -> Iterator[tuple[list[str], int]]:
@@ -319,11 +297,6 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
     sizes = np.append(first[1:], len(ids)) - first
     rows = np.repeat(np.arange(len(keys)), sizes[at])
     return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
-
-
-def _digest(text: str) -> Keys:
-    raw = blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
-    return np.frombuffer(raw, dtype="<u8")
 
 
 def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:

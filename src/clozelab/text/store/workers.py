@@ -110,7 +110,6 @@ def start(folder: str) -> None:
 def run(job: shards.ShardJob, name: str) -> None:
     """Tokenise a job in a worker process into the shard of that name."""
     counts = _Process.counts
-    counts.numbers.clear()
-    counts.places.clear()
+    counts.clear()
     arrays = shards.tokenise(job, _Process.settings, _Process.tokenizer, counts)
     shards.save(arrays, counts, _Process.folder / f"{name}.npz")
