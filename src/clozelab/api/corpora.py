@@ -78,6 +78,7 @@ def build_corpus(
     spans: Place | None = None,
     segmentation: bool = True,
     unique: Unique | None = None,
+    near_duplicates: float | None = None,
     exclude: Places | None = None,
     exclude_ngram: int = 13,
     held_out: float = 0.01,
@@ -100,6 +101,8 @@ def build_corpus(
         spans (FILE): a TSV of document, start, end, kind, for the same
         segmentation: segment Chinese into words
         unique: leave out documents that repeat an earlier one, or the lines or paragraphs that do
+        near_duplicates (SIMILARITY): leave out documents as similar as that to an earlier one, by
+            their n-grams of words, as in 0.8; with rensa
         exclude (FILE): keep out the lines that share words with evaluation files, of any field
         exclude_ngram: how many words in a row (13)
         held_out: share of the tokens that is held out (0.01)
@@ -120,6 +123,7 @@ def build_corpus(
         phrases=phrases,
         held_out=held_out,
         unique=unique,  # type: ignore[arg-type]
+        near_duplicates=near_duplicates,
         exclude=tuple(exclude or ()),
         exclude_ngram=exclude_ngram,
         words=words,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ import clozelab
 from clozelab.cli.commands import COMMANDS, parser
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.keys import mix
 from clozelab.options import options
+from clozelab.text import near
 from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.store import parts, shards
@@ -203,3 +206,76 @@ def test_a_text_that_is_all_evaluation_text_is_refused(tmp_path: Path, read: Pat
     file = write(tmp_path / "a.jsonl", [SHARED])
     with pytest.raises(UserError, match="not one token in this text is left by --exclude"):
         build(file, tmp_path / "c", exclude=(str(read / "dev.tsv"),), exclude_ngram=10)
+
+
+@pytest.fixture(scope="module")
+def alike(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Documents of which some are changed a little, or a lot."""
+    pytest.importorskip("rensa")
+    told = [" ".join(text.split()[:200]) for text in texts(12) if len(text.split()) >= 200]
+    little = told[0].replace(told[0].split()[100], "otherwise", 1)
+    half = " ".join([*told[1].split()[:100], *told[2].split()[:100]])
+    shorts = ["One cat.", "One dog.", "One cat.", "...", "!!!"]
+    file = tmp_path_factory.mktemp("alike") / "a.jsonl"
+    return write(file, [*told[:3], little, half, *shorts, told[1].upper() + "!"])
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_near_duplicates_are_left_out(
+    tmp_path: Path, alike: str, monkeypatch: pytest.MonkeyPatch, small: bool
+) -> None:
+    whole = decoded(build(alike, tmp_path / "whole", held_out=0))
+    if small:
+        monkeypatch.setattr(shards, "SHARD", 3000)
+        monkeypatch.setattr(parts, "PART", 3)
+    counts = Counts()
+    corpus = build(alike, tmp_path / "c", near_duplicates=0.8, held_out=0, counts=counts)
+    gone = (3, 7, 10)  # changed a little; the same; in capitals
+    assert decoded(corpus) == [text for n, text in enumerate(whole) if n not in gone]
+    what = "documents left out as near-duplicates"
+    assert counts.numbers[what] == 3
+    examples = corpus.manifest["examples"][what]
+    assert examples[0].startswith("0.9") and examples[1] == "1.00: One cat. | One cat."
+    assert corpus.manifest["options"]["near_duplicates"] == 0.8
+
+
+def test_lines_are_compared_in_documents_that_stay(tmp_path: Path, alike: str) -> None:
+    """A line that is new in a near-duplicate is not gone from the documents after it."""
+    told = json.loads(Path(alike).read_text(encoding="utf-8").splitlines()[0])["text"]
+    file = write(tmp_path / "a.jsonl", [told, f"{told}\nA new line.", "A new line.\nAnother."])
+    options = {"near_duplicates": 0.8, "unique": "lines", "held_out": 0}
+    corpus = build(file, tmp_path / "c", **options)
+    assert decoded(corpus) == [told, "A new line.\nAnother."]
+
+
+def test_signatures_estimate_the_similarity() -> None:
+    pytest.importorskip("rensa")
+    keys = mix(np.arange(4000), 1)
+    for kept in (1000, 900, 500):  # of 1000 words from the first on, which are one run
+        words = np.concatenate([keys[:1000], keys[:kept], keys[2000 : 3000 - kept]])
+        both = near.signatures(words, np.array([1000, 1000]), digests=keys[:2])
+        shared = kept - 4
+        truth = 1.0 if kept == 1000 else shared / (2 * 996 - shared)
+        found = near.similarities(both[:1], both[1:])[0]
+        assert abs(found - truth) <= 4 * (truth * (1 - truth) / near.HASHES) ** 0.5
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.8, 0.95, 1.0])
+def test_pairs_at_the_threshold_share_a_band(threshold: float) -> None:
+    rows = near.rows_of_bands(threshold)
+    assert 1 - (1 - threshold**rows) ** (near.HASHES // rows) >= 0.99
+    wider = rows + 1
+    assert threshold == 1 or 1 - (1 - threshold**wider) ** (near.HASHES // wider) < 0.99
+
+
+@pytest.mark.parametrize("threshold", [0, -0.5, 1.2, float("nan")])
+def test_a_similarity_outside_its_range_is_refused(tmp_path: Path, threshold: float) -> None:
+    with pytest.raises(UserError, match=r"--near-duplicates .*: must be a similarity above 0"):
+        build("a.txt", tmp_path / "c", near_duplicates=threshold)
+
+
+def test_a_machine_without_rensa_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install clozelab\[dedup\]"):
+        build(write(tmp_path / "a.jsonl", LINES), tmp_path / "c", near_duplicates=0.8)
+    assert not (tmp_path / "c").exists()

@@ -23,6 +23,7 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
+from clozelab.text import near
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
@@ -238,10 +239,12 @@ def _sample(
 def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
     """What is to be compared with other text."""
     pieces = None if options.unique == "documents" else options.unique
-    if not options.exclude:
-        return Comparison(pieces)
-    ngrams = EvaluationNgrams.read(options.exclude, options.exclude_ngram, counts=counts)
-    return Comparison(pieces, ngrams)
+    if options.near_duplicates:
+        near.check()
+    exclude = None
+    if options.exclude:
+        exclude = EvaluationNgrams.read(options.exclude, options.exclude_ngram, counts=counts)
+    return Comparison(pieces, exclude, near=options.near_duplicates is not None)
 
 
 def _settings(

@@ -1,5 +1,5 @@
 """What a worker notes of documents so that they can be compared with others when all are read:
-their pieces by digests, and where they share words with evaluation files."""
+digests of their pieces, where they share words with evaluation files, and signatures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from clozelab.contracts import Array, Bools, Counts, Ints, Keys
+from clozelab.text import near
 from clozelab.text.overlap import EvaluationNgrams, WordKeys, words
 from clozelab.text.reading.layouts import RawDocument
 
@@ -23,6 +24,7 @@ class Comparison:
 
     pieces: str | None = None  # lines or paragraphs
     exclude: EvaluationNgrams | None = None
+    near: bool = False  # whether documents get signatures
 
     def names(self) -> list[str]:
         """What of it shapes a shard."""
@@ -31,27 +33,26 @@ class Comparison:
             table = self.exclude.keys.tobytes() + self.exclude.file_of.tobytes()
             names += [self.exclude.what(file) for file in range(len(self.exclude.files))]
             names.append(blake2b(table, digest_size=16).hexdigest())
-        return names
+        return [*names, near.algorithm()] if self.near else names
 
     def arrays(self) -> dict[str, Array]:
         """It as arrays, for other processes."""
-        exclude = self.exclude
-        settings = {
-            "pieces": self.pieces,
-            **({"size": exclude.size, "files": exclude.files} if exclude else {}),
-        }
-        arrays = {"comparison": np.frombuffer(json.dumps(settings).encode(), dtype=np.uint8)}
-        return arrays | ({"keys": exclude.keys, "file_of": exclude.file_of} if exclude else {})
+        settings: dict[str, Any] = {"pieces": self.pieces, "near": self.near}
+        arrays: dict[str, Array] = {}
+        if self.exclude:
+            settings |= {"size": self.exclude.size, "files": self.exclude.files}
+            arrays |= {"keys": self.exclude.keys, "file_of": self.exclude.file_of}
+        return {**arrays, "comparison": np.frombuffer(json.dumps(settings).encode(), np.uint8)}
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Comparison:
         """What `arrays` made."""
         settings = json.loads(stored["comparison"].tobytes())
-        if "files" not in settings:
-            return cls(settings["pieces"])
-        tables = {"keys": stored["keys"], "file_of": stored["file_of"]}
-        ngrams = EvaluationNgrams(settings["size"], settings["files"], **tables)
-        return cls(settings["pieces"], ngrams)
+        exclude = None
+        if "files" in settings:
+            names = settings["size"], settings["files"]
+            exclude = EvaluationNgrams(*names, stored["keys"], stored["file_of"])
+        return cls(settings["pieces"], exclude, settings["near"])
 
     def noted(
         self, documents: list[RawDocument], cut: list[list[str]], *, filled: Bools, counts: Counts
@@ -61,11 +62,35 @@ class Comparison:
         if self.pieces:
             begins = _begin_pieces(documents, cut, self.pieces)
             arrays |= _pieces(list(chain.from_iterable(cut)), begins, filled=filled)
+        if self.exclude or self.near:
+            compared = _Words.of(cut)
         if self.exclude:
             lines = np.cumsum(_begin_pieces(documents, cut, "lines")) - 1
-            shared = _shared(documents, cut, lines, ngrams=self.exclude, counts=counts)
+            shared = _shared(documents, compared, lines, ngrams=self.exclude, counts=counts)
             arrays["excluded"] = shared[filled]
+        if self.near:
+            sizes = np.bincount(compared.document, minlength=len(documents))
+            digests = np.array([text_digest(document.text)[0] for document in documents], "<u8")
+            arrays["signatures"] = near.signatures(compared.keys, sizes, digests=digests)
         return arrays
+
+
+class _Words(NamedTuple):
+    """The words of documents, one after another, and where each is from."""
+
+    words: list[str]
+    keys: Keys
+    sentence: Ints
+    document: Ints
+
+    @classmethod
+    def of(cls, cut: list[list[str]]) -> _Words:
+        """Those of some documents' sentences."""
+        found = [words(sentence) for sentences in cut for sentence in sentences]
+        flat = list(chain.from_iterable(found))
+        sentence = np.repeat(np.arange(len(found)), [len(some) for some in found])
+        document = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
+        return cls(flat, WordKeys().of(flat), sentence, document[sentence])
 
 
 def text_digest(text: str) -> Keys:
@@ -104,19 +129,15 @@ def _pieces(sentences: list[str], begins: Bools, *, filled: Bools) -> dict[str, 
 
 def _shared(
     documents: list[RawDocument],
-    cut: list[list[str]],
+    words: _Words,
     lines: Ints,
     *,
     ngrams: EvaluationNgrams,
     counts: Counts,
 ) -> Bools:
     """Which sentences are of lines that share an n-gram with a file; `lines` has that of each."""
-    found = [words(sentence) for sentences in cut for sentence in sentences]
-    flat = list(chain.from_iterable(found))
-    sentence = np.repeat(np.arange(len(found)), [len(some) for some in found])
-    document = np.repeat(np.arange(len(cut)), [len(sentences) for sentences in cut])
-    at, files = ngrams.find(WordKeys().of(flat), document[sentence])
-    first, last = lines[sentence[at]], lines[sentence[at + ngrams.size - 1]]
+    at, files = ngrams.find(words.keys, words.document)
+    first, last = (lines[words.sentence[word]] for word in (at, at + ngrams.size - 1))
     file_of_line: dict[int, int] = {}
     for start, stop, file in zip(first.tolist(), last.tolist(), files.tolist(), strict=True):
         for line in range(start, stop + 1):
@@ -126,8 +147,8 @@ def _shared(
         examples = at[begins & (files == file)][: Counts.EXAMPLES].tolist()
         counts.add(
             ngrams.what(file),
-            documents[document[sentence[at[files == file][0]]]].name,
+            documents[words.document[at[files == file][0]]].name,
             sum(of == file for of in file_of_line.values()),
-            examples=[" ".join(flat[word : word + ngrams.size]) for word in examples],
+            examples=[" ".join(words.words[word : word + ngrams.size]) for word in examples],
         )
     return np.isin(lines, list(file_of_line))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from clozelab.contracts import Array, Counts, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
+from clozelab.text.building import Steps
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.cleaning import clean
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
@@ -31,8 +32,6 @@ from clozelab.text.words import segmenter
 
 _FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block
 
-T = TypeVar("T")
-Steps = Generator[tuple[str, int, int], None, T]
 Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
 
 
@@ -45,7 +44,7 @@ def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Count
         left = " is left by --exclude" if options["exclude"] else ""
         places = ", ".join(plan.inputs)
         raise UserError(f"{places}: not one token in this text{left}; name other files")
-    plan = clean(plan, options=options, counts=counts)
+    plan = yield from clean(plan, options=options, counts=counts)
     if plan.kept:
         digests, sizes = _survey(plan, Counts())
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
@@ -207,6 +206,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
     left_out = {"workers", "reading"}
     left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
+    left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
     recorded = {name: value for name, value in options.items() if name not in left_out}
     return {**recorded, "unique": unique}
 

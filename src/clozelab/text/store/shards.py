@@ -26,6 +26,7 @@ from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import CachedTokenizer, Tokenised
+from clozelab.text.near import Signatures
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
 from clozelab.text.store.comparing import Comparison, text_digest
@@ -103,9 +104,11 @@ class Shard:
     word_ids: Ints  # [·, 2] of each id in them: which word, and the id
     counts: Counts
     units: Ints  # [2] phrases and entities that were given
+    # Of what is to be compared; empty, where it is not.
     pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
     piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
-    excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] or none: sentences
+    excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] sentences
+    signatures: Signatures = field(default_factory=lambda: np.zeros(0, np.uint32))  # [D, hashes]
 
     def bounds_of(self, level: str) -> Ints:
         """The first sentence of each document or part of one, then where the last ends."""
@@ -145,6 +148,8 @@ class Shard:
             word_ids=word_ids,
             pieces=offsets(np.diff(before[self.pieces])[pieces]),
             piece_digests=self.piece_digests[pieces],
+            excluded=self.excluded[sentences[: len(self.excluded)]],
+            signatures=self.signatures[documents[: len(self.signatures)]],
         )
 
 
