@@ -73,6 +73,7 @@ def version() -> None:
 
 COMMANDS: dict[str, Command] = {
     "corpus build": Command(clozelab.build_corpus, "blocks.built"),
+    "corpus add": Command(clozelab.add_to_corpus, "blocks.built"),
     "corpus show": Command(clozelab.show_corpus, "blocks.summary"),
     "corpus check": Command(clozelab.check_corpus, "blocks.checked"),
     "show": Command(show, "recipes.shown"),
@@ -154,7 +155,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     for name, entry in commands.items():
         group, _, verb = name.rpartition(" ")
         if group not in groups:
-            parent = verbs.add_parser(group, help=f"build, show or check a {group}")
+            parent = verbs.add_parser(group, help=f"build, show, check or add to a {group}")
             groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
         text = summary(entry.call)
         short = text.partition("\n")[0]

@@ -12,20 +12,32 @@ from typing import Any
 
 import numpy as np
 
-from clozelab.contracts import Counts, Ints, Keys
+from clozelab.contracts import Counts, Documents, Ints, Keys
+from clozelab.keys import fold
+from clozelab.packed import contains
 from clozelab.text import near
 from clozelab.text.building import Steps
+from clozelab.text.store.corpus import Corpus
+from clozelab.text.store.manifest import SPLITS
 from clozelab.text.store.parts import PART, in_parts
-from clozelab.text.store.shards import ShardPlan
+from clozelab.text.store.shards import Shard, ShardPlan
 
 _TOKENS = 32  # of an example
+_FOLDED = 1 << 22  # tokens made keys of at a time, or as many as documents have
 _PAIRS = 1 << 14  # of signatures compared at a time
 
 
-def clean(plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> Steps[ShardPlan]:
-    """The plan without what is to be left out; `counts` gets how much that is, and examples."""
+def clean(
+    plan: ShardPlan, *, options: dict[str, Any], counts: Counts, parent: Corpus | None = None
+) -> Steps[ShardPlan]:
+    """The plan without what is to be left out; `counts` gets how much that is, and examples.
+
+    Documents are also compared with those of the parent, to which they are added.
+    """
     level, threshold = options["unique"], options["near_duplicates"]
     if level == "documents":
+        if parent is not None:
+            plan = _without_those_of(parent, plan, counts=counts)
         plan = yield from _without_repeats(plan, level, counts=counts)
     if threshold is not None:
         plan = yield from _without_near_duplicates(plan, threshold, counts=counts)
@@ -56,6 +68,27 @@ def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[Sh
         examples=[f"{-times:,} × {texts[number]}" for times, number in frequent],
     )
     return plan.only(level, first_seen)
+
+
+def _without_those_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> ShardPlan:
+    """Without documents of which a corpus has all tokens in one document already."""
+    known = np.sort(np.concatenate([_document_keys(parent.documents(split)) for split in SPLITS]))
+    new = [~contains(known, _document_keys(shard)) for shard in plan.shards()]
+    kept = np.concatenate(new)
+    counts.add("documents left out that are in the corpus", number=int((~kept).sum()))
+    return plan.only("documents", kept)
+
+
+def _document_keys(text: Documents | Shard) -> Keys:
+    """A key of the tokens of each document; 0 of one that is empty."""
+    bounds = np.asarray(text.sentences)[text.documents]
+    keys = np.zeros(len(bounds) - 1, dtype=np.uint64)
+    filled = np.flatnonzero(np.diff(bounds))
+    for numbers in np.array_split(filled, -(-int(bounds[-1]) // _FOLDED) or 1):
+        if len(numbers):
+            first, last = bounds[numbers[0]], bounds[numbers[-1] + 1]
+            keys[numbers] = fold(text.ids[first:last], bounds[numbers] - first)
+    return keys
 
 
 def _without_near_duplicates(
