@@ -486,9 +486,14 @@ class Counts:
         """Count `number` more of `what`; remember the first place, and the first examples."""
         if number:
             self.numbers[what] = self.numbers.get(what, 0) + number
-            self.places.setdefault(what, place)
+            self.places[what] = self.places.get(what) or place
         if together := list(dict.fromkeys([*self.examples.get(what, ()), *examples])):
             self.examples[what] = together[: self.EXAMPLES]
+
+    def expect(self, what: str) -> None:
+        """Say how often it happened even if it never does."""
+        self.numbers.setdefault(what, 0)
+        self.places.setdefault(what, "")
 
     def merge(self, other: Counts) -> None:
         """Add what another job counted."""

@@ -87,7 +87,9 @@ class CleaningOptions:
     exclude_ngram: int = option("how many words in a row (13)", 13)
 
     def chosen(self) -> dict[str, Any]:
-        """Those of them that a build takes."""
+        """What a build takes."""
+        if self.exclude is not None and not self.exclude:
+            raise UserError("--exclude: names no file; name some, or leave it out")
         return {**asdict(self), "exclude": tuple(self.exclude or ())}
 
 
@@ -175,7 +177,7 @@ def add_to_corpus(
     from clozelab.text.store import Corpus
     from clozelab.text.store.build import add
 
-    share = Corpus.open(corpus).manifest["options"]["held_out"]
+    share = Corpus.open(corpus, trusting=True).manifest["options"]["held_out"]
     options = BuildOptions(
         reading=Reading(**asdict(reading)),
         held_out=share if held_out is None else held_out,

@@ -70,7 +70,10 @@ class EvaluationNgrams:
             raise UserError(f"--exclude: {error}") from None
         file_of = np.repeat(np.arange(len(files)), [len(keys) for keys in found])
         keys, first = np.unique(np.concatenate(found), return_index=True)
-        return cls(size, files, keys, file_of[first])
+        ngrams = cls(size, files, keys, file_of[first])
+        for file in range(len(files)):
+            counts.expect(ngrams.what(file))
+        return ngrams
 
     def find(self, words: Keys, texts: Ints) -> tuple[Ints, Ints]:
         """The first words of n-grams that lie in one text and in a file, and the file of each.

@@ -119,6 +119,8 @@ def test_documents_of_the_corpus_are_not_added_again(
     assert known and counts.numbers["documents left out that are in the corpus"] == known
     assert counts.numbers["documents left out as repeats"] == 1
     assert len(decoded(corpus)) == len(decoded(before)) + 3 - known
+    with pytest.raises(UserError, match="all of this text is in the corpus already"):
+        add(write(small.parent / "e.jsonl", [TEXTS[25]]), small, unique="documents")
 
 
 @pytest.mark.parametrize("step", range(4))

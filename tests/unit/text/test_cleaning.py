@@ -119,6 +119,11 @@ def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
         clozelab.build_corpus("a", out=tmp_path / "c", unique="words")
 
 
+def test_that_nothing_was_left_out_is_said(tmp_path: Path) -> None:
+    corpus = build(write(tmp_path / "a.jsonl", LINES[:1]), tmp_path / "c", unique="lines")
+    assert corpus.manifest["notes"]["lines left out as repeats"] == 0
+
+
 def test_python_takes_true_and_false() -> None:
     unique = next(each for each in options(clozelab.build_corpus) if each.name == "unique")
     assert unique.take(True) == "documents" and unique.take(False) is None

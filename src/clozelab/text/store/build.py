@@ -154,13 +154,13 @@ def _telling(out: Path) -> Iterator[None]:
 @contextmanager
 def _held_to_add(out: Path) -> Iterator[tuple[Path, Corpus]]:
     """The folder to build in and the corpus, which nobody else adds to meanwhile."""
-    known = Corpus.open(out)  # whatever is no whole corpus is refused before anything is written
+    known = Corpus.open(out, trusting=True)  # what is no corpus is refused before a lock is made
     if not out.is_dir():
         raise UserError(f"{out}: is what a corpus was; text is added to what it is now")
     if files.kind_of(out) != _KIND or known.manifest["version"] != manifests.VERSION:
         raise UserError(f"{out}: was built by an early version of clozelab; build it again")
     with files.locked(out, work="build"):
-        parent = Corpus.open(out)
+        parent = Corpus.open(out, trusting=True)
         parent.check()
         check_addition(out, parent.manifest)
         folder = out / "building"

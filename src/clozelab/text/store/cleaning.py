@@ -62,8 +62,10 @@ def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[Sh
         frequent = sorted(frequent)[: Counts.EXAMPLES]
         done += len(numbers)
     texts = _texts(plan, {number for _, number in frequent}, level=level)
+    what = f"{level} left out as repeats"
+    counts.expect(what)
     counts.add(
-        f"{level} left out as repeats",
+        what,
         number=int((~first_seen).sum()),
         examples=[f"{-times:,} × {texts[number]}" for times, number in frequent],
     )
@@ -116,8 +118,10 @@ def _without_near_duplicates(
                 kept[[document for _, document, _ in pairs]] = False
                 closest = sorted([*closest, *pairs])[: Counts.EXAMPLES]
     texts = _texts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
+    what = "documents left out as near-duplicates"
+    counts.expect(what)
     counts.add(
-        "documents left out as near-duplicates",
+        what,
         number=int((~kept).sum()),
         examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
     )

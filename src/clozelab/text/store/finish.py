@@ -56,13 +56,15 @@ def finish(
     for split in SPLITS:
         (plan.ready / split).mkdir(parents=True, exist_ok=True)
     digests, sizes = _survey(plan, counts)
+    places = ", ".join(plan.inputs)
     if not sizes.any():
         left = " is left by --exclude" if options["exclude"] else ""
-        places = ", ".join(plan.inputs)
         raise UserError(f"{places}: not one token in this text{left}; name other files")
     plan = yield from clean(plan, options=options, counts=counts, parent=parent)
     if plan.kept:
         digests, sizes = _survey(plan, Counts())
+    if not sizes.any():
+        raise UserError(f"{places}: all of this text is in the corpus already; name other files")
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
     if parent is None:
         phrases = yield from _write_vocabularies(plan, options)
