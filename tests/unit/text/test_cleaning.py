@@ -244,6 +244,23 @@ def test_near_duplicates_are_left_out(
     assert corpus.manifest["options"]["near_duplicates"] == 0.8
 
 
+def test_a_build_killed_while_it_compares_goes_on(
+    tmp_path: Path, alike: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(parts, "PART", 3)
+    options = {"near_duplicates": 0.8, "unique": "lines"}
+    whole = build(alike, tmp_path / "whole", **options)
+    for place, name in ((near, "similarities"), (np, "fromfile")):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                build(alike, tmp_path / "c", **options)
+    assert digests(build(alike, tmp_path / "c", **options).path) == digests(whole.path)
+
+
 def test_lines_are_compared_in_documents_that_stay(tmp_path: Path, alike: str) -> None:
     """A line that is new in a near-duplicate is not gone from the documents after it."""
     told = json.loads(Path(alike).read_text(encoding="utf-8").splitlines()[0])["text"]

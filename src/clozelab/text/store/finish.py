@@ -124,7 +124,7 @@ def _write_words(plan: ShardPlan, *, most: int) -> None:
     A word may have several keys: byte BPE spells it in other ids after a space.
     """
     tally = KeyCounts()
-    for shard in plan.shards():
+    for shard in map(Shard.with_words, plan.shards()):
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
     often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
@@ -146,7 +146,7 @@ def _spelled(plan: ShardPlan, words: Keys) -> list[str]:
     """The text of some words."""
     spelled: dict[int, str] = {}
     missing = words
-    for shard in plan.shards():
+    for shard in map(Shard.with_words, plan.shards()):
         row, ids = shard.word_ids[contains(missing, shard.words)[shard.word_ids[:, 0]]].T
         tokens: dict[int, list[int]] = {}
         for word, number in zip(shard.words[row].tolist(), ids.tolist(), strict=True):

@@ -104,6 +104,7 @@ class Shard:
     word_ids: Ints  # [·, 2] of each id in them: which word, and the id
     counts: Counts
     units: Ints  # [2] phrases and entities that were given
+    is_cut: bool = False  # whether some was left out, which its words still have
     # Of what is to be compared; empty, where it is not.
     pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
     piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
@@ -123,8 +124,8 @@ class Shard:
     def only(self, level: str, kept: Bools) -> Shard:
         """The same without some documents, pieces or sentences of them.
 
-        It is as if they had never been there (units aside); but a document stays, empty, where all
-        that is in it goes.
+        It is as if they had never been there (units and words aside); but a document stays, empty,
+        where all that is in it goes.
         """
         if kept.all():
             return self
@@ -133,24 +134,28 @@ class Shard:
         before = offsets(sentences)  # each, of those that stay
         size = np.diff(self.sentences)[sentences]
         token = ranges(self.sentences[:-1][sentences], size)
-        ids, marks = self.ids[token], self.marks[token]
-        words, counts, word_ids = _words(ids, marks, np.ones(len(ids), dtype=np.int64))
         pieces = np.diff(before[self.pieces]) > 0
         return replace(
             self,
-            ids=ids,
-            marks=marks,
+            ids=self.ids[token],
+            marks=self.marks[token],
             sentences=offsets(size),
             documents=offsets(np.diff(before[self.documents])[documents]),
             digests=self.digests[documents],
-            words=words,
-            word_counts=counts,
-            word_ids=word_ids,
+            is_cut=True,
             pieces=offsets(np.diff(before[self.pieces])[pieces]),
             piece_digests=self.piece_digests[pieces],
             excluded=self.excluded[sentences[: len(self.excluded)]],
             signatures=self.signatures[documents[: len(self.signatures)]],
         )
+
+    def with_words(self) -> Shard:
+        """The same with its words counted again, if some of it was left out: that takes long."""
+        if not self.is_cut:
+            return self
+        once = np.ones(len(self.ids), dtype=np.int64)
+        words, counts, word_ids = _words(self.ids, self.marks, once)
+        return replace(self, is_cut=False, words=words, word_counts=counts, word_ids=word_ids)
 
 
 @dataclass(frozen=True)
