@@ -130,8 +130,9 @@ class _Parser(argparse.ArgumentParser):
         for at, (word, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
             action = self._option_string_actions.get(word)
             if action is not None and action.const and action.nargs == argparse.OPTIONAL:
-                alone = not re.fullmatch("[a-z]+", after) or Path(after).exists()
-                spelled[at] = f"{word}={action.const}" if alone else word
+                is_path = not re.fullmatch("[a-z]+", after) or Path(after).exists()
+                if is_path and after not in (action.choices or ()):
+                    spelled[at] = f"{word}={action.const}"
         return spelled
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -106,6 +106,7 @@ def test_unique_alone_is_of_documents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], level: str
 ) -> None:
     (tmp_path / "folder").mkdir()
+    (tmp_path / "lines").mkdir()  # a level all the same
     monkeypatch.chdir(tmp_path)
     given = vars(parser(COMMANDS).parse_args(["corpus", "build", *words, "--out", "c"]))
     assert given["unique"] == level
