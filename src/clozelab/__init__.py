@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clozelab.api.benching import bench
-    from clozelab.api.corpora import build_corpus, check_corpus, corpus_plans, show_corpus
+    from clozelab.api.corpora import (
+        add_to_corpus,
+        build_corpus,
+        check_corpus,
+        corpus_plans,
+        show_corpus,
+    )
     from clozelab.api.measuring import evaluate, matrix, probe
     from clozelab.api.models import embed, export, fill, generate, import_model, load
     from clozelab.api.predicting import answer, predict
@@ -42,6 +48,7 @@ __all__ = [
     "Run",
     "Study",
     "UserError",
+    "add_to_corpus",
     "answer",
     "bench",
     "build_corpus",
@@ -76,7 +83,13 @@ __all__ = [
 
 _HOMES = {
     "clozelab.api.benching": ("bench",),
-    "clozelab.api.corpora": ("build_corpus", "check_corpus", "corpus_plans", "show_corpus"),
+    "clozelab.api.corpora": (
+        "add_to_corpus",
+        "build_corpus",
+        "check_corpus",
+        "corpus_plans",
+        "show_corpus",
+    ),
     "clozelab.api.measuring": ("evaluate", "matrix", "probe"),
     "clozelab.api.models": ("embed", "export", "fill", "generate", "import_model", "load"),
     "clozelab.api.predicting": ("answer", "predict"),

@@ -10,7 +10,7 @@ block, C characters, R queries, P distances, T target slots. A tensor's name may
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
@@ -484,21 +484,38 @@ class Masking(Protocol):
 
 @dataclass
 class Counts:
-    """What a long job skipped, cut or repaired, with the first place each happened."""
+    """What a long job skipped, cut or repaired: where each happened first, and a few examples."""
+
+    EXAMPLES: ClassVar[int] = 5
 
     numbers: dict[str, int] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)  # where some were given
 
-    def add(self, what: str, place: str = "", number: int = 1) -> None:
-        """Count `number` more of `what`; remember the first place."""
+    def add(
+        self, what: str, place: str = "", number: int = 1, *, examples: Iterable[str] = ()
+    ) -> None:
+        """Count `number` more of `what`; remember the first place, and the first examples."""
         if number:
             self.numbers[what] = self.numbers.get(what, 0) + number
-            self.places.setdefault(what, place)
+            self.places[what] = self.places.get(what) or place
+        if together := list(dict.fromkeys([*self.examples.get(what, ()), *examples])):
+            self.examples[what] = together[: self.EXAMPLES]
+
+    def expect(self, what: str) -> None:
+        """Say how often it happened even if it never does."""
+        self.numbers.setdefault(what, 0)
+        self.places.setdefault(what, "")
 
     def merge(self, other: Counts) -> None:
         """Add what another job counted."""
         for what, number in other.numbers.items():
-            self.add(what, other.places[what], number)
+            self.add(what, other.places[what], number, examples=other.examples.get(what, ()))
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for table in (self.numbers, self.places, self.examples):
+            table.clear()
 
 
 class Pieces(NamedTuple):

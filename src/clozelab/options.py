@@ -71,6 +71,12 @@ class Option:
         return convert.words if isinstance(convert, OneOf) else None
 
     @property
+    def bare(self) -> str | None:
+        """The word that the option alone stands for, where it may stand alone."""
+        convert = self._conversion()
+        return convert.bare if isinstance(convert, OneOf) else None
+
+    @property
     def several(self) -> bool:
         """Whether it takes a list."""
         return get_origin(self.kind) is Sequence
@@ -212,13 +218,16 @@ def _said(kind: Any) -> tuple[Any, ...]:
 
 
 class OneOf:
-    """One of some words."""
+    """One of some words; the option alone may stand for one, as True and False do in Python."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, bare: str | None = None) -> None:
         self.words = words
+        self.bare = bare
 
-    def __call__(self, value: Any, place: str) -> str:
+    def __call__(self, value: Any, place: str) -> str | None:
         """The word; others are refused."""
+        if self.bare and isinstance(value, bool):
+            return self.bare if value else None
         if value not in self.words:
             raise UserError(f"{place} {value}: is unknown; {remedy(str(value), self.words)}")
         return str(value)

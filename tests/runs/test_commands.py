@@ -275,7 +275,7 @@ def test_demo_runs(
         ("corpus build text.txt --out c --tokenizer-from text.txt", "text.txt: "),
         ("corpus build text.txt --out c --tokenizer-from no", "no: no such tokenizer"),
         ("corpus build text.txt --out c --vocabulary 10", "--vocabulary 10: too small"),
-        ("corpus build text.txt --out c --held-out 1", "held_out = 1.0: must be at least 0"),
+        ("corpus build text.txt --out c --held-out 1", "--held-out 1.0: must be at least 0"),
         ("corpus build text.txt --out c --entities no", "no: cannot be read (No such file"),
         ("corpus build text.txt --out c --spans spans", "spans:100: expected document, start"),
         ("corpus build text.txt --out c --encoding klingon", "no encoding 'klingon'"),

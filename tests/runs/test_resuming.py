@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from support.corpora import add, write
 from support.learning import (
     MACHINE,
     QUIET,
+    STORES,
     assert_same,
     checkpoint,
     of,
@@ -388,3 +390,16 @@ def test_a_folder_that_holds_something_else_is_left_alone(
     with pytest.raises(UserError, match="holds a corpus, not a run"):
         went(task("bert", steps=1), tmp_path, saving=QUIET)
     assert os.listdir(tmp_path) == [MARKER]
+
+
+def test_a_run_goes_on_with_what_its_corpus_was_before_text_was_added(tmp_path: Path) -> None:
+    corpus = Path(shutil.copytree(store(STORES["roberta"]), tmp_path / "corpus"))
+    given = starting.fresh(shrunk("roberta"), data=[str(corpus)], seed=0)
+    killed(pretrain(given, tmp_path / "run", machine=MACHINE, saving=OFTEN), 3)
+    add(write(tmp_path / "more.jsonl", ["One more cat sat here. It slept."] * 9), corpus)
+    again(tmp_path / "run")
+    went(task("roberta"), tmp_path / "straight")
+    assert_same(checkpoint(tmp_path / "straight", 4), checkpoint(tmp_path / "run", 4))
+    larger = starting.resumed(tmp_path / "run", data=[str(corpus)])
+    with pytest.raises(UserError, match="was started with other data"):
+        list(resume(larger, tmp_path / "run", machine=MACHINE, saving=OFTEN))

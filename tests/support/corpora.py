@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from hashlib import sha256
@@ -27,6 +27,7 @@ from clozelab.cli import main
 from clozelab.contracts import Counts
 from clozelab.text.building import BuildOptions
 from clozelab.text.store import Corpus, workers
+from clozelab.text.store.build import add as add_text
 from clozelab.text.store.build import build as make
 from clozelab.text.store.manifest import render
 from clozelab.text.tokenizers import ByteBpe, TokenizerSpec
@@ -106,6 +107,17 @@ def build(
         options=BuildOptions(**options),
         counts=Counts() if counts is None else counts,
     )
+    return _finished(building)
+
+
+def add(inputs: str, out: Path, *, counts: Counts | None = None, **options: Any) -> Corpus:
+    """Add a text to a corpus, all of it in this process."""
+    chosen, counts = BuildOptions(**options), Counts() if counts is None else counts
+    with patch.object(workers, "ProcessPoolExecutor", _HerePool):
+        return _finished(add_text([inputs], out, options=chosen, counts=counts))
+
+
+def _finished(building: Generator[Any, None, Corpus]) -> Corpus:
     while True:
         try:
             next(building)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, Place, Places, command, option
+from clozelab.options import Few, OneOf, Place, Places, command, option
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from clozelab.text.building import BuildProgress
     from clozelab.text.store import Corpus
     from clozelab.text.store.plans import KeptPlan
+
+Unique = Annotated[str, OneOf("lines", "paragraphs", "documents", bare="documents")]
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _SAMPLE = 2_000_000  # tokens looked at for the figures that need the tokens themselves
@@ -66,6 +70,30 @@ class ReadingOptions:
     encoding: str = option("of text files (utf-8)", "utf-8")
 
 
+@dataclass(frozen=True)
+class CleaningOptions:
+    """What of the text is left out."""
+
+    unique: Unique | None = option(
+        "leave out documents that repeat an earlier one, or the lines or paragraphs that do"
+    )
+    near_duplicates: float | None = option(
+        "leave out documents as similar as that to an earlier one, by their n-grams of words, as in"
+        " 0.8; with rensa",
+        metavar="SIMILARITY",
+    )
+    exclude: Places | None = option(
+        "keep out the lines that share words with evaluation files, of any field", metavar="FILE"
+    )
+    exclude_ngram: int = option("how many words in a row (13)", 13)
+
+    def chosen(self) -> dict[str, Any]:
+        """What a build takes."""
+        if self.exclude is not None and not self.exclude:
+            raise UserError("--exclude: names no file; name some, or leave it out")
+        return {**asdict(self), "exclude": tuple(self.exclude or ())}
+
+
 @command
 def build_corpus(
     input: Places,
@@ -76,11 +104,11 @@ def build_corpus(
     entities: Place | None = None,
     spans: Place | None = None,
     segmentation: bool = True,
-    unique: bool = False,
     held_out: float = 0.01,
     words: int = 30_000,
     workers: Few | None = None,
     tokenizing: TokenizerOptions,
+    cleaning: CleaningOptions,
     reading: ReadingOptions,
     watch: Watch,
 ) -> Corpus:
@@ -96,12 +124,10 @@ def build_corpus(
         entities (FILE): names, one a line, for knowledge masking
         spans (FILE): a TSV of document, start, end, kind, for the same
         segmentation: segment Chinese into words
-        unique: leave out documents that repeat
         held_out: share of the tokens that is held out (0.01)
         words: whole words kept for ELMo (30,000)
         workers: processes (one a core)
     """
-    from clozelab.contracts import Counts
     from clozelab.text.building import BuildOptions, cores, missing
     from clozelab.text.reading.layouts import Reading
     from clozelab.text.store.build import build
@@ -114,15 +140,60 @@ def build_corpus(
         spans=spans,
         phrases=phrases,
         held_out=held_out,
-        unique=unique,
         words=words,
         workers=cores() if workers is None else workers,
+        **cleaning.chosen(),
     )
     tokenizer = tokenizing.choose()
     for line in missing(options):
         watch.warn(line)
+    building = partial(build, input, Path(out), tokenizer=tokenizer, options=options)
+    return _done(building, out, watch)
+
+
+@command
+def add_to_corpus(
+    corpus: Place,
+    input: Places,
+    *,
+    held_out: float | None = None,
+    workers: Few | None = None,
+    cleaning: CleaningOptions,
+    reading: ReadingOptions,
+    watch: Watch,
+) -> Corpus:
+    """Add text to a corpus: tokenised as its own, after all that is in it.
+
+    The corpus has a new fingerprint then. What it was before stays, as CORPUS@FINGERPRINT, and runs
+    that started with that go on with it.
+
+    Args:
+        corpus: its folder
+        input: files, folders, patterns, - (standard input), hf:OWNER/NAME
+        held_out: share of the new tokens that is held out (as when it was built)
+        workers: processes (one a core)
+    """
+    from clozelab.text.building import BuildOptions, cores
+    from clozelab.text.reading.layouts import Reading
+    from clozelab.text.store import Corpus
+    from clozelab.text.store.build import add
+
+    share = Corpus.open(corpus, trusting=True).manifest["options"]["held_out"]
+    options = BuildOptions(
+        reading=Reading(**asdict(reading)),
+        held_out=share if held_out is None else held_out,
+        workers=cores() if workers is None else workers,
+        **cleaning.chosen(),
+    )
+    return _done(partial(add, input, Path(corpus), options=options), corpus, watch)
+
+
+def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
+    """Follow a build to its end, and say what it counted."""
+    from clozelab.contracts import Counts
+
     counts = Counts()
-    building = build(input, Path(out), tokenizer=tokenizer, options=options, counts=counts)
+    building = build(counts=counts)
     try:
         corpus = _built(building, watch)
     except KeyboardInterrupt as interrupt:
@@ -240,11 +311,11 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     manifest, documents = corpus.manifest, corpus.documents("train")
     marks, lengths = documents.marks[:_SAMPLE], np.diff(documents.sentences)
     if (lengths < 0).any():
-        damaged = corpus.path / "train" / "sentences.npy"
+        damaged = corpus.folder / "train" / "sentences.npy"
         raise UserError(f"{damaged}: a byte was altered; build the corpus again")
     words = int(((marks & Mark.WORD) != 0).sum())
     entropy = unigram_entropy(corpus.vocabulary.counts)
-    with (corpus.path / "words.txt").open(encoding="utf-8") as lines:
+    with (corpus.folder / "words.txt").open(encoding="utf-8") as lines:
         frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
     units = {kind: number for kind, number in manifest["units"].items() if number}
     inputs = manifest["inputs"]
@@ -260,11 +331,32 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "sentences by": manifest["sentences"],
         "Chinese words by": manifest["segmenter"] or "no segmenter: single characters",
         "units": ", ".join(f"{number:,} {kind} units" for kind, number in units.items()),
-        **{what: f"{number:,}" for what, number in manifest["notes"].items()},
+        **_notes(manifest),
         "made from": ", ".join(inputs[:6]) + more,
         "fingerprint": manifest["fingerprint"][:16],
+        "before text was added": _before(corpus),
     }
     return {name: fact for name, fact in facts.items() if fact}
+
+
+def _notes(manifest: dict[str, Any]) -> dict[str, str]:
+    """What was skipped, cut, repaired or left out, how often, and examples of it."""
+    examples = manifest.get("examples", {})
+    return {
+        what: "\n".join([f"{number:,}", *examples.get(what, [])])
+        for what, number in manifest["notes"].items()
+    }
+
+
+def _before(corpus: Corpus) -> str:
+    """What the corpus was before text was added, the last first."""
+    from clozelab.text.store.manifest import states
+
+    states_before = list(states(corpus.path))[1:] if corpus.path.is_dir() else []
+    return "\n".join(
+        f"{corpus.path}@{state['fingerprint'][:8]}: {state['splits']['train']['tokens']:,} tokens"
+        for state in states_before
+    )
 
 
 def _held_out(manifest: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 import clozelab
@@ -72,6 +73,7 @@ def version() -> None:
 
 COMMANDS: dict[str, Command] = {
     "corpus build": Command(clozelab.build_corpus, "blocks.built"),
+    "corpus add": Command(clozelab.add_to_corpus, "blocks.built"),
     "corpus show": Command(clozelab.show_corpus, "blocks.summary"),
     "corpus check": Command(clozelab.check_corpus, "blocks.checked"),
     "corpus plans": Command(clozelab.corpus_plans, "blocks.plans"),
@@ -114,7 +116,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """The arguments; what a command does not know is refused here, where its options are."""
-        known, others = super().parse_known_args(args, namespace)
+        known, others = super().parse_known_args(args and self._spelled_out(args), namespace)
         if others:
             option = others[0].partition("=")[0]
             meant = nearest(option, self._option_string_actions) if option[0:1] == "-" else None
@@ -122,6 +124,17 @@ class _Parser(argparse.ArgumentParser):
             what = "is no option" if option[0:1] == "-" else "is one word too many"
             raise UserError(f"{option}: {what} of {self.prog}; {hint}")
         return known, others
+
+    def _spelled_out(self, words: Sequence[str]) -> list[str]:
+        """The words, with its own word for an option that stands alone: before a path, it does."""
+        spelled = list(words)
+        for at, (word, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
+            action = self._option_string_actions.get(word)
+            if action is not None and action.const and action.nargs == argparse.OPTIONAL:
+                is_path = not re.fullmatch("[a-z]+", after) or Path(after).exists()
+                if is_path and after not in (action.choices or ()):
+                    spelled[at] = f"{word}={action.const}"
+        return spelled
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
@@ -144,7 +157,8 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     for name, entry in commands.items():
         group, _, verb = name.rpartition(" ")
         if group not in groups:
-            parent = verbs.add_parser(group, help=f"build, show or check a {group}, or its plans")
+            about = f"build, show, check or add to a {group}, or list its plans"
+            parent = verbs.add_parser(group, help=about)
             groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
         text = summary(entry.call)
         short = text.partition("\n")[0]
@@ -180,9 +194,12 @@ def _argument(option: Option, *, must: bool) -> tuple[list[str], dict[str, Any]]
         settings["metavar"] = option.metavar or "N"
     if option.choices is not None:
         settings["choices"] = option.choices
+    if option.bare:
+        settings |= {"nargs": "?", "const": option.bare}
     if option.positional:
         settings["nargs"] = ("+" if needed else "*") if option.several else None if needed else "?"
         return [option.name], settings
     if option.several:  # None and an empty list are not the same: then the list may be empty
-        settings |= {"nargs": "*"} if option.default is None else {"action": "append"}
+        empty = {"nargs": "*", "action": "extend"}
+        settings |= empty if option.default is None else {"action": "append"}
     return [option.flag], {**settings, "dest": option.name, "required": needed}

@@ -87,7 +87,8 @@ def _fish(commands: Mapping[str, Command]) -> str:
         for each in options(each_command.call):
             values = f"-f -a '{' '.join(each.choices or ())}'"
             if each.typed and not each.positional:
-                value = "" if each.kind is bool else f"-r {values}" if each.choices else "-r"
+                alone = each.kind is bool or each.bare
+                value = "" if alone else f"-r {values}" if each.choices else "-r"
                 for flag in each.flags:
                     add(name, f"-l {flag[2:]} {value}", each.help)
             elif each.choices:

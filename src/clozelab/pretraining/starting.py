@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from clozelab.pretraining.fitting import fitted, notes
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.directory import Run
 from clozelab.text.extension import pieces
-from clozelab.text.store.corpus import Store, open_stores
+from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest
@@ -183,7 +183,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             f"{place}/machine.toml: does not tell the run's seed and data any more; put it back, or"
             f" start a run of its own with --from {place}"
         )
-    stores = _where(place, data, facts["data"])
+    places = _where(place, data, facts)
+    stores = open_stores(places)
     # Runs of old recorded the tokenizer that was asked for.
     recorded = recorded.reading(stores[0][0].tokenizer, vocabulary=recorded.tokenizer.vocabulary)
     seconds = facts.get("budget_seconds")
@@ -209,7 +210,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
                 f" start a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
-        inputs: dict[str, Any] = {"data": data or facts["data"], "seed": facts["seed"]}
+        inputs: dict[str, Any] = {"data": places, "seed": facts["seed"]}
         if facts.get("teacher"):
             job = taught(recorded, facts["teacher"], sized=True, **inputs)
             return replace(job, recipe=recorded, budget=budget)
@@ -227,17 +228,21 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
     )
 
 
-def _where(place: Path, data: Sequence[str], before: Sequence[str]) -> list[Store]:
-    """The stores of a run, where they are by now."""
+def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequence[str]:
+    """Where the stores of a run are by now, as they were when it started."""
+    before = facts["data"]
     if not (data or before):
         raise UserError(
             f"{place}: was imported and has no steps to go on from; start a run of its own with"
             f" --from {place}"
         )
-    gone = [store for store in before if not Path(store.rpartition(":")[0]).is_dir()]
-    if gone and not data:
+    if data:
+        return data
+    gone = [store for store in before if not exists(store.rpartition(":")[0])]
+    if gone:
         raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
-    return open_stores(data or before)
+    made = facts.get("fingerprint") or [""] * len(before)  # of which early runs had no record
+    return [as_it_was(*store) for store in zip(before, made, strict=True)]
 
 
 def _word(value: Any) -> str:

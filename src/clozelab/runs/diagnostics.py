@@ -205,7 +205,7 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
     if repeats >= _REPEATED:
         return (
             f"{repeats:.0%} of the text are sentences that were there before: build the corpus"
-            " without them (--unique, for whole documents)"
+            " without them (--unique lines)"
         )
     if recipe.tokenizer.vocabulary < _SMALL:
         return (

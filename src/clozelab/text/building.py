@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from tokenizers import Tokenizer
 
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
-from clozelab.ranges import BelowOne, Checked, PositiveInt
+from clozelab.ranges import BelowOne, CheckedOptions, PositiveInt, Range
 from clozelab.text.extension import Extension
 from clozelab.text.loading import load
 from clozelab.text.reading.layouts import Reading
@@ -20,9 +21,13 @@ from clozelab.text.words import segmenter
 
 VOCABULARY = 30_000  # ids, unless asked otherwise
 
+_SIMILARITY = Range(lambda value: 0 < value <= 1, "must be a similarity above 0, at most 1")
+
+Level = Literal["lines", "paragraphs", "documents"]  # of text that may repeat
+
 
 @dataclass(frozen=True)
-class BuildOptions(Checked):
+class BuildOptions(CheckedOptions):
     """How a corpus is to be built."""
 
     reading: Reading = field(default_factory=Reading)
@@ -32,7 +37,10 @@ class BuildOptions(Checked):
     spans: str | None = None  # a TSV of document, start, end, kind
     phrases: bool = False
     held_out: BelowOne = 0.01  # share of the tokens
-    unique: bool = False  # leave out documents that repeat another
+    unique: Level | None = None  # leave out those that repeat an earlier one
+    near_duplicates: Annotated[float, _SIMILARITY] | None = None  # leave out later ones
+    exclude: tuple[str, ...] = ()  # evaluation files, to be kept out
+    exclude_ngram: PositiveInt = 13  # words in a row that a line must share with one
     words: int = 30_000  # size of the vocabulary of whole words
     workers: PositiveInt = 1
 
@@ -45,6 +53,10 @@ class BuildProgress:
     done: int
     total: int | None
     unit: Literal["bytes", "steps"] = "bytes"
+
+
+T = TypeVar("T")
+Steps = Generator[tuple[str, int, int], None, T]  # a stage, how much of it is done, and of how much
 
 
 def choose_tokenizer(

@@ -51,12 +51,12 @@ def gazetteer(lines: Iterable[str], tokenizer: CachedTokenizer, counts: Counts) 
                 if not lead:
                     counts.add(f"names of no or more than {LONGEST_ENTITY} words left out", name)
                 continue
-            *_, last = _windows(fold(ids, begins), len(begins))
+            *_, last = windows(fold(ids, begins), len(begins))
             table[len(begins)].add(int(last[0]))
     return NgramTable({n: np.array(sorted(table[n]), dtype=np.uint64) for n in sorted(table)})
 
 
-def _windows(words: Keys, longest: int) -> Iterator[Keys]:
+def windows(words: Keys, longest: int) -> Iterator[Keys]:
     """The keys of all n-grams of 1, 2, … words."""
     yield (keys := words)
     for n in range(1, min(longest, len(words))):
@@ -73,7 +73,7 @@ def mark_ngrams(ids: Array, marks: Bytes, starts: Ints, *, ngrams: NgramTable, b
     first = np.flatnonzero(marks & Mark.WORD)
     sentence = np.searchsorted(starts, first, side="right")
     best = np.zeros(len(first), dtype=np.int64)
-    for number, keys in enumerate(_windows(fold(ids, first), max(ngrams))):
+    for number, keys in enumerate(windows(fold(ids, first), max(ngrams))):
         if (n := number + 1) in ngrams:
             same = sentence[: len(keys)] == sentence[number : number + len(keys)]
             best[: len(keys)][contains(ngrams[n], keys) & same] = n

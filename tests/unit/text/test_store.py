@@ -21,6 +21,7 @@ from clozelab.keys import fold
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store import Corpus, shards
+from clozelab.text.store.comparing import text_digest
 from clozelab.text.tokenizers import ByteBpe, Wordpiece
 from clozelab.text.vocabulary import BERT, bert_like, finished
 
@@ -189,7 +190,7 @@ def test_many_documents_stay_whole(tmp_path: Path) -> None:
     """As they were parted before any were cut: by the second digest alone."""
     told = texts(150)
     corpus = build(write(tmp_path / "a.jsonl", told), tmp_path / "c", held_out=0.25)
-    drawn = [text.strip() for text in told if shards._digest(text)[1] < 2**62]
+    drawn = [text.strip() for text in told if text_digest(text)[1] < 2**62]
     assert decoded(corpus, "held_out") == drawn
     assert corpus.manifest["held_out"] == {"whole": len(drawn), "parts": 0}
 
@@ -205,7 +206,7 @@ def test_repeats_are_left_out_and_counted(tmp_path: Path) -> None:
     corpus = build(
         write(tmp_path / "a.jsonl", repeated),
         tmp_path / "c",
-        unique=True,
+        unique="documents",
         held_out=0,
         counts=counts,
     )
@@ -219,8 +220,8 @@ def test_repeats_stay_unless_asked(tmp_path: Path) -> None:
     assert len(corpus.documents()) == 3
 
 
-@pytest.mark.parametrize("unique", [False, True])
-def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: bool) -> None:
+@pytest.mark.parametrize("unique", [None, "documents"])
+def test_the_words_vocabulary_counts_the_words_kept(tmp_path: Path, unique: str | None) -> None:
     plain = [text for text in TEXTS if text.isascii()]
     corpus = build(
         write(tmp_path / "a.jsonl", plain + plain[:5]),
@@ -277,7 +278,8 @@ def test_the_manifest_tells_what_was_made(made: Corpus) -> None:
     [
         {"held_out": 0.3},
         {"phrases": True},
-        {"unique": True},
+        {"unique": "documents"},
+        {"unique": "lines"},
         {"words": 40},
         {"entities": "names"},
         {"sentences": "plain"},

@@ -28,7 +28,7 @@ def table(
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
     """Facts, a row each, their names in bold."""
     lines = Table(box=None, pad_edge=False, show_header=False)
-    lines.add_column(style="bold")
+    lines.add_column(style="bold", overflow="fold")
     lines.add_column(overflow="fold")
     for name, value in rows:
         lines.add_row(name, Text(value))

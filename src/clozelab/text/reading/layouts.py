@@ -36,7 +36,7 @@ class Reading:
     """How the user says the inputs are to be read."""
 
     layout: Layout = "auto"
-    field: str = "text"  # of a record, which holds its text
+    field: str | None = "text"  # of a record, which holds its text; None: all that do, a line each
     encoding: str = "utf-8"
     split: str = "train"  # of a dataset
 

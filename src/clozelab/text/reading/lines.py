@@ -33,7 +33,7 @@ _JUDGED = 1_000  # lines after which a text's encoding is judged
 _ESCAPED = re.compile("[\udc80-\udcff]+")  # how Python marks bytes that no character fits
 
 
-def shown(path: Path) -> str:
+def shown(path: Path | str) -> str:
     """A path as text: bytes of it that are no UTF-8 stand as numbers."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 

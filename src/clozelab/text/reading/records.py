@@ -79,6 +79,10 @@ def separated(
 ) -> Iterator[RawDocument]:
     """A document for each row of a table whose first line names its columns."""
     rows = split(lines)
+    if reading.field is None:
+        for number, cells in rows:
+            yield from _document("\n".join(cells), f"{lines.name}:{number}", counts=lines.counts)
+        return
     header, first = next(rows, None), next(rows, None)
     if header is None:
         return
@@ -117,12 +121,23 @@ def _of_field(
     record: Mapping[str, Any], place: str, *, first: bool, reading: Reading, counts: Counts
 ) -> Iterator[RawDocument]:
     """The document of a record; the first without the field is refused, later ones counted."""
-    if reading.field in record:
+    if reading.field is None:
+        yield from _document("\n".join(_strings(record)), place, counts=counts)
+    elif reading.field in record:
         yield from _document(record[reading.field], place, counts=counts)
     elif first:
         raise _no_field(place, reading.field, record)
     else:
         counts.add(f"records without the field {reading.field!r}", place)
+
+
+def _strings(value: object) -> Iterator[str]:
+    """All text in a record, also that of lists and records in it."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from _strings(inner)
 
 
 def _document(value: object, place: str, *, counts: Counts) -> Iterator[RawDocument]:
@@ -248,19 +263,23 @@ def _seekable(stream: IO[bytes], *, packed: bool) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _parquet(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+def _parquet(
+    file: IO[bytes], name: str, *, field: str | None
+) -> Iterator[tuple[float, list[object]]]:
     # With a buffer size, column chunks are read as they are needed and not whole.
     table = import_module("pyarrow.parquet").ParquetFile(
         file, pre_buffer=False, buffer_size=1 << 20
     )
-    _check_column(table.schema_arrow, name, field=field)
+    columns = _columns(table.schema_arrow, name, field=field)
     done = 0
-    for batch in table.iter_batches(_ROWS, columns=[field]):
+    for batch in table.iter_batches(_ROWS, columns=columns):
         done += batch.num_rows
-        yield done / max(table.metadata.num_rows, done), _valid(batch.column(0)).to_pylist()
+        yield done / max(table.metadata.num_rows, done), _rows(batch, columns)
 
 
-def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, list[object]]]:
+def _arrow(
+    file: IO[bytes], name: str, *, field: str | None
+) -> Iterator[tuple[float, list[object]]]:
     ipc = import_module("pyarrow.ipc")
     size = file.seek(0, 2)
     file.seek(0)
@@ -272,17 +291,29 @@ def _arrow(file: IO[bytes], name: str, *, field: str) -> Iterator[tuple[float, l
         batches = (table.get_batch(number) for number in range(table.num_record_batches))
     else:
         batches = table = ipc.open_stream(file)
-    _check_column(table.schema, name, field=field)
+    columns = _columns(table.schema, name, field=field)
     for batch in batches:
-        column = _valid(batch.column(field))
-        for start in range(0, len(column), _ROWS):
-            yield file.tell() / size, column.slice(start, _ROWS).to_pylist()
+        for start in range(0, batch.num_rows, _ROWS):
+            yield file.tell() / size, _rows(batch.slice(start, _ROWS), columns)
 
 
-def _valid(column: Any) -> Any:
-    """A column that has been looked over: offsets of a damaged one lead anywhere in memory."""
-    column.validate(full=True)
-    return column
+def _rows(batch: Any, columns: list[str]) -> list[object]:
+    """The text of each row; it is validated, since damaged offsets lead anywhere in memory."""
+    for column in columns:
+        batch.column(column).validate(full=True)
+    if len(columns) == 1:
+        values: list[object] = batch.column(columns[0]).to_pylist()
+        return values
+    cells = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+    return ["\n".join(filter(None, row)) for row in cells]
+
+
+def _columns(schema: Any, name: str, *, field: str | None) -> list[str]:
+    """The columns to read: those of text, where none is named."""
+    if field is None:
+        return [each.name for each in schema if str(each.type).removeprefix("large_") == "string"]
+    _check_column(schema, name, field=field)
+    return [field]
 
 
 def _check_column(schema: Any, name: str, *, field: str) -> None:

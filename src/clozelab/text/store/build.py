@@ -13,7 +13,7 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -23,17 +23,21 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
+from clozelab.text import near
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
 from clozelab.text.loading import load
+from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading.layouts import RawDocument, Reading
 from clozelab.text.reading.lines import shown
 from clozelab.text.reading.sentences import LONGEST, lines, splitter
 from clozelab.text.reading.sources import BytesRead, documents, listing, text_bytes, total_bytes
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store import shards
+from clozelab.text.store.adding import check_addition
+from clozelab.text.store.comparing import Comparison
 from clozelab.text.store.corpus import Corpus
-from clozelab.text.store.finish import ShardPlan, finish
+from clozelab.text.store.finish import finish
 from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
 from clozelab.text.tokenizers import TokenizerSpec
@@ -62,23 +66,77 @@ def build(
     spec = tokenizer
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
+    comparison = _comparison(options, counts)
     listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
-    try:
-        with _held(out) as folder:
-            inputs = _spooled(inputs, folder)
-            if not isinstance(tokenizer, Tokenizer):
-                tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
-            _check_tokenizer(tokenizer)
-            settings = _settings(tokenizer, names, options=options, counts=counts)
-            job_names = yield from tokenised(
-                inputs, folder, settings, spans=spans, options=options, counts=counts
-            )
-            read = [Path(name) for name, *_ in listing(inputs, options.reading)]
-            sources = ["standard input" if path.parent == folder else shown(path) for path in read]
-            plan = ShardPlan(folder, settings, job_names, sources)
-            for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
-                yield BuildProgress(stage, done, total, "steps")
+    with _telling(out), _held(out) as folder:
+        inputs = _spooled(inputs, folder)
+        if not isinstance(tokenizer, Tokenizer):
+            tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
+        _check_tokenizer(tokenizer)
+        settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
+        plan = yield from _planned(inputs, folder, settings, spans, options=options, counts=counts)
+        for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
+            yield BuildProgress(stage, done, total, "steps")
+        shutil.rmtree(folder)
+    corpus = Corpus.open(out, trusting=True)
+    if not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
+        counts.add(
+            f"vocabulary smaller than the {spec.vocabulary:,} asked for, for want of text",
+            number=corpus.vocabulary.size,
+        )
+    return corpus
+
+
+def add(
+    inputs: Sequence[str], out: Path, *, options: BuildOptions, counts: Counts
+) -> Generator[BuildProgress, None, Corpus]:
+    """Add texts to a finished store: tokenised as its own, after all that is in it.
+
+    Until the end the store is as it was; an addition that was stopped goes on like a build.
+    """
+    comparison = _comparison(options, counts)
+    asked = repr([listing(inputs, options.reading), asdict(replace(options, workers=1))])
+    with _telling(out), _held_to_add(out) as (folder, parent):
+        note, request = folder / "adding", blake2b(asked.encode(), digest_size=16).hexdigest()
+        before = note.read_text(encoding="utf-8").split() if note.exists() else []
+        if before == [request, parent.manifest.get("parent")]:  # it was killed at its very end
             shutil.rmtree(folder)
+            counts.add("additions that had been finished before they were stopped")
+            return parent
+        inputs = _spooled(inputs, folder)
+        settings = _settings_of(parent, comparison)
+        plan = yield from _planned(inputs, folder, settings, {}, options=options, counts=counts)
+        files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
+        steps = finish(out, plan, options=asdict(options), counts=counts, parent=parent)
+        for stage, done, total in steps:
+            yield BuildProgress(stage, done, total, "steps")
+        shutil.rmtree(folder)
+    return Corpus.open(out, trusting=True)
+
+
+def _planned(
+    inputs: list[str],
+    folder: Path,
+    settings: shards.TokenisingSettings,
+    spans: dict[str, shards.Spans],
+    *,
+    options: BuildOptions,
+    counts: Counts,
+) -> Generator[BuildProgress, None, shards.ShardPlan]:
+    """Tokenise all text into shards, and say which they are."""
+    names = yield from tokenised(
+        inputs, folder, settings, spans=spans, options=options, counts=counts
+    )
+    read = [name for name, *_ in listing(inputs, options.reading)]
+    sources = ["standard input" if Path(name).parent == folder else shown(name) for name in read]
+    return shards.ShardPlan(folder, settings, names, sources)
+
+
+@contextmanager
+def _telling(out: Path) -> Iterator[None]:
+    """Tell in a sentence of a full disk, and of a worker that was killed."""
+    try:
+        yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
@@ -91,13 +149,29 @@ def build(
             f"{out}: a worker process was killed, perhaps for memory; run the same command again"
             " with fewer --workers, finished parts are kept"
         ) from None
-    corpus = Corpus.open(out, trusting=True)
-    if not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
-        counts.add(
-            f"vocabulary smaller than the {spec.vocabulary:,} asked for, for want of text",
-            number=corpus.vocabulary.size,
-        )
-    return corpus
+
+
+@contextmanager
+def _held_to_add(out: Path) -> Iterator[tuple[Path, Corpus]]:
+    """The folder to build in and the corpus, which nobody else adds to meanwhile."""
+    known = Corpus.open(out, trusting=True)  # what is no corpus is refused before a lock is made
+    if not out.is_dir():
+        raise UserError(f"{out}: is what a corpus was; text is added to what it is now")
+    if files.kind_of(out) != _KIND or known.manifest["version"] != manifests.VERSION:
+        raise UserError(f"{out}: was built by an early version of clozelab; build it again")
+    with files.locked(out, work="build"):
+        parent = Corpus.open(out, trusting=True)
+        parent.check()
+        check_addition(out, parent.manifest)
+        folder = out / "building"
+        files.claim(folder, _BUILDING)
+        try:
+            yield folder, parent
+        except UserError:
+            with suppress(OSError):
+                _clear(folder)
+                folder.rmdir()
+            raise
 
 
 @contextmanager
@@ -232,8 +306,35 @@ def _sample(
                 yield piece
 
 
+def _comparison(options: BuildOptions, counts: Counts) -> Comparison:
+    """What is to be compared with other text."""
+    pieces = None if options.unique == "documents" else options.unique
+    if options.near_duplicates:
+        near.check()
+    exclude = None
+    if options.exclude:
+        exclude = EvaluationNgrams.read(options.exclude, options.exclude_ngram, counts=counts)
+    return Comparison(pieces, exclude, near=options.near_duplicates is not None)
+
+
+def _settings_of(corpus: Corpus, comparison: Comparison) -> shards.TokenisingSettings:
+    """What turned the text of a corpus into tokens."""
+    kind, segments = corpus.manifest["sentences"].split()[0], corpus.manifest["segmenter"]
+    splitter(kind)  # refused where it is not installed
+    if segments and segmenter() is None:
+        raise UserError(f"{corpus.path}: has Chinese words by {segments}: pip install rjieba")
+    entities = NgramTable.of(corpus.array("entities"))
+    tokenizer = corpus.tokenizer.to_str()
+    return shards.TokenisingSettings(tokenizer, kind, bool(segments), entities, comparison)
+
+
 def _settings(
-    tokenizer: Tokenizer, names: list[str], *, options: BuildOptions, counts: Counts
+    tokenizer: Tokenizer,
+    names: list[str],
+    comparison: Comparison,
+    *,
+    options: BuildOptions,
+    counts: Counts,
 ) -> shards.TokenisingSettings:
     """Everything that turns text into tokens; `names` are those of entities."""
     segment = options.segment and segmenter() is not None
@@ -242,7 +343,7 @@ def _settings(
         cached = CachedTokenizer(tokenizer, segment=False, counts=counts)
         entities = gazetteer(names, cached, counts)
     kind = splitter(options.sentences).name.split()[0]
-    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities)
+    return shards.TokenisingSettings(tokenizer.to_str(), kind, segment, entities, comparison)
 
 
 def _read_lines(place: str) -> list[str]:

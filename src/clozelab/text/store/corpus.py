@@ -40,18 +40,20 @@ _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "docum
 class Corpus:
     """An opened store."""
 
-    path: Path
+    path: Path  # by which it was opened: its folder, or FOLDER@FINGERPRINT
     manifest: dict[str, Any]
 
     @classmethod
     def open(cls, place: str | Path, *, trusting: bool = False) -> Corpus:
         """Open a store; a file that is missing, cut short or altered is refused.
 
-        Sizes are always compared; of a store over 256 MB only the checksums of files up to 16 MB,
-        the others by `check`, and none of a store just written (`trusting`).
+        A place FOLDER@FINGERPRINT is what the store in a folder was before text was added. Sizes
+        are always compared; of a store over 256 MB only the checksums of files up to 16 MB, the
+        others by `check`, and none of a store just written (`trusting`).
         """
         path = Path(place)
-        corpus = cls(path, manifests.read(path))
+        folder, fingerprint = _parted(path)
+        corpus = cls(path, _state(folder, fingerprint) if fingerprint else manifests.read(folder))
         whole = corpus.bytes <= CHECKED_WHOLE
         corpus.check(up_to=0 if trusting else None if whole else _LITTLE)
         return corpus
@@ -78,15 +80,25 @@ class Corpus:
         return f"Corpus({str(self.path)!r}, {tokens:,} tokens, {self.manifest['vocabulary']:,} ids)"
 
     @property
+    def root(self) -> Path:
+        """The folder of the store, with all that it ever was, and its plans."""
+        return _parted(self.path)[0]
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self.root / str(self.manifest.get("folder", ""))
+
+    @property
     def bytes(self) -> int:
         """Size on disk, but for the manifest."""
         return sum(int(entry["bytes"]) for entry in self.manifest["files"].values())
 
     def check(self, *, up_to: int | None = None) -> None:
         """Compare all with the manifest; checksums of all files, or of those up to some bytes."""
-        inside = self.path.resolve()
+        inside = self.folder.resolve()
         for name, entry in self.manifest["files"].items():
-            file = self.path / name
+            file = self.folder / name
             if not file.is_file():
                 raise UserError(f"{file}: missing from the corpus; {REMEDY}")
             if not file.resolve().is_relative_to(inside):
@@ -103,24 +115,24 @@ class Corpus:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids."""
-        return load(self.path / "tokenizer.json")
+        return load(self.folder / "tokenizer.json")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The ids, with how often each occurs in train."""
-        return replace(describe(self.tokenizer), counts=self._array("counts"))
+        return replace(describe(self.tokenizer), counts=self.array("counts"))
 
     @cached_property
     def spelling(self) -> Spelling:
         """What the ids spell, and the words they make."""
         flat, starts = letters(self.tokenizer)
-        words, numbers = self._array("words"), self._array("word_numbers")
+        words, numbers = self.array("words"), self.array("word_numbers")
         return Spelling(flat, starts, words, numbers)
 
     def mark_units(self, encoded: Tokenised) -> dict[str, Ints]:
         """Mark in a new text the phrases and names that this corpus knows; [·, 2] spans of each."""
         ids, marks, starts = encoded.ids, encoded.marks, encoded.starts
-        phrases, names = self._array("phrases"), NgramTable.of(self._array("entities"))
+        phrases, names = self.array("phrases"), NgramTable.of(self.array("entities"))
         return {
             "phrase": mark_phrases(ids, marks, starts, phrases=phrases),
             "entity": mark_ngrams(ids, marks, starts, ngrams=names, bit=Mark.ENTITY),
@@ -138,19 +150,20 @@ class Corpus:
         sizes = self.manifest["splits"][split]
         arrays = {}
         for name, length in manifests.lengths(sizes).items():
-            array = arrays[name] = self._array(f"{split}/{name}", mapped=True)
+            array = arrays[name] = self.array(f"{split}/{name}", mapped=True)
             if array.shape != (length,) or str(array.dtype) not in _TYPES[name].split():
                 raise UserError(
-                    f"{self.path / split / name}.npy: {array.dtype} of {array.shape} where the"
+                    f"{self.folder / split / name}.npy: {array.dtype} of {array.shape} where the"
                     f" manifest says {length:,}; {REMEDY}"
                 )
         for name, end in (("sentences", sizes["tokens"]), ("documents", sizes["sentences"])):
             if arrays[name][0] != 0 or arrays[name][-1] != end:
-                raise UserError(f"{self.path / split / name}.npy: a byte was altered; {REMEDY}")
+                raise UserError(f"{self.folder / split / name}.npy: a byte was altered; {REMEDY}")
         return arrays
 
-    def _array(self, name: str, *, mapped: bool = False) -> Any:
-        file = self.path / f"{name}.npy"
+    def array(self, name: str, *, mapped: bool = False) -> Any:
+        """One of its arrays, by the name of its file."""
+        file = self.folder / f"{name}.npy"
         try:
             return np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
         except FileNotFoundError:
@@ -170,6 +183,35 @@ class Corpus:
             raise UserError(
                 f"{self.path}: no {units} units in this corpus; build it again {remedy[units]}"
             )
+
+
+def _parted(path: Path) -> tuple[Path, str]:
+    """The folder behind a place, and the fingerprint of a state of it, if one is named."""
+    name, _, fingerprint = path.name.rpartition("@")
+    return (path.with_name(name), fingerprint) if name and not path.exists() else (path, "")
+
+
+def _state(folder: Path, fingerprint: str) -> dict[str, Any]:
+    """The manifest of a state of a store, by the beginning of its fingerprint."""
+    known = list(manifests.states(folder))
+    for manifest in known:
+        if manifest["fingerprint"].startswith(fingerprint):
+            return manifest
+    names = ", ".join(manifest["fingerprint"][:8] for manifest in known)
+    raise UserError(f"{folder}: has had no fingerprint {fingerprint}; name one of {names}")
+
+
+def exists(place: str) -> bool:
+    """Whether the folder of a store is there."""
+    return _parted(Path(place))[0].is_dir()
+
+
+def as_it_was(place: str, fingerprint: str) -> str:
+    """`DIR:WEIGHT` for the state of a store with that fingerprint, if text was added since."""
+    path, _, weight = place.rpartition(":")
+    folder, named = _parted(Path(path))
+    earlier = [state["fingerprint"] for state in manifests.states(folder)][1:]
+    return f"{path}@{fingerprint[:16]}:{weight}" if fingerprint in earlier and not named else place
 
 
 Store = tuple[Corpus, float]

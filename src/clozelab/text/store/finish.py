@@ -1,4 +1,4 @@
-"""Put the shards together: leave out repeats, split train from held-out, count, mark, write.
+"""Put the shards together: clean, split train from held-out, count, mark, write.
 
 One shard is in memory at a time; what grows with the corpus is a few bytes a document.
 """
@@ -6,103 +6,92 @@ One shard is in memory at a time; what grows with the corpus is a few bytes a do
 from __future__ import annotations
 
 import os
+import shutil
 from collections import Counter
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterator
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from clozelab import files
-from clozelab.contracts import Array, Bools, Counts, Ints, Keys, Mark
+from clozelab.contracts import Array, Counts, Documents, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
+from clozelab.text.building import Steps
 from clozelab.text.reading.sentences import splitter
+from clozelab.text.store.adding import added, publish_addition
+from clozelab.text.store.cleaning import clean
+from clozelab.text.store.corpus import Corpus
 from clozelab.text.store.manifest import ARRAYS, NAME, SPLITS, VERSION, fingerprint, lengths, render
-from clozelab.text.store.shards import Shard, TokenisingSettings, load
+from clozelab.text.store.shards import Shard, ShardPlan
 from clozelab.text.store.splitting import HeldOutSplit, split_documents
 from clozelab.text.units import KeyCounts, mark_phrases, mine, pairs
 from clozelab.text.vocabulary import describe, lettered
 from clozelab.text.words import segmenter
 
+_VOCABULARIES = (
+    *("tokenizer.json", "words.npy", "word_numbers.npy", "words.txt"),
+    *("phrases.npy", "entities.npy"),
+)
+_COPIED = 1 << 22  # entries of an array at a time
 _FIRST_WORD = 3  # 0 unknown, 1 and 2 open and close a block
-_PARTITION = 1 << 22  # documents compared for repetition at a time
 
-T = TypeVar("T")
-Steps = Generator[tuple[str, int, int], None, T]
 Totals = dict[str, dict[str, int]]  # documents, sentences and tokens of each split
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """The shards to put together, in the text's order, and where they came from."""
-
-    folder: Path  # of the build, with the shards in it
-    settings: TokenisingSettings
-    names: list[str]
-    inputs: list[str]
-    included: Bools | None = None  # which documents stay; all, where it is not said
-
-    @property
-    def ready(self) -> Path:
-        """The folder of the finished files, until all are there."""
-        return self.folder / "ready"
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer of all shards."""
-        return Tokenizer.from_str(self.settings.tokenizer)
-
-    def shards(self) -> Iterator[Shard]:
-        """Read them one by one, without the documents left out."""
-        first = 0
-        for name in self.names:
-            shard = load(self.folder / f"{name}.npz")
-            last = first + len(shard.documents) - 1
-            yield shard if self.included is None else shard.only(self.included[first:last])
-            first = last
-
-
-def finish(out: Path, plan: ShardPlan, *, options: dict[str, Any], counts: Counts) -> Steps[None]:
-    """Write the finished store; yields (stage, done, total)."""
+def finish(
+    out: Path,
+    plan: ShardPlan,
+    *,
+    options: dict[str, Any],
+    counts: Counts,
+    parent: Corpus | None = None,
+) -> Steps[None]:
+    """Write the finished store, after all that is in its parent, if it has one."""
+    shutil.rmtree(plan.ready, ignore_errors=True)  # of a build that was killed
     for split in SPLITS:
         (plan.ready / split).mkdir(parents=True, exist_ok=True)
     digests, sizes = _survey(plan, counts)
+    places = ", ".join(plan.inputs)
     if not sizes.any():
-        raise UserError(f"{', '.join(plan.inputs)}: not one token in this text; name other files")
-    if options["unique"]:
-        first_seen = _first_of_each(digests)
-        counts.add("documents left out as repeats", number=int((~first_seen).sum()))
-        plan = replace(plan, included=first_seen)
-        digests, sizes = digests[first_seen], sizes[first_seen]
+        left = " is left by --exclude" if options["exclude"] else ""
+        raise UserError(f"{places}: not one token in this text{left}; name other files")
+    plan = yield from clean(plan, options=options, counts=counts, parent=parent)
+    if plan.kept:
+        digests, sizes = _survey(plan, Counts())
+    if not sizes.any():
+        raise UserError(f"{places}: all of this text is in the corpus already; name other files")
     division = split_documents(digests, sizes, plan.shards(), share=options["held_out"])
-    yield "counting words", 0, len(plan.names)
-    _write_words(plan, most=options["words"])
-    phrases = np.zeros(0, dtype=np.uint64)
-    if options["phrases"]:
-        phrases = yield from _phrases(plan)
+    if parent is None:
+        phrases = yield from _write_vocabularies(plan, options)
+    else:
+        phrases = parent.array("phrases")
+        for name in _VOCABULARIES:
+            shutil.copyfile(parent.folder / name, plan.ready / name)
     totals = {}
     for split in SPLITS:
         counted = division.totals(sizes, held=split == "held_out")
         totals[split] = dict(zip(("documents", "sentences", "tokens"), counted[::-1], strict=True))
-    units = yield from _write_splits(plan, division=division, totals=totals, phrases=phrases)
-    _save_array(plan.ready / "phrases.npy", phrases)
-    _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
-    (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
+    units = yield from _write_splits(
+        plan, division=division, totals=totals, phrases=phrases, parent=parent
+    )
     whole = int((sizes[division.whole, 1] > 0).sum())
     facts = {
         "splits": totals,
         "units": units,
         "notes": dict(sorted(counts.numbers.items())),
         "held_out": {"whole": whole, "parts": len(division.parts)},
+        "examples": dict(sorted(counts.examples.items())),
     }
-    _publish(out, plan, _manifest(plan, options=options, facts=facts))
+    manifest = _manifest(plan, options=options, facts=facts)
+    if parent is None:
+        _publish(out, plan, manifest)
+    else:
+        publish_addition(out, plan, added(parent.manifest, manifest))
 
 
 def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
@@ -116,16 +105,17 @@ def _survey(plan: ShardPlan, counts: Counts) -> tuple[Keys, Ints]:
     return np.concatenate(digests), np.concatenate(sizes)
 
 
-def _first_of_each(digests: Keys) -> Bools:
-    """Which documents are the first of their text, compared a part of the digests at a time."""
-    first_seen = np.zeros(len(digests), dtype=bool)
-    parts = -(-len(digests) // _PARTITION)
-    part_of = digests[:, 0] % np.uint64(parts)
-    for part in range(parts):
-        members = np.flatnonzero(part_of == part)
-        _, first = np.unique(digests[members], axis=0, return_index=True)
-        first_seen[members[first]] = True
-    return first_seen
+def _write_vocabularies(plan: ShardPlan, options: dict[str, Any]) -> Steps[Keys]:
+    """The tokenizer, the whole words and the units; returns the phrases."""
+    yield "counting words", 0, len(plan.names)
+    _write_words(plan, most=options["words"])
+    phrases = np.zeros(0, dtype=np.uint64)
+    if options["phrases"]:
+        phrases = yield from _phrases(plan)
+    _save_array(plan.ready / "phrases.npy", phrases)
+    _save_array(plan.ready / "entities.npy", plan.settings.entities.rows())
+    (plan.ready / "tokenizer.json").write_text(plan.tokenizer.to_str(pretty=True), encoding="utf-8")
+    return phrases
 
 
 def _write_words(plan: ShardPlan, *, most: int) -> None:
@@ -134,7 +124,7 @@ def _write_words(plan: ShardPlan, *, most: int) -> None:
     A word may have several keys: byte BPE spells it in other ids after a space.
     """
     tally = KeyCounts()
-    for shard in plan.shards():
+    for shard in map(Shard.with_words, plan.shards()):
         tally.add(shard.words, shard.word_counts)
     keys, counts = tally.table()
     often = np.sort(keys[np.lexsort((keys, -counts))[: 2 * most]])
@@ -156,7 +146,7 @@ def _spelled(plan: ShardPlan, words: Keys) -> list[str]:
     """The text of some words."""
     spelled: dict[int, str] = {}
     missing = words
-    for shard in plan.shards():
+    for shard in map(Shard.with_words, plan.shards()):
         row, ids = shard.word_ids[contains(missing, shard.words)[shard.word_ids[:, 0]]].T
         tokens: dict[int, list[int]] = {}
         for word, number in zip(shard.words[row].tolist(), ids.tolist(), strict=True):
@@ -187,13 +177,24 @@ def _phrases(plan: ShardPlan) -> Steps[Keys]:
 
 
 def _write_splits(
-    plan: ShardPlan, *, division: HeldOutSplit, totals: Totals, phrases: Keys
+    plan: ShardPlan,
+    *,
+    division: HeldOutSplit,
+    totals: Totals,
+    phrases: Keys,
+    parent: Corpus | None,
 ) -> Steps[dict[str, int]]:
     """Copy the documents of every shard into the splits; count and mark on the way."""
     vocabulary = describe(plan.tokenizer).size
     kind = np.uint16 if vocabulary <= 1 << 16 else np.uint32
     token_counts = np.zeros(vocabulary, dtype=np.int64)
-    writers = {split: _Writer(plan.ready / split, kind, sizes=totals[split]) for split in SPLITS}
+    before = {split: parent.documents(split) if parent else None for split in SPLITS}
+    writers = {
+        split: _Writer(plan.ready / split, kind, sizes=totals[split], before=before[split])
+        for split in SPLITS
+    }
+    if parent:
+        token_counts += parent.array("counts")
     units = {"phrase": 0, "entity": 0}
     first = 0
     for number, shard in enumerate(plan.shards()):
@@ -232,13 +233,28 @@ def _manifest(plan: ShardPlan, *, options: dict[str, Any], facts: dict[str, Any]
         "segmenter": segmenter() if plan.settings.segment else None,
         "inputs": plan.inputs,
         "reading": options["reading"],
-        "options": {k: v for k, v in options.items() if k not in ("workers", "reading")},
+        "options": _recorded(options),
         "notes": facts["notes"],
         "tokenizer": sha256(plan.settings.tokenizer.encode()).hexdigest(),
         "fingerprint": fingerprint(entries),
         "held_out": facts["held_out"],
+        **({"examples": facts["examples"]} if facts["examples"] else {}),
         "files": entries,
     }
+
+
+def _recorded(options: dict[str, Any]) -> dict[str, Any]:
+    """The options as the manifest has them.
+
+    Those that came later are there where they were used; of documents `unique` says true or false.
+    Both keep manifests as they were before.
+    """
+    unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
+    left_out = {"workers", "reading"}
+    left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
+    left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
+    recorded = {name: value for name, value in options.items() if name not in left_out}
+    return {**recorded, "unique": unique}
 
 
 def _publish(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
@@ -263,17 +279,27 @@ def _save_array(file: Path, array: Array) -> None:
 class _Writer:
     """The arrays of a split, appended to; plain writes, since a full disk kills a mapped one."""
 
-    def __init__(self, folder: Path, kind: type, *, sizes: dict[str, int]) -> None:
+    def __init__(
+        self, folder: Path, kind: type, *, sizes: dict[str, int], before: Documents | None
+    ) -> None:
         kinds = (kind, np.uint8, np.int64, np.int64)
         self._files: dict[str, BinaryIO] = {}
         self._kinds = {name: np.dtype(of) for name, of in zip(ARRAYS, kinds, strict=True)}
+        old = {name: getattr(before, name) for name in ARRAYS} if before else {}
         for name, length in lengths(sizes).items():
+            length += len(old[name]) - (name in ("sentences", "documents")) if old else 0
             self._files[name] = (folder / f"{name}.npy").open("wb")
             header = {"descr": self._kinds[name].str, "fortran_order": False, "shape": (length,)}
             np.lib.format.write_array_header_1_0(self._files[name], header)
-        self._put("sentences", np.zeros(1))
-        self._put("documents", np.zeros(1))
-        self._tokens = self._sentences = 0
+        if before is None:
+            self._put("sentences", np.zeros(1))
+            self._put("documents", np.zeros(1))
+            self._tokens = self._sentences = 0
+        else:
+            for name, array in old.items():
+                for first in range(0, len(array), _COPIED):
+                    self._put(name, array[first : first + _COPIED])
+            self._tokens, self._sentences = len(before.ids), len(before.sentences) - 1
 
     def add(self, shard: Shard, begin: Ints, count: Ints) -> Array:
         """Append pieces of a shard, each of so many sentences from one on; returns their ids."""

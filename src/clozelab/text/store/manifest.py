@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from clozelab.errors import UserError
 
 NAME = "manifest.json"
+PARENT = "parent.json"  # beside the files of a corpus that text was added to: its last manifest
 VERSION = 2
 SPLITS = ("train", "held_out")
 ARRAYS = ("ids", "marks", "sentences", "documents")
@@ -48,6 +49,12 @@ _TYPES: dict[str, Any] = {
     "files": {...: {"bytes": int, "sha256": str}},
 }
 _ADDED: dict[str, Any] = {"held_out": {"whole": int, "parts": int}, "seal": str}  # by version 2
+_LATER: dict[str, Any] = {  # where something was left out, or text was added
+    "examples": {...: [str]},
+    "folder": str,
+    "parent": str,
+    "added": [{"inputs": [str], "reading": dict, "options": dict}],
+}
 
 
 def lengths(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -85,6 +92,19 @@ def read(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder}: no corpus here; make one by clozelab corpus build TEXT --out DIR"
         )
+    return _read(file)
+
+
+def states(folder: Path) -> Iterator[dict[str, Any]]:
+    """The manifest of a store, then those that it had before text was added, the last first."""
+    manifest = read(folder)
+    yield manifest
+    while "parent" in manifest and (file := folder / manifest["folder"] / PARENT).is_file():
+        manifest = _read(file)
+        yield manifest
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
         text = file.read_bytes().decode("utf-8")
         manifest: dict[str, Any] = json.loads(text)
@@ -98,8 +118,11 @@ def read(folder: Path) -> dict[str, Any]:
         )
     if version == VERSION and text != render(manifest):
         raise UserError(f"{file}: its seal differs, a byte was altered; {REMEDY}")
-    wrong = _wrong(manifest, _TYPES if version == _UNSEALED else {**_TYPES, **_ADDED}, "")
-    wrong = wrong or _wrong_files(manifest["files"], _FILES[version])
+    types = dict(_TYPES) if version == _UNSEALED else {**_TYPES, **_ADDED}
+    types |= {key: kind for key, kind in _LATER.items() if key in manifest}
+    wrong = _wrong(manifest, types, "") or _wrong_files(manifest["files"], _FILES[version])
+    if not wrong and not _INSIDE.fullmatch(manifest.get("folder", "train")):
+        wrong = "folder is no name of a folder in it"
     if wrong:
         raise UserError(f"{file}: not a whole corpus manifest ({wrong}); build the corpus again")
     return manifest

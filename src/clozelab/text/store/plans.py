@@ -86,8 +86,8 @@ def kept(
 
 def _home(corpus: Corpus) -> Path:
     """Where plans lie: in the corpus, or the user's cache if the corpus cannot be written."""
-    if os.access(corpus.path, os.W_OK):
-        return corpus.path / "plans"
+    if os.access(corpus.root, os.W_OK):
+        return corpus.root / "plans"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "clozelab" / "plans" / str(corpus.manifest["fingerprint"])[:16]
 

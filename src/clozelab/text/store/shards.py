@@ -10,6 +10,7 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from hashlib import blake2b
 from itertools import chain, pairwise
 from pathlib import Path
@@ -18,14 +19,17 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from clozelab import files
 from clozelab.contracts import Array, Bools, Bytes, Counts, Ints, Keys, Mark
 from clozelab.keys import fold
 from clozelab.packed import offsets, ranges, sums
 from clozelab.text.encoding import CachedTokenizer, Tokenised
+from clozelab.text.near import Signatures
 from clozelab.text.reading.layouts import RawDocument
 from clozelab.text.reading.sentences import lines, splitter
+from clozelab.text.store.comparing import Comparison, text_digest
 from clozelab.text.units import NgramTable, mark_ngrams, mark_span
 
 SHARD = 1 << 21  # characters
@@ -43,26 +47,30 @@ class TokenisingSettings:
     sentences: str  # kind of splitter
     segment: bool
     entities: NgramTable
+    comparison: Comparison = field(default_factory=Comparison)
 
     def digest(self) -> bytes:
         """A fingerprint; parts that are versioned apart are named by their versions."""
         names = [self.tokenizer, splitter(self.sentences).name, str(self.segment)]  # type: ignore[arg-type]
         names += [f"{n}:{keys.tobytes().hex()}" for n, keys in self.entities.items()]
+        names += self.comparison.names()
         return blake2b("\0".join(["2", *names]).encode(), digest_size=16).digest()
 
     def write(self, file: Path) -> None:
         """Leave it in a file for other processes."""
         texts = {"tokenizer": self.tokenizer, "sentences": self.sentences, "segment": self.segment}
         settings = np.frombuffer(json.dumps(texts).encode(), dtype=np.uint8)
+        arrays = {"entities": self.entities.rows(), **self.comparison.arrays()}
         with files.replacing(file) as stream:
-            np.savez(stream, allow_pickle=False, settings=settings, entities=self.entities.rows())
+            np.savez(stream, allow_pickle=False, settings=settings, **arrays)
 
     @classmethod
     def read(cls, file: Path) -> TokenisingSettings:
         """What `write` left."""
         with np.load(file) as stored:
             settings = json.loads(stored["settings"].tobytes())
-            return cls(**settings, entities=NgramTable.of(stored["entities"]))
+            entities = NgramTable.of(stored["entities"])
+            return cls(**settings, entities=entities, comparison=Comparison.of(stored))
 
 
 @dataclass(frozen=True)
@@ -96,28 +104,96 @@ class Shard:
     word_ids: Ints  # [·, 2] of each id in them: which word, and the id
     counts: Counts
     units: Ints  # [2] phrases and entities that were given
+    is_cut: bool = False  # whether some was left out, which its words still have
+    # Of what is to be compared; empty, where it is not.
+    pieces: Ints = field(default_factory=lambda: np.zeros(1, np.int64))  # [P + 1] of documents
+    piece_digests: Keys = field(default_factory=lambda: np.zeros((0, 2), np.uint64))  # [P, 2]
+    excluded: Bools = field(default_factory=lambda: np.zeros(0, bool))  # [S] sentences
+    signatures: Signatures = field(default_factory=lambda: np.zeros(0, np.uint32))  # [D, hashes]
 
-    def only(self, documents: Bools) -> Shard:
-        """The same without some documents, as if they had never been there (units aside)."""
-        if documents.all():
+    def bounds_of(self, level: str) -> Ints:
+        """The first sentence of each document or part of one, then where the last ends."""
+        if level == "sentences":
+            return np.arange(len(self.sentences))
+        return self.documents if level == "documents" else self.pieces
+
+    def digests_of(self, level: str) -> Keys:
+        """The digests of the documents or of their pieces."""
+        return self.digests if level == "documents" else self.piece_digests
+
+    def only(self, level: str, kept: Bools) -> Shard:
+        """The same without some documents, pieces or sentences of them.
+
+        It is as if they had never been there (units and words aside); but a document stays, empty,
+        where all that is in it goes.
+        """
+        if kept.all():
             return self
-        count = np.diff(self.documents)[documents]
-        sentence = ranges(self.documents[:-1][documents], count)
-        size = np.diff(self.sentences)[sentence]
-        token = ranges(self.sentences[sentence], size)
-        ids, marks = self.ids[token], self.marks[token]
-        words, counts, word_ids = _words(ids, marks, np.ones(len(ids), dtype=np.int64))
+        documents = kept if level == "documents" else np.ones(len(self.digests), dtype=bool)
+        sentences = np.repeat(kept, np.diff(self.bounds_of(level)))
+        before = offsets(sentences)  # each, of those that stay
+        size = np.diff(self.sentences)[sentences]
+        token = ranges(self.sentences[:-1][sentences], size)
+        pieces = np.diff(before[self.pieces]) > 0
         return replace(
             self,
-            ids=ids,
-            marks=marks,
+            ids=self.ids[token],
+            marks=self.marks[token],
             sentences=offsets(size),
-            documents=offsets(count),
+            documents=offsets(np.diff(before[self.documents])[documents]),
             digests=self.digests[documents],
-            words=words,
-            word_counts=counts,
-            word_ids=word_ids,
+            is_cut=True,
+            pieces=offsets(np.diff(before[self.pieces])[pieces]),
+            piece_digests=self.piece_digests[pieces],
+            excluded=self.excluded[sentences[: len(self.excluded)]],
+            signatures=self.signatures[documents[: len(self.signatures)]],
         )
+
+    def with_words(self) -> Shard:
+        """The same with its words counted again, if some of it was left out: that takes long."""
+        if not self.is_cut:
+            return self
+        once = np.ones(len(self.ids), dtype=np.int64)
+        words, counts, word_ids = _words(self.ids, self.marks, once)
+        return replace(self, is_cut=False, words=words, word_counts=counts, word_ids=word_ids)
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """The shards to put together, in the text's order, and where they came from."""
+
+    folder: Path  # of the build, with the shards in it
+    settings: TokenisingSettings
+    names: list[str]
+    inputs: list[str]
+    kept: tuple[tuple[str, Bools], ...] = ()  # which documents stay, then which of their pieces
+
+    @property
+    def ready(self) -> Path:
+        """The folder of the finished files, until all are there."""
+        return self.folder / "ready"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of all shards."""
+        return Tokenizer.from_str(self.settings.tokenizer)
+
+    def only(self, level: str, kept: Bools) -> ShardPlan:
+        """The same without some of the documents that it still has, or pieces of them."""
+        return replace(self, kept=(*self.kept, (level, kept)))
+
+    def shards(self) -> Iterator[Shard]:
+        """Read them one by one, without what is left out."""
+        first = [0] * len(self.kept)
+        for name in self.names:
+            shard = load(self.folder / f"{name}.npz")
+            if len(shard.excluded):
+                shard = shard.only("sentences", ~shard.excluded)
+            for step, (level, kept) in enumerate(self.kept):
+                last = first[step] + len(shard.digests_of(level))
+                shard = shard.only(level, kept[first[step] : last])
+                first[step] = last
+            yield shard
 
 
 def jobs(
@@ -171,16 +247,18 @@ def tokenise(
     sizes = _joined((np.diff(part.starts) for part in parts), np.int64)
     stretches = _joined((part.stretches for part in parts), np.int64)
     words, word_counts, word_ids = _words(*tokenizer.words(stretches))
+    compared = settings.comparison.noted(job.documents, cut, filled=sizes > 0, counts=counts)
     return {
         "ids": _joined((part.ids for part in parts), np.uint32),
         "marks": _joined((part.marks for part in parts), np.uint8),
         "sentences": offsets(sizes[sizes > 0]),
         "documents": offsets(sums(sizes > 0, offsets([len(sentences) for sentences in cut]))),
-        "digests": np.array([_digest(d.text) for d in job.documents], "<u8").reshape(-1, 2),
+        "digests": np.array([text_digest(d.text) for d in job.documents], "<u8").reshape(-1, 2),
         "words": words,
         "word_counts": word_counts,
         "word_ids": word_ids,
         "units": np.array([units[Mark.PHRASE], units[Mark.ENTITY]]),
+        **compared,
     }
 
 
@@ -229,11 +307,6 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
     sizes = np.append(first[1:], len(ids)) - first
     rows = np.repeat(np.arange(len(keys)), sizes[at])
     return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
-
-
-def _digest(text: str) -> Keys:
-    raw = blake2b(text.encode("utf-8", errors="surrogatepass"), digest_size=16).digest()
-    return np.frombuffer(raw, dtype="<u8")
 
 
 def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:

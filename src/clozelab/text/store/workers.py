@@ -95,7 +95,7 @@ class _Process:
 def start(folder: str) -> None:
     """Make ready a worker process; it ends when its parent does, however that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
     interrupts.end_with_parent()
     _Process.folder = Path(folder)
@@ -110,7 +110,6 @@ def start(folder: str) -> None:
 def run(job: shards.ShardJob, name: str) -> None:
     """Tokenise a job in a worker process into the shard of that name."""
     counts = _Process.counts
-    counts.numbers.clear()
-    counts.places.clear()
+    counts.clear()
     arrays = shards.tokenise(job, _Process.settings, _Process.tokenizer, counts)
     shards.save(arrays, counts, _Process.folder / f"{name}.npz")

@@ -1,0 +1,181 @@
+"""What of the shards stays. Documents that repeat an earlier one, or nearly do, are left out, then
+lines or paragraphs that repeat an earlier one: so all that is left out is still there once.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from clozelab.contracts import Counts, Documents, Ints, Keys
+from clozelab.keys import fold
+from clozelab.packed import contains
+from clozelab.text import near
+from clozelab.text.building import Steps
+from clozelab.text.store.corpus import Corpus
+from clozelab.text.store.manifest import SPLITS
+from clozelab.text.store.parts import PART, in_parts
+from clozelab.text.store.shards import Shard, ShardPlan
+
+_TOKENS = 32  # of an example
+_FOLDED = 1 << 22  # tokens made keys of at a time, or as many as documents have
+_PAIRS = 1 << 14  # of signatures compared at a time
+
+
+def clean(
+    plan: ShardPlan, *, options: dict[str, Any], counts: Counts, parent: Corpus | None = None
+) -> Steps[ShardPlan]:
+    """The plan without what is to be left out; `counts` gets how much that is, and examples.
+
+    Documents are also compared with those of the parent, to which they are added.
+    """
+    level, threshold = options["unique"], options["near_duplicates"]
+    if level == "documents":
+        if parent is not None:
+            plan = _without_those_of(parent, plan, counts=counts)
+        plan = yield from _without_repeats(plan, level, counts=counts)
+    if threshold is not None:
+        plan = yield from _without_near_duplicates(plan, threshold, counts=counts)
+    if level in ("lines", "paragraphs"):
+        plan = yield from _without_repeats(plan, level, counts=counts)
+    return plan
+
+
+def _without_repeats(plan: ShardPlan, level: str, *, counts: Counts) -> Steps[ShardPlan]:
+    """Only the first of equal documents, lines or paragraphs; examples are the most frequent."""
+    total = sum(len(shard.digests_of(level)) for shard in plan.shards())
+    tables = (shard.digests_of(level) for shard in plan.shards())
+    first_seen = np.zeros(total, dtype=bool)
+    frequent: list[tuple[int, int]] = []  # minus how often, and the first of them
+    done = 0
+    for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
+        yield "looking for repeats", done, total
+        _, first, times = np.unique(rows, axis=0, return_index=True, return_counts=True)
+        first_seen[numbers[first]] = True
+        repeated = np.flatnonzero(times > 1)
+        frequent += zip((-times[repeated]).tolist(), numbers[first[repeated]].tolist(), strict=True)
+        frequent = sorted(frequent)[: Counts.EXAMPLES]
+        done += len(numbers)
+    texts = _texts(plan, {number for _, number in frequent}, level=level)
+    what = f"{level} left out as repeats"
+    counts.expect(what)
+    counts.add(
+        what,
+        number=int((~first_seen).sum()),
+        examples=[f"{-times:,} × {texts[number]}" for times, number in frequent],
+    )
+    return plan.only(level, first_seen)
+
+
+def _without_those_of(parent: Corpus, plan: ShardPlan, *, counts: Counts) -> ShardPlan:
+    """Without documents of which a corpus has all tokens in one document already."""
+    known = np.sort(np.concatenate([_document_keys(parent.documents(split)) for split in SPLITS]))
+    new = [~contains(known, _document_keys(shard)) for shard in plan.shards()]
+    kept = np.concatenate(new)
+    counts.add("documents left out that are in the corpus", number=int((~kept).sum()))
+    return plan.only("documents", kept)
+
+
+def _document_keys(text: Documents | Shard) -> Keys:
+    """A key of the tokens of each document; 0 of one that is empty."""
+    bounds = np.asarray(text.sentences)[text.documents]
+    keys = np.zeros(len(bounds) - 1, dtype=np.uint64)
+    filled = np.flatnonzero(np.diff(bounds))
+    for numbers in np.array_split(filled, -(-int(bounds[-1]) // _FOLDED) or 1):
+        if len(numbers):
+            first, last = bounds[numbers[0]], bounds[numbers[-1] + 1]
+            keys[numbers] = fold(text.ids[first:last], bounds[numbers] - first)
+    return keys
+
+
+def _without_near_duplicates(
+    plan: ShardPlan, threshold: float, *, counts: Counts
+) -> Steps[ShardPlan]:
+    """Without documents nearly equal to an earlier one; examples are the least similar pairs.
+
+    The documents of a band's bucket are compared with its first; those that differ from it with the
+    first of them, and so on. Signatures and bands lie on the disk.
+    """
+    folder = plan.folder / "near"
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    folder.mkdir()
+    total, count = _write_signatures(plan, folder, threshold)
+    kept = np.ones(total, dtype=bool)
+    signatures = np.memmap(folder / "signatures", np.uint32, "r", shape=(total, near.HASHES))
+    closest: list[tuple[float, int, int]] = []  # similarity, a document, and an earlier one
+    for band in range(count):
+        yield "looking for near-duplicates", band, count
+        keys = np.memmap(folder / f"band-{band}", np.uint64, "r", shape=(total, 1))
+        tables = (np.array(keys[first : first + PART]) for first in range(0, total, PART))
+        for numbers, rows in in_parts(tables, total=total, folder=plan.folder / "parts"):
+            of_band = numbers[kept[numbers]], rows[kept[numbers], 0]
+            for pairs in _similar(*of_band, signatures=signatures, threshold=threshold):
+                kept[[document for _, document, _ in pairs]] = False
+                closest = sorted([*closest, *pairs])[: Counts.EXAMPLES]
+    texts = _texts(plan, {*chain.from_iterable(pair[1:] for pair in closest)}, level="documents")
+    what = "documents left out as near-duplicates"
+    counts.expect(what)
+    counts.add(
+        what,
+        number=int((~kept).sum()),
+        examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
+    )
+    shutil.rmtree(folder)
+    return plan.only("documents", kept)
+
+
+def _write_signatures(plan: ShardPlan, folder: Path, threshold: float) -> tuple[int, int]:
+    """The signatures of all documents in one file, each band in one; how many there are of both."""
+    total = count = 0
+    for shard in plan.shards():
+        keys = near.bands(shard.signatures, threshold)
+        with (folder / "signatures").open("ab") as file:
+            file.write(shard.signatures.tobytes())
+        total, count = total + len(keys), keys.shape[1]
+        for band in range(count):
+            with (folder / f"band-{band}").open("ab") as file:
+                file.write(keys[:, band].tobytes())
+    return total, count
+
+
+def _similar(
+    numbers: Ints, keys: Keys, *, signatures: near.Signatures, threshold: float
+) -> Iterator[list[tuple[float, int, int]]]:
+    """Of documents with these keys, those that are like the first with the same key: similarity,
+    document and that first one. Of the others, those like the first of them, and so on."""
+    order = np.argsort(keys, kind="stable")
+    numbers, keys = numbers[order], keys[order]
+    while len(keys):
+        begins = np.append(True, keys[1:] != keys[:-1])
+        leaders = numbers[begins][np.cumsum(begins) - 1][~begins]
+        numbers, keys = numbers[~begins], keys[~begins]
+        alike = np.zeros(len(numbers))
+        for first in range(0, len(numbers), _PAIRS):
+            some = slice(first, first + _PAIRS)
+            alike[some] = near.similarities(signatures[leaders[some]], signatures[numbers[some]])
+        found = alike >= threshold
+        pairs = (alike[found].tolist(), numbers[found].tolist(), leaders[found].tolist())
+        yield list(zip(*pairs, strict=True))
+        numbers, keys = numbers[~found], keys[~found]
+
+
+def _texts(plan: ShardPlan, numbers: set[int], *, level: str) -> dict[int, str]:
+    """How some of the documents, lines or paragraphs begin, by their numbers."""
+    texts: dict[int, str] = {}
+    first = 0
+    for shard in plan.shards() if numbers else ():
+        bounds = shard.bounds_of(level)
+        last = first + len(bounds) - 1
+        for number in numbers:
+            if first <= number < last:
+                start, stop = shard.sentences[bounds[number - first :][:2]].tolist()
+                ids = shard.ids[start : min(stop, start + _TOKENS)].tolist()
+                text = plan.tokenizer.decode(ids, skip_special_tokens=False)
+                texts[number] = " ".join(text.split()) + (" …" if stop - start > _TOKENS else "")
+        first = last
+    return texts

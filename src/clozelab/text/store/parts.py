@@ -1,0 +1,54 @@
+"""Any number of rows brought together by their keys: in parts, of which each fits into memory."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from clozelab.contracts import Ints, Keys
+
+PART = 1 << 22  # rows in memory at a time
+
+
+def in_parts(tables: Iterable[Keys], *, total: int, folder: Path) -> Iterator[tuple[Ints, Keys]]:
+    """The rows of some tables and their numbers, ascending, where equal rows are in one part.
+
+    Rows that are too many for one part are distributed over files in `folder`.
+    """
+    count = -(-total // PART)
+    if count <= 1:
+        rows = np.concatenate(list(tables))
+        yield np.arange(len(rows)), rows
+        return
+    shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
+    folder.mkdir()
+    width, first = 0, 0
+    for table in _batches(tables):
+        numbers = np.arange(first, first + len(table), dtype=np.uint64)
+        part_of = table[:, 0] % np.uint64(count)
+        rows = np.column_stack([numbers, table])
+        for part in range(count):
+            with (folder / str(part)).open("ab") as file:
+                file.write(rows[part_of == part].tobytes())
+        width, first = rows.shape[1], first + len(rows)
+    for part in range(count):
+        rows = np.fromfile(folder / str(part), dtype=np.uint64).reshape(-1, width)
+        yield rows[:, 0].astype(np.int64), rows[:, 1:]
+    shutil.rmtree(folder)
+
+
+def _batches(tables: Iterable[Keys]) -> Iterator[Keys]:
+    """Small tables as larger ones: a file is opened once for each."""
+    batch: list[Keys] = []
+    size = 0
+    for table in tables:
+        batch.append(table)
+        size += len(table)
+        if size >= PART:
+            yield np.concatenate(batch)
+            batch, size = [], 0
+    if size:
+        yield np.concatenate(batch)
