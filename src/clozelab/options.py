@@ -333,6 +333,12 @@ Texts = Annotated[Sequence[str], texts]
 ModelLike = Annotated[Any, model, "a run, a checkpoint, a Hugging Face directory or a hub name"]
 ModelPlace = Annotated[str, word, "a run, a checkpoint, a Hugging Face directory or a hub name"]
 RecipeLike = Annotated[Any, model, "a name or a TOML file"]  # or one that was read already
+MixTemperature = Annotated[
+    float,
+    number,
+    "read corpora by their size to the power of 1 / T: above 1, small ones more often (1)",
+    "T",
+]
 Data = Annotated[
     Sequence[str],
     several,

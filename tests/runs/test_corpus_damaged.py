@@ -93,7 +93,7 @@ def test_check_finds_what_opening_a_large_store_would_not(
     store = tmp_path / "c"
     shutil.copytree(whole, store)
     damage(store, "flipped")
-    monkeypatch.setattr("clozelab.text.store.corpus._SMALL", 0)
+    monkeypatch.setattr("clozelab.text.store.corpus.CHECKED_WHOLE", 0)
     with pytest.raises(UserError, match="checksum differs"):
         Corpus.open(store)
     monkeypatch.setattr("clozelab.text.store.corpus._LITTLE", 0)
@@ -154,7 +154,7 @@ def test_flips_in_a_store_too_large_to_be_compared_leave_no_traceback(
     tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Opening leaves the large files to `check`, which finds every flip."""
-    monkeypatch.setattr("clozelab.text.store.corpus._SMALL", 0)
+    monkeypatch.setattr("clozelab.text.store.corpus.CHECKED_WHOLE", 0)
     monkeypatch.setattr("clozelab.text.store.corpus._LITTLE", 0)
     store = tmp_path / "c"
     shutil.copytree(whole, store)

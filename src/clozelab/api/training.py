@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, follow_run
 from clozelab.errors import UserError
-from clozelab.options import Data, ModelPlace, Place, RecipeLike, command, whole
+from clozelab.options import (
+    Data,
+    MixTemperature,
+    ModelPlace,
+    Place,
+    RecipeLike,
+    command,
+    whole,
+)
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -32,6 +40,7 @@ def pretrain(
     recipe: RecipeLike | None = None,
     *,
     data: Data = (),
+    mix_temperature: MixTemperature | None = None,
     out: Place | None = None,
     budget: Budget | None = None,
     seed: Seed | None = None,
@@ -55,10 +64,11 @@ def pretrain(
         if out is not None or from_ is not None:
             raise UserError(f"{resume}: is resumed where it stands; leave --out and --from out")
         changed = recipe is None and (changes.set or changes.size)
-        if changed or budget is not None or seed is not None:
+        if changed or any(asked is not None for asked in (budget, seed, mix_temperature)):
             raise UserError(
-                f"{resume}: a run is resumed as it was started; leave --set, --size, --seed and"
-                f" --budget out, or start a run of its own with --from {resume}"
+                f"{resume}: a run is resumed as it was started; leave --set, --size, --seed,"
+                " --budget and --mix-temperature out, or start a run of its own with --from"
+                f" {resume}"
             )
         own = None if recipe is None else changes.read(recipe, watch)
         return _resumed(resume, own, data, saving=saving, machine=on, watch=watch)
@@ -67,9 +77,11 @@ def pretrain(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
         )
     from clozelab.pretraining import starting
+    from clozelab.text.store.mixture import tempered
 
     read = changes.read(recipe, watch)
-    source: dict[str, Any] = {"data": data, "seed": seed or 0, "budget": budget}
+    places = tempered(data, mix_temperature)
+    source: dict[str, Any] = {"data": places, "seed": seed or 0, "budget": budget}
     if from_ is None:
         job = starting.fresh(read, **source)
     elif changes.size is not None:

@@ -19,7 +19,16 @@ from clozelab.cli import demo, shell
 from clozelab.cli.console import out
 from clozelab.errors import UserError
 from clozelab.nearest import nearest, remedy
-from clozelab.options import REQUIRED, Option, Place, command, options, summary
+from clozelab.options import (
+    REQUIRED,
+    Data,
+    MixTemperature,
+    Option,
+    Place,
+    command,
+    options,
+    summary,
+)
 
 
 @dataclass(frozen=True)
@@ -46,15 +55,31 @@ class Command:
 
 @command
 def show(
-    recipe: Place | None = None, *, toml: bool = False, changes: RecipeOptions, watch: Watch
+    recipe: Place | None = None,
+    *,
+    toml: bool = False,
+    data: Data = (),
+    mix_temperature: MixTemperature | None = None,
+    changes: RecipeOptions,
+    watch: Watch,
 ) -> Any:
     """Show a recipe resolved, with its parts and their parameters.
+
+    With corpora, also how often the run would read each.
 
     Args:
         recipe: a name or a TOML file; none lists the names
         toml: print it as a complete recipe file
     """
-    return None if recipe is None else changes.read(recipe, watch)
+    if recipe is None:
+        return None
+    read = changes.read(recipe, watch)
+    if not data:
+        return read, ()
+    from clozelab.text.store.corpus import open_stores
+    from clozelab.text.store.mixture import shares, tempered
+
+    return read, shares(open_stores(tempered(data, mix_temperature)))
 
 
 @command

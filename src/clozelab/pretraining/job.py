@@ -27,6 +27,7 @@ from clozelab.runs.events import Began, Evaluated, Said, Scored
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.text.store.corpus import Store
+from clozelab.text.store.mixture import shares
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.feed import Cursor, ahead
@@ -188,6 +189,13 @@ class PretrainTrainer:
             missing = {n.split(".")[1] for n, _ in self._parameters() if n not in known}
             if missing:
                 said.append(f"fresh weights for {', '.join(sorted(missing))}")
+        if len(self.job.stores) > 1:
+            total = self.schedule.total * self.steps.tokens_a_step()
+            mixed = (
+                f"{part.path} {part.share:.0%} ({part.epochs(total):.2g} epochs)"
+                for part in shares(self.job.stores)
+            )
+            said.append(f"the tokens of a step are of {', '.join(mixed)}")
         wanted = self.recipe.schedule.batch_size_at(0)
         there = sum(source.size for source in self.sources(0))
         if there < wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -16,18 +16,27 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.config.toml import written
 
+if TYPE_CHECKING:
+    from clozelab.text.store.mixture import MixtureShare
 
-def shown(recipe: Recipe | None, values: Values) -> Iterator[RenderableType]:
-    """The recipes there are; or one, for people or as a file."""
-    if recipe is None:
+
+def shown(
+    found: tuple[Recipe, Sequence[MixtureShare]] | None, values: Values
+) -> Iterator[RenderableType]:
+    """The recipes there are; or one, for people or as a file, and the corpora it would read."""
+    if found is None:
         names = recipes.names()
         width = max(map(len, names)) + 2
         for name in names:
             yield Text.assemble((f"{name:{width}}", "bold"), recipes.read(name).title)
-    elif values.get("toml"):
+        return
+    recipe, parts = found
+    if values.get("toml"):
         yield recipe.to_toml()
-    else:
-        yield resolved(recipe, extends=recipes.chain(values["recipe"])[1:])
+        return
+    yield resolved(recipe, extends=recipes.chain(values["recipe"])[1:])
+    if parts:
+        yield _mixture(recipe, parts)
 
 
 def resolved(recipe: Recipe, *, extends: Sequence[str] = ()) -> Group:
@@ -62,6 +71,22 @@ def phases(recipe: Recipe) -> list[tuple[int, float, int]]:
         (length, share, full if by_tokens else schedule.batch_size * length)
         for length, share in schedule.phases or ((recipe.blocks.length, 1.0),)
     ]
+
+
+def _mixture(recipe: Recipe, parts: Sequence[MixtureShare]) -> Group:
+    """How often a run of the recipe reads each corpus."""
+    total = sum(tokens * share for _, share, tokens in phases(recipe)) * recipe.schedule.total
+    lines = table("corpus", "tokens", "weight", "share", "epochs", "by its size alone")
+    for column in lines.columns[1:]:
+        column.justify = "right"
+    for part in parts:
+        epochs = f"{part.epochs(total):,.2f}"
+        alone = f"{part.epochs(total) / part.oversampling:,.2f}"
+        numbers = [f"{part.tokens:,}", f"{part.weight:g}", f"{part.share:.1%}", epochs, alone]
+        lines.add_row(Text(part.path), *numbers)
+    more = (part for part in parts if part.oversampling > 1.005)
+    said = (f"{part.path}: {part.oversampling:.2f} times as often as by its size" for part in more)
+    return Group(lines, *said)
 
 
 def _settings(recipe: Recipe) -> Table:

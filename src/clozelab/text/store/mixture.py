@@ -1,0 +1,64 @@
+"""Several corpora as one: how often each is read, before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clozelab.errors import UserError
+from clozelab.text.store.corpus import Store, open_stores
+
+
+@dataclass(frozen=True)
+class MixtureShare:
+    """One corpus of a mixture."""
+
+    path: str
+    tokens: int  # of its training text
+    weight: float
+    share: float  # of the tokens of a step
+    oversampling: float  # that share, divided by what its size alone would give it
+
+    def epochs(self, tokens: float) -> float:
+        """How often it is read by a run of so many tokens."""
+        return tokens * self.share / max(self.tokens, 1)
+
+
+def shares(stores: Sequence[Store]) -> list[MixtureShare]:
+    """The mixture of some stores: in proportion to their size times their weight."""
+    tokens = [_tokens(store) for store in stores]
+    weighted = [count * weight for count, (_, weight) in zip(tokens, stores, strict=True)]
+    return [
+        MixtureShare(
+            path=str(corpus.path),
+            tokens=count,
+            weight=weight,
+            share=size / sum(weighted),
+            oversampling=size / sum(weighted) / (count / sum(tokens)),
+        )
+        for (corpus, weight), count, size in zip(stores, tokens, weighted, strict=True)
+    ]
+
+
+def tempered(places: Sequence[str], temperature: float | None) -> list[str]:
+    """The corpora with the weights by which each is read as its size to the power of 1 / T.
+
+    So above a temperature of 1 small ones are read more often, and at infinity all equally (XLM-R's
+    α is 1 / T). Weights that were given count as well. The largest corpus keeps its own.
+    """
+    if temperature is None:
+        return list(places)
+    if not temperature > 0:
+        raise UserError(f"--mix-temperature {temperature:g}: must be above 0; 1 leaves the weights")
+    stores = open_stores(places)
+    largest = max(map(_tokens, stores))
+    powers = [(_tokens(store) / largest) ** (1 / temperature - 1) for store in stores]
+    # Six digits, as a run records them: one that resumes has the same.
+    return [
+        f"{corpus.path}:{weight * power:.6g}"
+        for (corpus, weight), power in zip(stores, powers, strict=True)
+    ]
+
+
+def _tokens(store: Store) -> int:
+    return max(1, int(store[0].manifest["splits"]["train"]["tokens"]))
