@@ -215,6 +215,21 @@ def _beside(place: Path) -> Iterator[tuple[Path, Path]]:
         _remove(part)
 
 
+def remove_folder(folder: Path, *, last: str = "") -> None:
+    """Remove a folder of ours: its marker goes last, together with the file of that name.
+
+    So a removal that is killed leaves a folder that is still known as ours, or none.
+    """
+    gone = folder.with_name(f".{folder.name}.gone")
+    _remove(gone)
+    for entry in folder.iterdir() if folder.exists() else ():
+        if not (is_own(entry) or entry.name == last):
+            _remove(entry)
+    if folder.exists():
+        os.replace(folder, gone)
+        _remove(gone)
+
+
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 

@@ -289,14 +289,14 @@ def corpus_plans(corpus: Place, *, remove: bool = False, unused: int = 0) -> lis
         remove: remove those that are listed
         unused (DAYS): only those that were not used for so many days (0)
     """
-    from datetime import UTC, datetime, timedelta
+    from datetime import UTC, datetime
 
     from clozelab.text.store import Corpus, plans
 
     if unused < 0:
         raise UserError(f"--unused {unused}: must be 0 or more days")
-    before = datetime.now(UTC) - timedelta(days=unused)
-    old = [plan for plan in plans.listed(Corpus.open(corpus)) if plan.used <= before]
+    now = datetime.now(UTC)
+    old = [plan for plan in plans.listed(Corpus.open(corpus)) if (now - plan.used).days >= unused]
     for plan in old if remove else []:
         plan.remove()
     return old

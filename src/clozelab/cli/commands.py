@@ -153,7 +153,8 @@ class _Parser(argparse.ArgumentParser):
     def _spelled_out(self, words: Sequence[str]) -> list[str]:
         """The words, with its own word for an option that stands alone: before a path, it does."""
         spelled = list(words)
-        for at, (word, after) in enumerate(zip(words, [*words[1:], "-"], strict=True)):
+        own = list(words[: words.index("--")] if "--" in words else words)
+        for at, (word, after) in enumerate(zip(own, [*words[1:], "-"], strict=False)):
             action = self._option_string_actions.get(word)
             if action is not None and action.const and action.nargs == argparse.OPTIONAL:
                 is_path = not re.fullmatch("[a-z]+", after) or Path(after).exists()

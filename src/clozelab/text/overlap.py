@@ -16,8 +16,8 @@ import numpy as np
 from clozelab.contracts import Counts, Ints, Keys
 from clozelab.errors import UserError
 from clozelab.packed import contains, look_up
-from clozelab.text.reading.layouts import Reading
-from clozelab.text.reading.sources import documents, listing
+from clozelab.text.reading.layouts import RawDocument, Reading
+from clozelab.text.reading.sources import by_file
 from clozelab.text.units import windows
 from clozelab.text.words import IDEOGRAPH_CLASS
 
@@ -64,8 +64,10 @@ class EvaluationNgrams:
         """Those of the lines of all texts, of whatever field; a file without any is refused."""
         reading = Reading(field=None)
         try:
-            files = [name for name, *_ in listing(places, reading)]
-            found = [_file_ngrams(file, size, reading=reading, counts=counts) for file in files]
+            files, found = list[str](), list[Keys]()
+            for name, texts in by_file(places, reading):
+                files.append(name)
+                found.append(_file_ngrams(name, texts, size, counts=counts))
         except UserError as error:
             raise UserError(f"--exclude: {error}") from None
         file_of = np.repeat(np.arange(len(files)), [len(keys) for keys in found])
@@ -90,17 +92,21 @@ class EvaluationNgrams:
         return f"lines left out that share {self.size} words with {self.files[file]}"
 
 
-def _file_ngrams(file: str, size: int, *, reading: Reading, counts: Counts) -> Keys:
+def _file_ngrams(file: str, texts: Iterable[RawDocument], size: int, *, counts: Counts) -> Keys:
     """The n-grams of an evaluation file; its texts that are too short are counted."""
     keys = WordKeys()
     found: list[Keys] = []
-    for document in documents([file], reading, Counts()):
+    texts_read = 0
+    for document in texts:
+        texts_read += 1
         lines: Iterable[Keys] = (keys.of(words(line)) for line in document.text.split("\n"))
         of_lines = [some for line in lines if len(some := ngrams(line, size))]
         found += of_lines
         if not of_lines:
             what = f"texts of {file} that have no {size} words in a row, and so are not looked for"
             counts.add(what, document.name)
+    if not texts_read:
+        raise UserError(f"there is no text in {file}: leave the file out")
     if not found:
         raise UserError(
             f"{file} has no {size} words in a row to look for: lower --exclude-ngram, or leave the"

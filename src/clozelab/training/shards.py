@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from torch import Tensor
 from torch.distributed import barrier, get_rank
 from torch.distributed.checkpoint.api import CheckpointException
@@ -24,6 +25,8 @@ from torch.distributed.checkpoint.hf_storage import (
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+
+from clozelab.errors import UserError
 
 # A tensor that the one of this name is to be sharded as; None leaves it whole.
 Like = Callable[[str], Tensor | None]
@@ -46,9 +49,21 @@ def write_joined(file: Path, tensors: Mapping[str, Tensor]) -> None:
         save(dict(tensors), storage_writer=writer)
     if get_rank() == 0:
         (joined,) = parts.glob("*.safetensors")
+        _check_whole(joined, tensors)
         os.replace(joined, file)
         shutil.rmtree(parts)
     barrier()
+
+
+def _check_whole(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a file that lacks shards: torch joins those that it finds, and takes them for all."""
+    with safe_open(file, framework="pt") as found:
+        for name, tensor in tensors.items():
+            if found.get_slice(name).get_shape() != [*tensor.shape]:
+                raise UserError(
+                    f"{file.parent.parent}: has not the shards of all processes; with --shard a"
+                    " run's folder must be on a disk that all of them share"
+                )
 
 
 def read(folder: Path, like: Like) -> dict[str, Tensor]:

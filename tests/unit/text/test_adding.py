@@ -146,18 +146,21 @@ def test_an_addition_that_is_killed_changes_nothing_and_goes_on(
     assert digests(small) == digests(parts[1])
 
 
+@pytest.mark.parametrize(("place", "name"), [(files, "_remove"), (files.os, "replace")])
 def test_an_addition_that_is_killed_at_its_end_is_not_made_twice(
-    parts: tuple[Path, Path], small: Path, monkeypatch: pytest.MonkeyPatch
+    parts: tuple[Path, Path], small: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str
 ) -> None:
-    remove = shutil.rmtree
+    """While the files are removed that it was made of, or when only the note of it is left."""
+    real = getattr(place, name)
 
-    def killed(folder: Path, **more: Any) -> None:
-        if folder.name == "building":
+    def killed(path: Path, *more: Any) -> None:
+        inside = path.parent.name == "building" and path.suffix != ".part"
+        if path.name == "building" if name == "replace" else inside:
             raise KeyboardInterrupt
-        remove(folder, **more)
+        real(path, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(building.shutil, "rmtree", killed)
+        patched.setattr(place, name, killed)
         with pytest.raises(KeyboardInterrupt):
             add(str(parts[0] / "b.jsonl"), small, held_out=0.2)
     other = Path(shutil.copytree(small, small.with_name("other")))

@@ -15,6 +15,7 @@ import pytest
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.text.overlap import EvaluationNgrams
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.sources import documents, listing, total_bytes
@@ -45,6 +46,13 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         file = self.server.folder / self.path.partition("?")[0].strip("/")
         self.server.asked.append(self.path)
+        if file.is_dir():
+            links = "".join(f'<a href="{entry.name}">x</a>' for entry in file.iterdir())
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(links)))
+            self.end_headers()
+            self.wfile.write(links.encode() if body else b"")
+            return
         if not file.is_file():
             self.send_error(404)
             return
@@ -138,6 +146,19 @@ def test_an_answer_that_does_not_come_is_asked_for_again(
     assert texts(at(server, name)) == texts(str(server.folder / name))
 
 
+def test_the_files_of_a_folder_of_a_web_server(server: Server) -> None:
+    (server.folder / "wiki").mkdir()
+    for name in ("a.txt", "b.txt", "c.bin"):
+        (server.folder / "wiki" / name).write_text(f"This is {name}.", encoding="utf-8")
+    assert texts(at(server, "wiki/")) == ["This is a.txt.", "This is b.txt."]
+
+
+def test_evaluation_files_are_asked_for_by_their_whole_url(server: Server) -> None:
+    (server.folder / "a.txt").write_text("one two three four five", encoding="utf-8")
+    EvaluationNgrams.read([at(server, "a.txt?id=7")], 5, counts=Counts())
+    assert server.asked and all("id=7" in path for path in server.asked)
+
+
 def test_a_line_that_stays_down_is_told_in_a_sentence(server: Server) -> None:
     server.troubles = ["503"] * 20
     url = at(server, written(server.folder, "text"))
@@ -166,12 +187,19 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     with pytest.raises(UserError) as told:
         texts(url)
     assert "secret" not in str(told.value)
-    assert remote.shown("ftp://me:secret@host/a.txt") == "ftp://host/a.txt"
+    assert remote.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
+    (server.folder / "empty.txt").write_text("", encoding="utf-8")
+    server.troubles = []
+    with pytest.raises(UserError, match="there is no text in") as told:
+        texts(at(server, "empty.txt?signature=secret"))
+    assert "secret" not in str(told.value)
 
 
 def test_urls_that_lead_nowhere_are_sentences() -> None:
     with pytest.raises(UserError, match=r"nothing://a/b cannot be read .*: check the URL"):
         texts("nothing://a/b")
+    with pytest.raises(UserError, match=r"github://a/b cannot be read .*: check the URL"):
+        texts("github://a/b")
     with pytest.raises(UserError, match=r"no file matches memory://none/\*\.txt"):
         texts("memory://none/*.txt")
 
@@ -186,6 +214,7 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
     read = ["One.", "This is b.txt.", "This is deep/d.txt."]
     assert [text.strip() for text in texts("memory://texts")] == read
     assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
+    assert [text.strip() for text in texts("memory://texts/d*")] == read[2:]
     memory.rm("/texts", recursive=True)
     monkeypatch.setattr(remote, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):

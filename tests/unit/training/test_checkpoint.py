@@ -417,3 +417,16 @@ def test_shards_are_joined_into_one_file_and_leave_nothing_else(tmp_path: Path) 
     shards.write_joined(tmp_path / "model.safetensors", tensors(3))
     assert listed(tmp_path) == ["model.safetensors"]
     assert same(safetensors.torch.load_file(tmp_path / "model.safetensors"), tensors(3))
+
+
+@pytest.mark.usefixtures("mesh")
+def test_a_folder_that_lacks_a_shard_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where processes of several machines write to disks of their own."""
+    cut = {name: tensor[:20] for name, tensor in tensors(3).items()}
+    real = shards.save
+    monkeypatch.setattr(shards, "save", lambda _, **more: real(cut, **more))
+    with pytest.raises(UserError, match="on a disk that all of them share"):
+        shards.write_joined(tmp_path / "model.safetensors", tensors(3))
+    assert not (tmp_path / "model.safetensors").exists()

@@ -105,11 +105,20 @@ def documents(
         if not any_text:
             skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
             raise UserError(
-                f"there is no text in {', '.join(inputs)}{f' ({skipped})' if skipped else ''}:"
+                f"there is no text in {', '.join(map(remote.shown, inputs))}"
+                f"{f' ({skipped})' if skipped else ''}:"
                 " name other files, or another --field"
             )
 
     return read()
+
+
+def by_file(
+    inputs: Sequence[str], reading: Reading
+) -> Iterator[tuple[str, Generator[RawDocument, None, None]]]:
+    """The name of every file of the inputs, and its documents, which may be none."""
+    for item in _expand(inputs, reading.split, counts=Counts()):
+        yield item.name, item.documents(reading, counts=Counts(), progress=BytesRead())
 
 
 def total_bytes(inputs: Sequence[str], reading: Reading | None = None) -> int | None:

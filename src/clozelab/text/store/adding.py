@@ -4,7 +4,6 @@ the manifest, is replaced to say so. What it was before stays there, and can sti
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,7 @@ def _sum(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
 def publish_addition(out: Path, plan: ShardPlan, manifest: dict[str, Any]) -> None:
     """Move the finished files into place as one folder; then the manifest makes them the corpus."""
     folder = out / manifest["folder"]
-    if folder.exists():  # of an addition that was killed here
-        shutil.rmtree(folder)
+    files.remove_folder(folder)  # of an addition that was killed here
     files.mark(plan.ready, _KIND)
     files.write_text(plan.ready / PARENT, (out / NAME).read_text(encoding="utf-8"))
     for file in sorted(plan.ready.rglob("*")):

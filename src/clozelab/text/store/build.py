@@ -47,6 +47,7 @@ from clozelab.text.words import segmenter
 
 _KIND = "corpus"
 _BUILDING = "unfinished corpus"
+_ADDING = "adding"  # in a folder to build in: which addition to which state it is
 _SAMPLE = {"unigram": 1 << 26}  # bytes of text a tokenizer learns from, where the rule is slow
 _MOST_SAMPLE = 1 << 30  # bytes of text that a tokenizer is trained on, at most
 
@@ -77,7 +78,7 @@ def build(
         plan = yield from _planned(inputs, folder, settings, spans, options=options, counts=counts)
         for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
             yield BuildProgress(stage, done, total, "steps")
-        shutil.rmtree(folder)
+        files.remove_folder(folder, last=_ADDING)
     corpus = Corpus.open(out, trusting=True)
     if not isinstance(spec, Tokenizer) and corpus.vocabulary.size < spec.vocabulary:
         counts.add(
@@ -95,22 +96,27 @@ def add(
     Until the end the store is as it was; an addition that was stopped goes on like a build.
     """
     comparison = _comparison(options, counts)
-    asked = repr([listing(inputs, options.reading), asdict(replace(options, workers=1))])
+    listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
     with _telling(out), _held_to_add(out) as (folder, parent):
-        note, request = folder / "adding", blake2b(asked.encode(), digest_size=16).hexdigest()
+        inputs = _spooled(inputs, folder)
+        read = [
+            (name, files.sha256(Path(name)) if Path(name).parent == folder else (size, changed))
+            for name, size, changed in listing(inputs, options.reading)
+        ]
+        asked = repr([read, asdict(replace(options, workers=1))])
+        note, request = folder / _ADDING, blake2b(asked.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
         if before == [request, parent.manifest.get("parent")]:  # it was killed at its very end
-            shutil.rmtree(folder)
+            files.remove_folder(folder, last=_ADDING)
             counts.add("additions that had been finished before they were stopped")
             return parent
-        inputs = _spooled(inputs, folder)
         settings = _settings_of(parent, comparison)
         plan = yield from _planned(inputs, folder, settings, {}, options=options, counts=counts)
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
         steps = finish(out, plan, options=asdict(options), counts=counts, parent=parent)
         for stage, done, total in steps:
             yield BuildProgress(stage, done, total, "steps")
-        shutil.rmtree(folder)
+        files.remove_folder(folder, last=_ADDING)
     return Corpus.open(out, trusting=True)
 
 
@@ -190,7 +196,7 @@ def _held(out: Path) -> Iterator[Path]:
     with files.locked(out, work="build"):
         if (out / NAME).exists():
             if files.kind_of(folder) == _BUILDING:  # of a build killed at its very end
-                shutil.rmtree(folder)
+                files.remove_folder(folder, last=_ADDING)
             raise taken
         try:
             files.claim(folder, _BUILDING)

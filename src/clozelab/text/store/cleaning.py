@@ -105,6 +105,9 @@ def _without_near_duplicates(
     shutil.rmtree(folder, ignore_errors=True)  # of a build that was killed
     folder.mkdir()
     total, count = _write_signatures(plan, folder, threshold)
+    if not total:
+        shutil.rmtree(folder)
+        return plan
     kept = np.ones(total, dtype=bool)
     signatures = np.memmap(folder / "signatures", np.uint32, "r", shape=(total, near.HASHES))
     closest: list[tuple[float, int, int]] = []  # similarity, a document, and an earlier one
@@ -125,6 +128,7 @@ def _without_near_duplicates(
         number=int((~kept).sum()),
         examples=[f"{share:.2f}: {texts[one]} | {texts[other]}" for share, one, other in closest],
     )
+    del signatures  # which is mapped
     shutil.rmtree(folder)
     return plan.only("documents", kept)
 

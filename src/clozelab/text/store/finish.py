@@ -22,6 +22,7 @@ from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
 from clozelab.text.building import Steps
+from clozelab.text.reading import remote
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.adding import added, publish_addition
 from clozelab.text.store.cleaning import clean
@@ -254,6 +255,8 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
     left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
     recorded = {name: value for name, value in options.items() if name not in left_out}
+    if "exclude" in recorded:
+        recorded["exclude"] = [remote.shown(place) for place in recorded["exclude"]]
     return {**recorded, "unique": unique}
 
 

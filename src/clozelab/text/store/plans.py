@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -48,12 +47,13 @@ class KeptPlan:
         return f"{self.bytes / 1e6:,.1f} MB, used {self.used:%d %B %Y}: {what or 'unfinished'}"
 
     def remove(self) -> None:
-        """Remove it; one that is being written is refused. Who reads it keeps what was mapped."""
+        """Remove it; one that is being written is refused. Who reads it keeps what was mapped.
+
+        The folder stays, with the lock that others may wait for.
+        """
         with files.locked(self.path, work="process"):
-            (self.path / _NAME).unlink(missing_ok=True)  # first: half a plan is none
-            for file in self.path.glob("*.bin"):
-                file.unlink()
-        shutil.rmtree(self.path)
+            _clear(self.path)
+            (self.path / files.MARKER).unlink()
 
 
 def listed(corpus: Corpus) -> list[KeptPlan]:
@@ -154,6 +154,13 @@ def _opened(folder: Path, *, checked: bool = False) -> PlanStretch | None:
     Sizes are compared, and checksums as those of a corpus are: of a plan up to 256 MB. None are
     compared of one just written (`checked`).
     """
+    try:
+        return _mapped(folder, checked=checked)
+    except FileNotFoundError:  # it is being removed
+        return None
+
+
+def _mapped(folder: Path, *, checked: bool) -> PlanStretch | None:
     entry = _read(folder)
     if entry is None:
         return None

@@ -17,6 +17,7 @@ from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.reading import remote
 from clozelab.text.reading.sources import BytesRead, documents, total_bytes
 from clozelab.text.store import shards
 
@@ -70,7 +71,7 @@ def tokenised(
         pool.shutdown(cancel_futures=True)
         (folder / _WORK).unlink(missing_ok=True)
     if not names:
-        raise UserError(f"{', '.join(inputs)}: no text found there")
+        raise UserError(f"{', '.join(map(remote.shown, inputs))}: no text found there")
     return names
 
 
