@@ -169,7 +169,7 @@ def add_to_corpus(
 
     Args:
         corpus: its folder
-        input: files, folders, patterns, - (standard input), hf:OWNER/NAME
+        input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         held_out: share of the new tokens that is held out (as when it was built)
         workers: processes (one a core)
     """
