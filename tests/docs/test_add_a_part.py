@@ -37,6 +37,7 @@ def used(*lines: str, cwd: Path, site: Path | None) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_package_from_an_empty_folder_is_built_installed_and_used(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", "77", reason="the package is built without a network")
     folder, site = tmp_path / "every-nth", tmp_path / "site"

@@ -220,7 +220,7 @@ def test_what_xlnet_drops_is_what_its_gradient_is_of() -> None:
     assert another != above
 
 
-@pytest.mark.parametrize("case", ["BERT", "ModernBERT"])
+@pytest.mark.parametrize("case", ["BERT", pytest.param("ModernBERT", marks=pytest.mark.slow)])
 def test_layers_made_again_on_the_way_back_drop_the_same(case: str) -> None:
     model, given = stack(dropout=0.2, **CASES[case]), batch(9, 5)
     model.fused = True

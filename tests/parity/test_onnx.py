@@ -42,10 +42,7 @@ MODELS: dict[str, tuple[Encoder, str | None]] = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("bert", "modernbert")))
-        for name in MODELS
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name != "bert")) for name in MODELS],
 )
 def test_a_graph_computes_the_same_on_rows_of_unequal_lengths(name: str, tmp_path: Path) -> None:
     encoder, head = MODELS[name]

@@ -486,10 +486,11 @@ def test_what_is_beside_the_task_s_head_is_left_behind_and_said(
     ("recipe", "kind"),
     [
         ("bert", "pairs"),
-        pytest.param("roberta", "tag", marks=pytest.mark.slow),
-        pytest.param("xlnet", "answer", marks=pytest.mark.slow),
+        ("roberta", "tag"),
+        ("xlnet", "answer"),
     ],
 )
+@pytest.mark.slow  # tests/parity/test_task_heads.py asks the same of the graph itself
 def test_a_graph_says_what_predict_says(
     made: Path, tmp_path: Path, recipe: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
