@@ -102,9 +102,14 @@ class CachedTokenizer:
         return firsts, np.frombuffer(self._stops, np.int32)[source] + shift
 
     def words(self, stretches: Ints) -> tuple[Ids, Bytes, Ints]:
-        """The tokens of each stretch once, and how often its stretch occurs in `stretches`."""
+        """The tokens of each stretch once, and how often its stretch occurs in `stretches`.
+
+        Every stretch begins a word here, also one whose first character has no token (a zero-width
+        space): its neighbours are not those of the text, so no word goes on from one to the next.
+        """
         number, times = np.unique(stretches, return_counts=True)
         ids, marks, sizes, _ = self._tokens(number)
+        marks[offsets(sizes)[:-1][sizes > 0]] |= Mark.WORD
         return ids, marks, np.repeat(times, sizes)
 
     def _tokens(self, number: Ints) -> tuple[Ids, Bytes, Ints, Ints]:

@@ -50,6 +50,21 @@ def same(one: Tokenised, two: Tokenised) -> bool:
     )
 
 
+def test_words_are_counted_alike_whatever_was_met_before() -> None:
+    """A zero-width space has no token, so the word that it begins has no first token of its own."""
+    sentence = "one'\u200btwo one three"
+    counted = []
+    for before in ([], ["'three"]):
+        memory = encoder(tokenizer("wordpiece", MADE[0]))
+        for met in before:
+            memory.encode([met])
+        ids, marks, times = memory.words(memory.encode([sentence]).stretches)
+        begin = np.flatnonzero(marks & Mark.WORD)
+        words = (tuple(word.tolist()) for word in np.split(ids, begin)[1:])
+        counted.append(sorted(zip(words, times[begin].tolist(), strict=True)))
+    assert counted[0] == counted[1]
+
+
 @each_kind
 @pytest.mark.parametrize("made", MADE)
 def test_stretches_give_what_whole_sentences_give(kind: str, made: str) -> None:
