@@ -68,7 +68,7 @@ def run(*words: str, given: argparse.Namespace) -> None:
     command += [word for change in given.set for word in ("--set", change)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-3000:]}")
 
 
 def main() -> None:
@@ -95,12 +95,19 @@ def main() -> None:
             for seed in range(given.seeds)
             for way in WAYS
         }
+        failed = []
         for (name, seed, way), learning in runs.items():
-            curves = learning.result()
+            try:
+                curves = learning.result()
+            except RuntimeError as problem:  # the others go on
+                failed.append(f"{name}, seed {seed}, {way}: {problem}")
+                continue
             record["curves"].setdefault(name, {}).setdefault(seed, {})[way] = curves
             given.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             ends = ", ".join(f"{key} {fmean(curve[-LAST:]):.4f}" for key, curve in curves.items())
             print(f"{name}, seed {seed}, {way}: {ends}", flush=True)
+        if failed:
+            raise SystemExit("\n".join(failed))
 
 
 if __name__ == "__main__":
