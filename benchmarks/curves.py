@@ -24,7 +24,14 @@ from clozelab import Run
 from clozelab.config import recipe as recipes
 from clozelab.runs.directory import machine_facts
 
-WAYS = {"plain": ["--precision", "fp32", "--no-compile", "--no-kernels", "--no-graphs"], "fast": []}
+WAYS = {
+    "plain": ["--precision", "fp32", "--no-compile", "--no-kernels", "--no-graphs"],
+    "fast": [],
+    # Between the two, to find which of them differs:
+    "half": ["--no-compile", "--no-kernels", "--no-graphs"],
+    "compiled": ["--no-kernels", "--no-graphs"],
+    "kernels": ["--no-graphs"],
+}
 WINDOW = 10  # steps that a point of a curve is the mean of
 LAST = 10  # points whose mean is printed
 
@@ -80,6 +87,7 @@ def main() -> None:
     words.add_argument("--size", default="mini")
     words.add_argument("--steps", type=int, default=400)
     words.add_argument("--seeds", type=int, default=1)
+    words.add_argument("--ways", nargs="+", choices=WAYS, default=["plain", "fast"])
     words.add_argument("--at-once", type=int, default=4)
     words.add_argument("--set", action="append", default=[], help="KEY=VALUE, for all")
     given = words.parse_args()
@@ -93,7 +101,7 @@ def main() -> None:
             (name, seed, way): pool.submit(learned, name, way, seed, work=work, given=given)
             for name in given.recipes
             for seed in range(given.seeds)
-            for way in WAYS
+            for way in given.ways
         }
         failed = []
         for (name, seed, way), learning in runs.items():

@@ -343,9 +343,10 @@ def test_a_fused_model_compiles_whole(case: str) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU alone")
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("fused", [False, True])
-def test_disentangled_attention_is_compiled_in_half_precision(fused: bool) -> None:
-    made, given = stack(**CASES["DeBERTa"]), here(batch(9, 130, 3))
+def test_layers_are_compiled_in_half_precision(case: str, fused: bool) -> None:
+    made, given = stack(**CASES[case]), here(batch(9, 130, 3))
     (plain,), plain_gradients = run(made, given)
     made.precision, made.fused = torch.bfloat16, fused
     made.compile(fullgraph=True)

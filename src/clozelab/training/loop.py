@@ -308,7 +308,8 @@ def _add(totals: dict[str, dict[str, Tensor]], sums: Mapping[str, Mapping[str, T
     for name, values in sums.items():
         total = totals.setdefault(name, {})
         for what, value in values.items():
-            value = value.detach().double()
+            # A copy: a graph that is replayed writes the sums of the next batch to the same place.
+            value = value.detach().to(torch.float64, copy=True)
             total[what] = total[what] + value if what in total else value
 
 

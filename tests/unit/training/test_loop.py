@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from support.learning import HERE, MACHINE, RECIPES, assert_close, doubled, steps_of, task
 from torch import Tensor
+from torch.nn import Module
 
 from clozelab.pretraining.job import PretrainTrainer
 from clozelab.runs.events import means
@@ -190,3 +192,23 @@ def test_a_fresh_step_remembers_nothing_and_others_remember_the_rows_before() ->
     assert cut != remembered
     assert loss([replace(second, fresh=True)]) == cut  # whatever the memory held
     assert loss([first, second]) == remembered
+
+
+def test_sums_that_a_replayed_graph_overwrites_are_added_up_all_the_same() -> None:
+    """Every batch of a CUDA graph leaves its sums in the same memory."""
+    trainer = PretrainTrainer(task("diffusion", steps=1), replace(MACHINE, micro_batch=1), HERE)
+    (job,) = [job() for job in trainer.steps.jobs(0, trainer.steps.start())]
+    assert len(job.batches) > 1
+    left: dict[tuple[str, str], Tensor] = {}
+
+    def overwriting(model: Module, given: object, result: Any) -> Any:
+        sums, after = result
+        for name, values in sums.items():
+            for what, value in values.items():
+                left[name, what] = left.get((name, what), value.clone()).copy_(value)
+                values[what] = left[name, what]
+        return sums, after
+
+    wanted = measure(trainer.model, [job], HERE)
+    trainer.model.register_forward_hook(overwriting)
+    assert measure(trainer.model, [job], HERE) == wanted
