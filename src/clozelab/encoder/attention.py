@@ -97,7 +97,8 @@ def rectangle(batch: Input) -> tuple[Tensor, Tensor, Tensor]:
     first, lengths = batch.cu_seqlens[:-1].long(), batch.cu_seqlens.diff().long()
     tokens = (first[:, None] + columns).clamp(max=len(batch.ids) - 1)
     numbers = torch.arange(len(batch.ids), device=batch.ids.device, dtype=batch.cu_seqlens.dtype)
-    rows = torch.searchsorted(batch.cu_seqlens[1:].contiguous(), numbers, right=True)
+    # Not a part of the tensor: compiled for a GPU, the search would begin at its first number.
+    rows = torch.searchsorted(batch.cu_seqlens, numbers, right=True) - 1
     cell = rows * batch.max_seqlen + batch.position_ids
     seen = (columns < lengths[:, None]) | (lengths[:, None] == 0)
     return tokens.flatten(), cell, seen
