@@ -17,10 +17,12 @@ from clozelab.masking import Corruption
 from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
 
 Floats = NDArray[np.float64]
+_YOUNG = 0.3  # of the steps
 _END = 0.05  # of the log: its last lines, whose mean is the loss by now
 # The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
 # pieces 0.71 (results/README.md). For whoever has no corpus at hand.
 _TYPICAL = 0.73
+_TRAINED = 0.85  # of the plateau's loss: a log that begins below it is that of a trained model
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class TrainingLog:
         return int(self.steps[-1]) if len(self.steps) else 0
 
     @property
+    def young(self) -> bool:
+        """Whether it may still be on the plateau, which every run passes."""
+        return self.done < _YOUNG * self.total
+
+    @property
     def travelled(self) -> float:
         """The learning rates of all steps so far added up: how far Adam can move a weight."""
         known = np.isfinite(self.learning_rate)
@@ -91,7 +98,7 @@ class Case:
     text: TextFacts | None = None
     language_model: bool = False  # the loss is nats a token
     predicts_masks: bool = False
-    continued: bool = False  # it started from trained weights
+    origin: str | None = None  # the model that it started from
     size: tuple[int, int] | None = None  # layers and width
     vocabulary: int | None = None  # rows of the embedding table
     masked_share: float | None = None  # counted in the text
@@ -122,6 +129,14 @@ class Case:
         if self.recipe is not None:
             return plateau_level(self.recipe, self.unigram)
         return copying_loss(self.unigram, Corruption()) if self.predicts_masks else self.unigram
+
+    @property
+    def continued(self) -> bool:
+        """Whether it started from trained weights, as its records say or its first loss shows."""
+        if self.recipe is not None or self.log is None or self.plateau is None:
+            return self.origin is not None
+        first = self.log.loss[np.isfinite(self.log.loss)][:1]
+        return bool(self.language_model and (first < _TRAINED * self.plateau).any())
 
     @property
     def losses(self) -> dict[str, float]:

@@ -26,7 +26,6 @@ _STATE = "trainer_state.json"
 _CONFIGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _WIDTHS = ("hidden_size", "n_embd", "dim", "d_model")
-_SCRATCH = 0.8  # of ln(vocabulary): a run whose first loss is above it started from random weights
 
 
 def is_folder(place: Path) -> bool:
@@ -58,7 +57,6 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
     kinds = " ".join(map(str, config.get("architectures") or ()))
     masked = "MaskedLM" in kinds or "ForPreTraining" in kinds
     language_model = masked or "LMHead" in kinds or not kinds
-    first = [] if log is None else log.loss[np.isfinite(log.loss)][:1].tolist()
     return Case(
         place=place,
         kind="folder",
@@ -67,7 +65,6 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
         text=text,
         language_model=language_model,
         predicts_masks=masked,
-        continued=bool(vocabulary and len(first) and first[0] < _SCRATCH * math.log(vocabulary)),
         size=_size(config),
         vocabulary=vocabulary,
         mask_token=mask_token(tokenizer, name=_named_mask(names)) if masked else None,

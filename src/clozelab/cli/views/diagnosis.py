@@ -42,8 +42,8 @@ def _wrong(finding: CheckResult) -> RenderableType:
     rows = Table(box=None, pad_edge=False, show_header=False)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_row("seen by", Text(finding.evidence))
-    rows.add_row("likely since", Text(finding.cause))
+    rows.add_row("evidence", Text(finding.evidence))
+    rows.add_row("likely cause", Text(finding.cause))
     rows.add_row("try", Text(finding.remedy, style="bold"))
     title = Text.assemble(
         (f"{sign} ", style), (finding.title, style), (f"  {finding.check}", "dim")

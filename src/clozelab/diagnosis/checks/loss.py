@@ -11,7 +11,7 @@ from clozelab.runs.diagnostics import LEFT, plateau_cause
 
 _SMOOTHED = 20  # stretches of a log, each by its mean
 _FEW = 20  # lines: a shorter log cannot be judged
-_EARLY = 0.3  # of the steps, in which every run may be on the plateau
+_GUESSED = 0.95  # as LEFT, where the loss of the plateau is a guess
 _LEVEL = 0.02  # of its loss: a curve that falls by less in its second half is level
 _RISEN = 0.08  # of the best loss: one that lies higher in the end has risen
 _BEHIND = 0.1  # of the plateau's loss, above every recorded run
@@ -35,10 +35,13 @@ def stretches(log: TrainingLog) -> tuple[Floats, Floats]:
 def level(case: Case) -> CheckResult | None:
     """The loss beside what it costs to know less, and beside recorded runs."""
     loss, limits = case.loss, case.losses
-    if loss is None or not case.language_model or "uniform" not in limits:
-        return None
     names = ("uniform", "unigram", "plateau", "bigram")
     marks = ", ".join(f"{name} {limits[name]:.2f}" for name in names if name in limits)
+    if case.kind == "corpus" and "bigram" in limits:
+        title = f"a model learns from context when its loss is below {limits['bigram']:.2f}"
+        return healthy(title, f"{marks} nats a token")
+    if loss is None or not case.language_model or "uniform" not in limits:
+        return None
     if loss > 1.02 * limits["uniform"]:
         return ill(
             f"the loss of {loss:.2f} is worse than guessing all tokens alike",
@@ -93,25 +96,25 @@ def plateau(case: Case) -> CheckResult | None:
     if np.isfinite(log.loss).sum() < _FEW:
         return None
     known = f"{limit:.2f}" if case.text else f"about {limit:.2f} (as of English text)"
-    left = np.flatnonzero(means < LEFT * limit)
+    left = np.flatnonzero(means < (LEFT if case.text else _GUESSED) * limit)
     if len(left):
         step = int(ends[left[0]])
-        title = f"it left the unigram plateau before step {step:,}"
+        title = f"left the unigram plateau before step {step:,}"
         return healthy(title, f"the plateau is {known}, the loss {means[-1]:.2f} by now")
     reached = means <= (1.02 if case.text else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
     said = (
         f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
-        f" for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
+        f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
     )
     half = means[len(means) // 2]
-    if log.done < _EARLY * log.total:
-        title = "it is still on the unigram plateau, which every run passes"
+    if log.young:
+        title = "still on the unigram plateau, which every run passes"
         wait = "wait until a third of the steps are done, and ask again"
         return caution(title, said, cause="the run is young", remedy=wait)
-    slow = "is still on" if half - means[-1] > _LEVEL * limit else "is stuck on"
+    slow = "still" if half - means[-1] > _LEVEL * limit else "stuck"
     cause, _, remedy = _why(case, means).partition(": ")
-    return ill(f"it {slow} the unigram plateau", said, cause=cause, remedy=remedy)
+    return ill(f"{slow} on the unigram plateau", said, cause=cause, remedy=remedy)
 
 
 def _others(case: Case) -> str:

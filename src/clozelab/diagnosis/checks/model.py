@@ -121,7 +121,8 @@ def accuracy(case: Case) -> CheckResult | None:
             remedy="compare the mask token's id with that of the model's own tokenizer",
         )
     common = case.text.commonest if case.text is not None else 0.0
-    if common and seen["mask"] < 1.5 * common:
+    young = case.log is not None and case.log.young
+    if common and seen["mask"] < 1.5 * common and not young:
         copying = copies > _COPIED
         return caution(
             f"it {'copies what it sees, and ' * copying}predicts little but the commonest token",
@@ -134,17 +135,22 @@ def accuracy(case: Case) -> CheckResult | None:
 
 def embeddings(case: Case) -> CheckResult | None:
     """Whether embeddings were trained."""
-    results = [_table(table) for table in case.tables if table.finite]
+    results = [_table(case, table) for table in case.tables if table.finite]
     worst = sorted((one for one in results if one), key=lambda one: one.level != "ill")
     if worst:
         return worst[0]
     if not results:
         return None
-    rows = sum(table.rows for table in case.tables)
-    return healthy("the embeddings move", f"{rows:,} rows, by {case.tables[0].seen_by}")
+    rows, unmoved = (sum(counts) for counts in zip(*map(_counts, case.tables), strict=True))
+    said = f"{rows - unmoved:,} of {rows:,} rows, by {case.tables[0].seen_by}"
+    return healthy("the embeddings move", said)
 
 
-def _table(table: Table) -> CheckResult | None:
+def _counts(table: Table) -> tuple[int, int]:
+    return table.rows, len(table.unmoved)
+
+
+def _table(case: Case, table: Table) -> CheckResult | None:
     unmoved = len(table.unmoved)
     said = f"{unmoved:,} of {table.rows:,} rows of {table.name}, by {table.seen_by}"
     if unmoved == table.rows:
@@ -162,13 +168,7 @@ def _table(table: Table) -> CheckResult | None:
             remedy="unfreeze them (requires_grad), and give the optimiser all parameters",
         )
     if table.kind == "positions" and unmoved:
-        return caution(
-            f"positions from {table.unmoved[0]:,} on were never trained",
-            said,
-            cause="blocks were shorter than the model's positions",
-            remedy=f"keep texts below {table.unmoved[0]:,} tokens, or train some steps on longer"
-            " blocks",
-        )
+        return _positions(case, table, said)
     if unmoved > _SOME * table.rows:
         return caution(
             "many embeddings never move",
@@ -177,3 +177,17 @@ def _table(table: Table) -> CheckResult | None:
             remedy="trim the vocabulary to what the text has, or build one of the text",
         )
     return None
+
+
+def _positions(case: Case, table: Table, said: str) -> CheckResult | None:
+    """Positions that no block was long enough for; a recipe of short blocks means it so."""
+    moved = sorted({*range(table.rows)} - {*table.unmoved})
+    longest = moved[-1] - moved[0] + 1  # RoBERTa's first position is row 2
+    if case.recipe is not None and case.recipe.blocks.length <= longest:
+        return None
+    return caution(
+        f"texts of more than {longest:,} tokens have positions that were never trained",
+        said,
+        cause="blocks were shorter than the model's positions",
+        remedy=f"keep texts within {longest:,} tokens, or train some steps on longer blocks",
+    )

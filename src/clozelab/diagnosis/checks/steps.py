@@ -27,6 +27,7 @@ _VANISHED = 1e-3  # a norm
 # Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
 # less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
 _FAR, _NEAR = 0.2, 0.05
+_WAITED = 0.3  # of the time, for text
 
 
 def not_finite(case: Case) -> CheckResult | None:
@@ -87,7 +88,7 @@ def spiked(log: TrainingLog) -> tuple[list[int], float]:
 
 
 def spikes(case: Case) -> CheckResult | None:
-    """Jumps of the loss behind the warm-up."""
+    """Jumps of the loss after the warm-up."""
     log = case.log
     if log is None or log.after_warmup.sum() < _FEW:
         return None
@@ -99,7 +100,7 @@ def spikes(case: Case) -> CheckResult | None:
     usual = float(np.nanmedian(log.norm)) if np.isfinite(log.norm).any() else 0.0
     worst = max(at, key=lambda line: log.loss[line])
     shown = ", ".join(f"{int(log.steps[line]):,}" for line in at[:5])
-    said = f"{len(at)} behind the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
+    said = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
     said += f" the highest is {log.loss[worst]:.2f}, where lines vary by {noise:.2g}"
     steep = usual > 0 and float(np.nanmax(log.norm[at])) > 3 * usual
     if steep:
@@ -126,7 +127,7 @@ def gradient_norm(case: Case) -> CheckResult | None:
     quarter = len(norms) // 4
     early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
     peak = float(np.nanmax(log.learning_rate))
-    said = f"{early:.2g} behind the warm-up, {late:.2g} by now; peak learning rate {peak:.2g}"
+    said = f"{early:.2g} after the warm-up, {late:.2g} by now; peak learning rate {peak:.2g}"
     said += f", clip {log.clip:g}" if log.clip else ""
     if late < _VANISHED and (case.loss or 0.0) > 1:
         return ill(
@@ -199,8 +200,8 @@ def speed(case: Case) -> CheckResult | None:
     said = f"{times.speed:,.0f} tokens a second, {times.waited / times.seconds:.0%} of the time"
     said += " waiting for text"
     if limit not in (FEED, HOST, SHARED):
-        title = f"it is {limit}-bound" if limit else "the device is not kept waiting"
+        title = f"{limit}-bound" if limit else "the device is not kept waiting"
         return healthy(title, said)
     cause, _, remedy = SENTENCES[limit].partition("; ")
-    say = ill if limit == FEED else caution
-    return say(f"it is {limit}-bound", said, cause=cause, remedy=remedy)
+    say = ill if limit == FEED and times.waited > _WAITED * times.seconds else caution
+    return say(f"{limit}-bound", said, cause=cause, remedy=remedy)
