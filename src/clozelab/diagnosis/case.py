@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clozelab.config.recipe import Recipe
 from clozelab.diagnosis.text import TextFacts
-from clozelab.diagnosis.weights import Table
+from clozelab.diagnosis.weights import EmbeddingTable
 from clozelab.masking import Corruption
 from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
 
@@ -22,6 +22,11 @@ _END = 0.05  # of the log: its last lines, whose mean is the loss by now
 # The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
 # pieces 0.71 (results/README.md). For whoever has no corpus at hand.
 _TYPICAL = 0.73
+_THEIRS = {  # settings of transformers' Trainer
+    "optimiser.learning_rate": "learning_rate",
+    "optimiser.clip": "max_grad_norm",
+    "schedule.warmup": "warmup_steps",
+}
 _TRAINED = 0.85  # of the plateau's loss: a log that begins below it is that of a trained model
 
 
@@ -68,6 +73,11 @@ class TrainingLog:
         return self.done < _YOUNG * self.total
 
     @property
+    def peak(self) -> float:
+        """The highest learning rate; 0 where none is known."""
+        return float(np.nan_to_num(self.learning_rate).max(initial=0.0))
+
+    @property
     def travelled(self) -> float:
         """The learning rates of all steps so far added up: how far Adam can move a weight."""
         known = np.isfinite(self.learning_rate)
@@ -103,7 +113,7 @@ class Case:
     vocabulary: int | None = None  # rows of the embedding table
     masked_share: float | None = None  # counted in the text
     mask_token: MaskToken | None = None
-    tables: Sequence[Table] = ()
+    tables: Sequence[EmbeddingTable] = ()
     accuracy: Mapping[str, float] = field(default_factory=dict)  # on held-out text, or in training
     unknown: Sequence[str] = ()
 
@@ -137,6 +147,16 @@ class Case:
             return self.origin is not None
         first = self.log.loss[np.isfinite(self.log.loss)][:1]
         return bool(self.language_model and (first < _TRAINED * self.plateau).any())
+
+    def key(self, name: str) -> str:
+        """What a setting is called where the run was made."""
+        return _THEIRS[name] if self.kind == "folder" else name
+
+    @property
+    def changes_course(self) -> bool:
+        """Whether its blocks grow or turn on the way, so that its loss jumps on purpose."""
+        schedule = self.recipe.schedule if self.recipe is not None else None
+        return schedule is not None and bool(schedule.phases or schedule.causal)
 
     @property
     def losses(self) -> dict[str, float]:

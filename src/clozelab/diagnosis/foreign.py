@@ -75,7 +75,7 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
 
 def _state(path: Path) -> tuple[dict[str, Any], Path]:
     """The newest state of a trainer, and the folder that it lies in."""
-    for folder in (path, *reversed([*checkpoints(path), *sorted(path.glob("checkpoint-*"))])):
+    for folder in reversed(checkpoints(path)):
         if (folder / _STATE).is_file():
             return _settings(folder / _STATE), folder
     return {}, path

@@ -23,7 +23,7 @@ _POSITIONS = re.compile(r"(.*\.)?(embeddings\.positions|position_embeddings|wpe)
 
 
 @dataclass(frozen=True)
-class Table:
+class EmbeddingTable:
     """An embedding table, and which of its rows never moved."""
 
     name: str
@@ -36,25 +36,26 @@ class Table:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The folders with weights of a run or of a trainer, the oldest first."""
+    """The checkpoints of a run or a trainer, which may leave the last in its folder, by age."""
     found = [*(folder / "checkpoints").glob("step-*"), *folder.glob("checkpoint-*")]
     numbers = {path: path.name.rpartition("-")[2] for path in found}
     numbered = sorted((int(number), path) for path, number in numbers.items() if number.isdigit())
-    folders = [*(path for _, path in numbered), folder]  # a trainer leaves the last in its folder
-    return [path for path in folders if (path / _WEIGHTS).is_file()]
+    return [*(path for _, path in numbered), folder]
 
 
-def tables(folder: Path) -> list[Table]:
+def tables(folder: Path) -> list[EmbeddingTable]:
     """The embedding tables of the newest checkpoint, where it can be told which rows moved."""
-    saved = checkpoints(folder)
+    saved = [path for path in checkpoints(folder) if (path / _WEIGHTS).is_file()]
     try:
         return list(_tables(saved)) if saved else []
     except (OSError, SafetensorError, TypeError, ValueError):  # removed meanwhile, or of bfloat16
         return []
 
 
-def _tables(saved: Sequence[Path]) -> Iterator[Table]:
-    newest, before = saved[-1], saved[-2] if len(saved) > 1 else None
+def _tables(saved: Sequence[Path]) -> Iterator[EmbeddingTable]:
+    # What a trainer leaves in its folder in the end is often its last checkpoint once more.
+    *earlier, newest = saved[:-1] if len(saved) > 2 and saved[-1] == saved[-2].parent else saved
+    before = earlier[-1] if earlier else None
     with safe_open(newest / _WEIGHTS, framework="np") as weights:
         moments = dict(_moments(newest / "state"))
         for name in weights.keys():  # noqa: SIM118 - it is no dictionary
@@ -65,11 +66,15 @@ def _tables(saved: Sequence[Path]) -> Iterator[Table]:
             finite = bool(np.isfinite(values).all())
             if moments:
                 unmoved = _still(moments.get(name), len(values))
-                yield Table(name, kind, len(values), unmoved, True, "Adam's moments", finite)
+                yield EmbeddingTable(
+                    name, kind, len(values), unmoved, True, "Adam's moments", finite
+                )
             elif before is not None:
-                yield _compared(before, newest, name, kind, values, weights, finite=finite)
+                table = _compared(before, newest, name, kind, values, weights, finite=finite)
+                once_more = not table.others_moved and newest == before.parent
+                yield from () if once_more else (table,)
             elif not finite:
-                yield Table(name, kind, len(values), [], True, "its values", finite)
+                yield EmbeddingTable(name, kind, len(values), [], True, "its values", finite)
 
 
 def _kind(name: str) -> str | None:
@@ -97,7 +102,7 @@ def _moments(folder: Path) -> Iterator[tuple[str, Any]]:
 
 def _compared(
     before: Path, newest: Path, name: str, kind: str, values: Any, weights: Any, *, finite: bool
-) -> Table:
+) -> EmbeddingTable:
     with safe_open(before / _WEIGHTS, framework="np") as earlier:
         same = (earlier.get_tensor(name) == values).all(axis=1)
         others = _other_names(weights.keys())
@@ -107,7 +112,7 @@ def _compared(
         )
     unmoved = [int(row) for row in np.flatnonzero(same)]
     seen_by = f"{before.name} and {newest.name}"
-    return Table(name, kind, len(values), unmoved, moved, seen_by, finite)
+    return EmbeddingTable(name, kind, len(values), unmoved, moved, seen_by, finite)
 
 
 def _other_names(names: Iterable[str]) -> list[str]:

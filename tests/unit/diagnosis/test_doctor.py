@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,12 @@ ILL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ILL)
+# Illnesses that cost the least to plant, or are the commonest; the others are left to `make test`.
+QUICK = ("plateau", "spikes", "too few masks")
+THOROUGH = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in ILL]
+
+
+@pytest.mark.parametrize("name", THOROUGH)
 def test_a_planted_illness_is_found(tmp_path: Path, name: str) -> None:
     check, options, changes = ILL[name]
     place = patients.run(tmp_path / "run", *changes, **options)
@@ -78,6 +84,7 @@ def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
     assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
 
 
+@pytest.mark.thorough
 def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
     sudden = patients.run(tmp_path / "sudden", ended=False)
     Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
@@ -92,6 +99,7 @@ def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
     assert "not finite" not in found(examined(steep))
 
 
+@pytest.mark.thorough
 def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
     place = patients.run(tmp_path / "run", loss=level, ended=False)
     recipe = Run(Path(place)).recipe().override({"schedule.steps": 4000})
@@ -103,6 +111,7 @@ def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
     assert examined(place).state == "stopped, step 240 of 4,000"
 
 
+@pytest.mark.thorough
 def test_recorded_runs_are_named_beside_a_plateau(tmp_path: Path) -> None:
     place = patients.run(tmp_path / "run", "encoder.width=256", "encoder.layers=4", loss=level)
     finding = found(examined(place))["plateau"]
@@ -176,12 +185,17 @@ def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
     finding = found(examined(str(frozen)))["embeddings"]
     assert "never move" in finding.title and "10 of 10 rows" in finding.evidence
     assert "embeddings" in found(examined(str(moving)), "healthy")
+    patients.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
+    assert "embeddings" in found(examined(str(moving)), "healthy")
+    shutil.rmtree(moving / "checkpoint-900")
+    assert "embeddings" not in {one.check for one in examined(str(moving)).findings}
     patients.weights(frozen / "checkpoint-1000", rows, 0.1)
     assert "no weight moved" in found(examined(str(frozen)))["embeddings"].title
     patients.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
     assert "NaN" in found(examined(str(frozen)))["not finite"].title
 
 
+@pytest.mark.thorough
 def test_a_run_of_ours_tells_it_by_the_moments() -> None:
     finding = found(examined(teacher()), "healthy")["embeddings"]
     assert "632 of 1,112 rows, by Adam's moments" in finding.evidence  # 600 words, 32 positions
@@ -233,6 +247,7 @@ def test_a_text_that_repeats_itself_is_found(tmp_path: Path) -> None:
     assert "“" in results["held-out text"].evidence
 
 
+@pytest.mark.thorough
 def test_a_tokenizer_that_splits_everything_is_found(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", corpus()[:20])
     build(file, tmp_path / "c", ByteBpe(vocabulary=270), held_out=0.2)
@@ -251,6 +266,7 @@ def test_a_tokenizer_that_splits_everything_is_found(tmp_path: Path) -> None:
     assert "tokenizer" in found(examined(place, data=text))
 
 
+@pytest.mark.thorough
 def test_a_text_that_the_tokenizer_does_not_know_is_found(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", chinese()[:20])
     build(file, tmp_path / "c", tokenizer("wordpiece", "small"), held_out=0.2)
@@ -267,6 +283,7 @@ def test_bigrams_know_what_follows() -> None:
     assert bigram_entropy(ring[:1], ring, 10) is None
 
 
+@pytest.mark.thorough
 def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
     place = patients.run(tmp_path / "run", loss=level)
     words = command("doctor", place)
@@ -300,6 +317,7 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], told:
     assert told in refused(command("doctor", *words, cwd=tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_step_or_with_torn_lines_is_no_fault(tmp_path: Path) -> None:
     place = patients.run(tmp_path / "run", ended=False)
     log = tmp_path / "run" / "metrics.jsonl"

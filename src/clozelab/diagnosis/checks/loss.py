@@ -13,6 +13,7 @@ _SMOOTHED = 20  # stretches of a log, each by its mean
 _FEW = 20  # lines: a shorter log cannot be judged
 _GUESSED = 0.95  # as LEFT, where the loss of the plateau is a guess
 _LEVEL = 0.02  # of its loss: a curve that falls by less in its second half is level
+_ABOVE = 1.15  # times the plateau's loss: frequencies and copying are not learned
 _RISEN = 0.08  # of the best loss: one that lies higher in the end has risen
 _BEHIND = 0.1  # of the plateau's loss, above every recorded run
 _LEVELS = {
@@ -103,15 +104,18 @@ def plateau(case: Case) -> CheckResult | None:
         return healthy(title, f"the plateau is {known}, the loss {means[-1]:.2f} by now")
     reached = means <= (1.02 if case.text else 1.1) * limit
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
-    said = (
-        f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
-        f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
-    )
+    said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
+    said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
     half = means[len(means) // 2]
     if log.young:
         title = "still on the unigram plateau, which every run passes"
         wait = "wait until a third of the steps are done, and ask again"
         return caution(title, said, cause="the run is young", remedy=wait)
+    if means[-1] > _ABOVE * limit:
+        cause, _, remedy = _why(case, means).partition(": ")
+        title = "has not even learned how often each token occurs"
+        said = f"the loss is {means[-1]:.2f} after {log.done:,} steps, and that alone gives {known}"
+        return ill(title, said, cause=cause, remedy=remedy)
     slow = "still" if half - means[-1] > _LEVEL * limit else "stuck"
     cause, _, remedy = _why(case, means).partition(": ")
     return ill(f"{slow} on the unigram plateau", said, cause=cause, remedy=remedy)
@@ -135,11 +139,11 @@ def _why(case: Case, means: Floats) -> str:
         lower = bool(means[:-1].min() < means[-1] / (1 + _RISEN))
         repeats = case.text.repeated if case.text is not None else 0.0
         return plateau_cause(case.recipe, lower=lower, repeats=repeats)
-    peak = float(np.nanmax(case.log.learning_rate)) if case.log is not None else 0.0
-    if 0 < peak < 5e-5:
+    peak = case.log.peak if case.log is not None else 0.0
+    if 0 < peak <= 5e-5:
         return (
-            f"a peak learning rate of {peak:g} is one for fine-tuning: pretrain from random weights"
-            " with 1e-4 to 1e-3"
+            f"a peak learning rate of {peak:.2g} is one for fine-tuning: pretrain from random"
+            " weights with 1e-4 to 1e-3"
         )
     return (
         "steps are too few or too large, or the layers too deep for norms behind them: take smaller"
@@ -155,11 +159,7 @@ def collapse(case: Case) -> CheckResult | None:
     ends, means = stretches(log)
     best = int(means.argmin())
     risen = means[-2:].min() - means[best]
-    # Where the blocks grow or objectives come and go, so does the loss.
-    moving = case.recipe is not None and (
-        case.recipe.schedule.phases or case.recipe.schedule.causal
-    )
-    if moving or risen < _RISEN * means[best] or best >= len(means) - 2:
+    if case.changes_course or risen < _RISEN * means[best] or best >= len(means) - 2:
         return None
     at = int(np.searchsorted(log.steps, ends[best]))
     rate = float(log.learning_rate[min(at, len(log.learning_rate) - 1)])
@@ -168,7 +168,7 @@ def collapse(case: Case) -> CheckResult | None:
         f"{means[best]:.2f} at step {int(ends[best]):,}, where the learning rate was {rate:.2g};"
         f" {means[-1]:.2f} at step {int(ends[-1]):,}",
         cause="the learning rate is too high for this model",
-        remedy="halve optimiser.learning_rate, or double schedule.warmup",
+        remedy=f"halve {case.key('optimiser.learning_rate')}",
     )
 
 
@@ -186,14 +186,13 @@ def overfitting(case: Case) -> CheckResult | None:
         gap = losses[-1] - log.end
         return healthy("the held-out loss follows the training loss", f"{said}, {gap:+.2f} nats")
     copies = case.recipe.corruption.copies if case.recipe else 0
-    cause = f"the same {copies} copies of the masks come again and again" if copies else ""
-    return ill(
-        "the text is being learned by heart: its held-out loss rises",
-        said,
-        cause=cause or "the text is read too often for a model of this size",
-        remedy="draw fresh masks: --set corruption.copies=0" if copies else
-        f"stop at step {int(steps[best]):,}: train for as many steps, or give it more text",
-    )  # fmt: skip
+    cause = "the text is read too often for a model of this size"
+    remedy = f"stop at step {int(steps[best]):,}: train for as many steps, or give it more text"
+    if copies:
+        cause = f"the same {copies} cop{'ies' if copies > 1 else 'y'} of the masks come again"
+        remedy = "draw fresh masks: --set corruption.copies=0"
+    title = "the text is being learned by heart: its held-out loss rises"
+    return ill(title, said, cause=cause, remedy=remedy)
 
 
 def _passes(case: Case) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clozelab.diagnosis.case import Case
 from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
-from clozelab.diagnosis.weights import Table
+from clozelab.diagnosis.weights import EmbeddingTable
 
 _FEWEST, _MOST = 0.05, 0.6  # of the tokens, beyond which nobody has trained well
 _USUAL = (0.1, 0.45)
@@ -146,11 +146,11 @@ def embeddings(case: Case) -> CheckResult | None:
     return healthy("the embeddings move", said)
 
 
-def _counts(table: Table) -> tuple[int, int]:
+def _counts(table: EmbeddingTable) -> tuple[int, int]:
     return table.rows, len(table.unmoved)
 
 
-def _table(case: Case, table: Table) -> CheckResult | None:
+def _table(case: Case, table: EmbeddingTable) -> CheckResult | None:
     unmoved = len(table.unmoved)
     said = f"{unmoved:,} of {table.rows:,} rows of {table.name}, by {table.seen_by}"
     if unmoved == table.rows:
@@ -179,7 +179,7 @@ def _table(case: Case, table: Table) -> CheckResult | None:
     return None
 
 
-def _positions(case: Case, table: Table, said: str) -> CheckResult | None:
+def _positions(case: Case, table: EmbeddingTable, said: str) -> CheckResult | None:
     """Positions that no block was long enough for; a recipe of short blocks means it so."""
     moved = sorted({*range(table.rows)} - {*table.unmoved})
     longest = moved[-1] - moved[0] + 1  # RoBERTa's first position is row 2

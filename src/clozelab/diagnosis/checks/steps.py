@@ -14,12 +14,14 @@ from clozelab.runs.diagnostics import (
     StepTimes,
     bottleneck,
 )
+from clozelab.training.optimiser import Adamw
 
 _FEW = 20  # lines: fewer say nothing of noise
 _WINDOW = 9  # lines before one, by whose median a spike is seen
 # Of 61 recorded runs none is seen to spike by these but one, whose norm rose to 32 at that step.
 _NOISES, _JUMP = 6.0, 0.05  # a spike is so many deviations above, and by such a share of the loss
 _MANY = 3  # spikes
+_STEEP = 3.0  # times the usual norm, at a spike
 _GROWN = 5.0  # times, of the norm: recorded runs stay below 3
 _LARGE = 5.0  # a norm; recorded runs end between 0.1 and 4
 _CUT = 10.0  # times the clip
@@ -27,6 +29,7 @@ _VANISHED = 1e-3  # a norm
 # Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
 # less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
 _FAR, _NEAR = 0.2, 0.05
+_LOW = 1e-4  # a learning rate, to pretrain with
 _WAITED = 0.3  # of the time, for text
 
 
@@ -58,7 +61,7 @@ def not_finite(case: Case) -> CheckResult | None:
             + (", and there is no warm-up" if not log.warmup else ""),
             remedy="halve the learning rate"
             if log.warmup
-            else "set schedule.warmup to a twentieth of the steps",
+            else f"set {case.key('schedule.warmup')} to a twentieth of the steps",
         )
     half = log.settings.get("precision") in ("fp16", None)
     said = f"the gradient's norm was {usual:.2g}, and {last:.2g} just before" if usual else ""
@@ -70,7 +73,7 @@ def not_finite(case: Case) -> CheckResult | None:
         else "a batch without a target, or with an input that is not finite",
         remedy="use bf16 in place of fp16 (--precision bf16), or fp32 to see whether it stays"
         if half
-        else f"look at the batch of step {step:,}; set optimiser.clip=1",
+        else f"look at the batch of step {step:,}",
     )
 
 
@@ -92,8 +95,8 @@ def spikes(case: Case) -> CheckResult | None:
     log = case.log
     if log is None or log.after_warmup.sum() < _FEW:
         return None
-    if case.recipe is not None and (case.recipe.schedule.phases or case.recipe.schedule.causal):
-        return None  # the loss jumps where blocks grow or turn
+    if case.changes_course:
+        return None
     at, noise = spiked(log)
     if not at:
         return healthy("the loss has no spikes", f"it varies by {noise:.2g} from line to line")
@@ -102,15 +105,18 @@ def spikes(case: Case) -> CheckResult | None:
     shown = ", ".join(f"{int(log.steps[line]):,}" for line in at[:5])
     said = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
     said += f" the highest is {log.loss[worst]:.2f}, where lines vary by {noise:.2g}"
-    steep = usual > 0 and float(np.nanmax(log.norm[at])) > 3 * usual
+    there = float(np.nan_to_num(log.norm[at]).max())
+    steep = usual > 0 and there > _STEEP * usual
     if steep:
-        said += f"; the gradient's norm there is {np.nanmax(log.norm[at]):.2g}, usually {usual:.2g}"
+        said += f"; the gradient's norm there is {there:.2g}, usually {usual:.2g}"
+    clip = f"set {case.key('optimiser.clip')} to 1"
+    rate = f"lower {case.key('optimiser.learning_rate')} by a third"
     say = ill if len(at) >= _MANY else caution
     return say(
         f"the loss has {len(at)} spike{'s' * (len(at) > 1)}",
         said,
         cause="single steps are too long" if steep else "some batches are unlike the others",
-        remedy=("set optimiser.clip=1" if log.clip == 0 else "lower the learning rate by a third")
+        remedy=(clip if log.clip == 0 else rate)
         if steep
         else "look at the text of these steps: other languages, tables or broken encodings",
     )
@@ -126,8 +132,7 @@ def gradient_norm(case: Case) -> CheckResult | None:
         return None
     quarter = len(norms) // 4
     early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
-    peak = float(np.nanmax(log.learning_rate))
-    said = f"{early:.2g} after the warm-up, {late:.2g} by now; peak learning rate {peak:.2g}"
+    said = f"{early:.2g} after the warm-up, {late:.2g} by now; peak learning rate {log.peak:.2g}"
     said += f", clip {log.clip:g}" if log.clip else ""
     if late < _VANISHED and (case.loss or 0.0) > 1:
         return ill(
@@ -142,14 +147,14 @@ def gradient_norm(case: Case) -> CheckResult | None:
             "the gradients grow while the model trains",
             said,
             cause="the learning rate is too high for this model",
-            remedy="halve optimiser.learning_rate",
+            remedy=f"halve {case.key('optimiser.learning_rate')}",
         )
     if log.clip and min(early, late) > _CUT * log.clip:
         return ill(
             "every step is cut to a tenth or less by clipping",
             said,
             cause="the clip is far below the gradients' usual norm, as where losses are sums",
-            remedy=f"raise optimiser.clip to {late:.1g}",
+            remedy=f"raise {case.key('optimiser.clip')} to {late:.1g}",
         )
     return healthy("the gradient's norm is steady", said)
 
@@ -157,12 +162,12 @@ def gradient_norm(case: Case) -> CheckResult | None:
 def small_steps(case: Case) -> CheckResult | None:
     """Whether all steps together can move the weights far enough."""
     log = case.log
-    if log is None or case.continued or not np.isfinite(log.learning_rate).any():
+    if log is None or case.continued or not log.peak:
         return None
-    usual = (1e-5, 2e-3) if case.recipe is None else case.recipe.optimiser.usual_rates
+    usual = case.recipe.optimiser.usual_rates if case.recipe else Adamw.usual_rates
     if usual is None:  # steps whose length is not the learning rate
         return None
-    peak, far = float(np.nanmax(log.learning_rate)), log.travelled
+    peak, far = log.peak, log.travelled
     if case.recipe is not None:
         schedule, peak = case.recipe.schedule, case.recipe.optimiser.learning_rate
         some = np.linspace(0, schedule.total, 500, endpoint=False)
@@ -171,14 +176,14 @@ def small_steps(case: Case) -> CheckResult | None:
         far *= log.total / max(log.done, 1)
     said = f"peak learning rate {peak:.2g}; all steps together can move a weight by {far:.2g}"
     if peak < usual[0] or far < _NEAR:
-        few = peak >= usual[0]
+        few = peak >= _LOW
         return ill(
             f"the steps are too {'few' if few else 'small'} to train from random weights",
             f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
             cause="the run ends too soon" if few else "it is a learning rate for fine-tuning",
             remedy="take smaller batches and so more steps"
             if few
-            else "raise the peak to 1e-4 or more (--set optimiser.learning_rate=5e-4)",
+            else f"set {case.key('optimiser.learning_rate')} to 1e-4 or more",
         )
     if far < _FAR:
         return caution(
