@@ -43,6 +43,7 @@ class TrainingLog:
     tokens: Floats  # seen so far; NaN where nobody counted
     held_out: Sequence[tuple[float, float]] = ()  # step and loss
     not_finite: Sequence[tuple[int, str]] = ()  # step, and what was not
+    ended: int = 0  # steps of a run that is done
     warmup: int = 0
     clip: float | None = None  # the largest gradient norm; 0 is no clipping
     times: StepTimes | None = None
@@ -64,8 +65,8 @@ class TrainingLog:
 
     @property
     def done(self) -> int:
-        """Steps that were taken."""
-        return int(self.steps[-1]) if len(self.steps) else 0
+        """Steps that were taken; a log may have lost its last lines."""
+        return max(int(self.steps[-1]) if len(self.steps) else 0, self.ended)
 
     @property
     def young(self) -> bool:
@@ -108,7 +109,7 @@ class Case:
     text: TextFacts | None = None
     language_model: bool = False  # the loss is nats a token
     predicts_masks: bool = False
-    origin: str | None = None  # the model that it started from
+    origin: str | None = None  # the model that it started from, or learns from
     size: tuple[int, int] | None = None  # layers and width
     vocabulary: int | None = None  # rows of the embedding table
     masked_share: float | None = None  # counted in the text

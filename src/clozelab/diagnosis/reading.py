@@ -33,7 +33,7 @@ def read_run(place: str, data: Sequence[str] = ()) -> Case:
     run = Run.open(path)
     recipe, machine, result = run.recipe(), run.machine(), run.result() or {}
     log = _log(run, recipe, machine=machine, result=result)
-    stores, unknown = _stores(machine, data)
+    stores, unknown = _stores(path, machine, data)
     language_model = any(
         slots.use("objectives", part) == log.objective
         for part in recipe.objectives
@@ -50,7 +50,7 @@ def read_run(place: str, data: Sequence[str] = ()) -> Case:
         text=facts_of(stores) if stores else None,
         language_model=language_model,
         predicts_masks=masks,
-        origin=machine.get("from"),
+        origin=machine.get("from") or machine.get("teacher"),
         size=(encoder.layers, encoder.width),
         vocabulary=recipe.tokenizer.vocabulary,
         mask_token=mask_token(_tokenizer(path, stores)) if masks else None,
@@ -84,11 +84,13 @@ def mask_token(tokenizer: Tokenizer | None, *, name: str | None = None) -> MaskT
     if name is None:
         return MaskToken(None, None, 0)
     number = tokenizer.token_to_id(name)
-    pieces = tokenizer.encode(f"a {name} b", add_special_tokens=False).ids
-    plain = tokenizer.encode("a b", add_special_tokens=False).ids
+    with_mask, plain = (
+        tokenizer.encode(text, add_special_tokens=False).ids for text in (f"a {name} b", "a b")
+    )
+    pieces = 1 if number in with_mask else max(len(with_mask) - len(plain), 0)
     same = next((role for role, at in roles.items() if at == number and role != "mask"), None)
     others = [word for word in known if word != name]
-    return MaskToken(name, number, max(len(pieces) - len(plain), 0), same, others)
+    return MaskToken(name, number, pieces, same, others)
 
 
 def _refuse_several(path: Path) -> None:
@@ -99,17 +101,29 @@ def _refuse_several(path: Path) -> None:
         raise UserError(f"{path}: is a folder of fine-tunings; the doctor reads pretraining runs")
 
 
-def _stores(machine: Mapping[str, Any], data: Sequence[str]) -> tuple[list[Store], list[str]]:
+def _stores(
+    path: Path, machine: Mapping[str, Any], data: Sequence[str]
+) -> tuple[list[Store], list[str]]:
     """The text of a run, as it was then; or a sentence on what is missing without it."""
     recorded = machine.get("data") or []
     if data:
-        return open_stores(data), []
+        stores = open_stores(data)
+        own = _tokenizer(path, ())
+        if own is not None and own.get_vocab() != stores[0][0].tokenizer.get_vocab():
+            raise UserError(
+                f"{data[0]}: its tokenizer is not that of {path}; build the corpus with"
+                f" --tokenizer-from {path}"
+            )
+        return stores, []
     if not recorded:
         return [], ["the text: the run names none; give it by --data CORPUS"]
     if gone := [one for one in recorded if not exists(one.rpartition(":")[0])]:
         return [], [f"the text: {gone[0].rpartition(':')[0]} is gone; give it by --data CORPUS"]
     made = machine.get("fingerprint") or [""] * len(recorded)
-    return open_stores([as_it_was(*one) for one in zip(recorded, made, strict=True)]), []
+    try:
+        return open_stores([as_it_was(*one) for one in zip(recorded, made, strict=True)]), []
+    except UserError as error:  # the log is worth reading without it
+        return [], [f"the text: {error}"]
 
 
 def _tokenizer(path: Path, stores: Sequence[Store]) -> Tokenizer | None:
@@ -147,6 +161,7 @@ def _log(
         tokens=_tokens(column("step"), column("tokens"), result),
         held_out=held_out,
         not_finite=_not_finite(run, rows, name),
+        ended=result.get("steps", 0),
         warmup=recipe.schedule.warmup,
         clip=recipe.optimiser.clip,
         times=_times(entries),
@@ -206,13 +221,12 @@ def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:
 
 
 def _state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
-    done = max(log.done, result.get("steps", 0))
-    steps = f"step {done:,} of {log.total:,}"
-    if result or done >= log.total:
-        return f"done, {done:,} steps"
+    steps = f"step {log.done:,} of {log.total:,}"
+    if result or log.done >= log.total:
+        return f"done, {log.done:,} steps"
     if files.is_locked(run.path):
         return f"running, {steps}"
-    return f"stopped, {steps}" if done else "has taken no step yet"
+    return f"stopped, {steps}" if log.done else "has taken no step yet"
 
 
 def measured(case: Case, means: Mapping[str, Mapping[str, float]]) -> Case:

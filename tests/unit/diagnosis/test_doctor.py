@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from support.learning import store, teacher
 from support.patients import examined, found, learning, trainer
 from support.texts import chinese, corpus, tokenizer
 
+from clozelab import data
 from clozelab.diagnosis.text import bigram_entropy
+from clozelab.errors import UserError
 from clozelab.files import locked
 from clozelab.runs.directory import Run
 from clozelab.text.tokenizers import ByteBpe
@@ -340,3 +343,28 @@ def test_positions_that_were_never_trained_are_named(tmp_path: Path) -> None:
         )
     finding = found(examined(str(tmp_path / "hf")), "caution")["embeddings"]
     assert "more than 3 tokens" in finding.title and "5 of 8 rows" in finding.evidence
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "wordpiece"])
+def test_the_mask_of_every_kind_of_tokenizer_is_in_place(kind: str) -> None:
+    diagnosis = examined(data=store(kind))
+    assert "mask token" in found(diagnosis, "healthy"), diagnosis
+
+
+@pytest.mark.slow
+def test_what_recorded_runs_reached_is_up_to_date() -> None:
+    rows = runpy.run_path(str(RESULTS.parent / "tools" / "recorded_runs.py"))["rows"]()
+    assert [*rows] == json.loads(data.recorded().read_text(encoding="utf-8"))
+
+
+@pytest.mark.thorough
+def test_a_corpus_of_another_tokenizer_is_refused_and_a_damaged_one_noted(tmp_path: Path) -> None:
+    other = store("wordpiece", documents=60, made="embedded")
+    with pytest.raises(UserError, match="its tokenizer is not that of"):
+        examined(teacher(), data=other)
+    copied = tmp_path / "corpus"
+    shutil.copytree(other, copied)
+    place = patients.run(tmp_path / "run", data=str(copied))
+    (copied / "counts.npy").unlink()
+    diagnosis = examined(place)
+    assert diagnosis.healthy and "counts.npy: missing" in diagnosis.unknown[0]

@@ -106,19 +106,19 @@ def plateau(case: Case) -> CheckResult | None:
     since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
     said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
     said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
-    half = means[len(means) // 2]
+    cause, _, remedy = _why(case, means).partition(": ")
+    how = {"cause": cause, "remedy": remedy.removeprefix("try ")}
     if log.young:
         title = "still on the unigram plateau, which every run passes"
         wait = "wait until a third of the steps are done, and ask again"
         return caution(title, said, cause="the run is young", remedy=wait)
     if means[-1] > _ABOVE * limit:
-        cause, _, remedy = _why(case, means).partition(": ")
-        title = "has not even learned how often each token occurs"
         said = f"the loss is {means[-1]:.2f} after {log.done:,} steps, and that alone gives {known}"
-        return ill(title, said, cause=cause, remedy=remedy)
-    slow = "still" if half - means[-1] > _LEVEL * limit else "stuck"
-    cause, _, remedy = _why(case, means).partition(": ")
-    return ill(f"{slow} on the unigram plateau", said, cause=cause, remedy=remedy)
+        return ill("has not even learned how often each token occurs", said, **how)
+    falls = means[len(means) // 2] - means[-1] > _LEVEL * limit
+    if falls and log.done < log.total:
+        return caution("still on the unigram plateau, and slowly falling", said, **how)
+    return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", said, **how)
 
 
 def _others(case: Case) -> str:
