@@ -123,9 +123,9 @@ def accuracy(case: Case) -> CheckResult | None:
     common = case.text.commonest if case.text is not None else 0.0
     young = case.log is not None and case.log.young
     if common and seen["mask"] < 1.5 * common and not young:
-        copying = copies > _COPIED
+        copying = "it copies what it sees, and " * (copies > _COPIED)
         return caution(
-            f"it {'copies what it sees, and ' * copying}predicts little but the commonest token",
+            f"{copying or 'it '}predicts masked tokens no better than by the commonest token",
             f"{said}; always saying the commonest would be right at {common:.1%}",
             cause="it is on the unigram plateau, where no other token is used",
             remedy="take smaller batches and so more steps, or raise the learning rate",
