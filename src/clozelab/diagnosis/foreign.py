@@ -24,6 +24,7 @@ from clozelab.text.store.corpus import open_stores
 
 _STATE = "trainer_state.json"
 _CONFIGS = ("config.json", "tokenizer_config.json", "special_tokens_map.json")
+_HUGE = 1 << 62  # no number of theirs is as large
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _WIDTHS = ("hidden_size", "n_embd", "dim", "d_model")
 
@@ -54,7 +55,8 @@ def read_folder(place: str, data: Sequence[str] = ()) -> Case:
         unknown.append("the text: give it by --data CORPUS, to compare the loss with its entropies")
     if log is None:
         unknown.append(f"the training: there is no {_STATE}")
-    kinds = " ".join(map(str, config.get("architectures") or ()))
+    classes = config.get("architectures")
+    kinds = " ".join(map(str, classes)) if isinstance(classes, list) else ""
     masked = "MaskedLM" in kinds or "ForPreTraining" in kinds
     language_model = masked or "LMHead" in kinds or not kinds
     return Case(
@@ -126,12 +128,14 @@ def _size(config: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
+    return value if type(value) is int and 0 < value < _HUGE else None
 
 
 def _log(state: Mapping[str, Any]) -> TrainingLog:
-    history = [row for row in state.get("log_history") or [] if isinstance(row, Mapping)]
-    rows = [row for row in history if "loss" in row and "step" in row]
+    lines = state.get("log_history")
+    history = [row for row in lines if isinstance(row, Mapping)] if isinstance(lines, list) else []
+    history = [row for row in history if math.isfinite(_number(row.get("step")))]
+    rows = [row for row in history if "loss" in row]
 
     def column(name: str) -> Any:
         return np.array([_number(row.get(name)) for row in rows], dtype=np.float64)
@@ -146,11 +150,11 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
     held_out = [
         (float(row["step"]), value)
         for row in history
-        if "step" in row and math.isfinite(value := _number(row.get("eval_loss")))
+        if math.isfinite(value := _number(row.get("eval_loss")))
     ]
     rising = np.flatnonzero(np.diff(rates) <= 0) if len(rates) else np.zeros(0)
     seen = _number(state.get("num_input_tokens_seen")) or math.nan
-    done = float(steps[-1]) if len(steps) else 1.0
+    done = max(float(steps[-1]), 1.0) if len(steps) else 1.0
     return TrainingLog(
         objective="loss",
         total=_whole(state.get("max_steps")) or int(done),
@@ -166,10 +170,12 @@ def _log(state: Mapping[str, Any]) -> TrainingLog:
 
 
 def _number(value: Any) -> float:
+    """A number of a log; NaN where it is none, or as good as infinite."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         return math.nan
+    return number if abs(number) < _HUGE else math.nan
 
 
 def _said(state: Mapping[str, Any], log: TrainingLog | None, kinds: str) -> str:

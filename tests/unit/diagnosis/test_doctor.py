@@ -368,3 +368,23 @@ def test_a_corpus_of_another_tokenizer_is_refused_and_a_damaged_one_noted(tmp_pa
     (copied / "counts.npy").unlink()
     diagnosis = examined(place)
     assert diagnosis.healthy and "counts.npy: missing" in diagnosis.unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("log_history", {"a": 1}),
+        ("log_history", [{"loss": "x", "step": None}, {"loss": 1e308, "step": 0}, 5]),
+        ("max_steps", 10**30),
+        ("architectures", 3),
+        ("vocab_size", "many"),
+    ],
+)
+def test_odd_values_in_the_files_of_others_are_no_fault(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    place = trainer(tmp_path / "hf", steps=200)
+    for name in ("config.json", "trainer_state.json"):
+        settings = json.loads((tmp_path / "hf" / name).read_text(encoding="utf-8"))
+        (tmp_path / "hf" / name).write_text(json.dumps({**settings, key: value}), encoding="utf-8")
+    assert examined(place).findings
