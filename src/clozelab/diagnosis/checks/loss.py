@@ -111,7 +111,8 @@ def plateau(case: Case) -> CheckResult | None:
     cause, _, remedy = _why(case, means).partition(": ")
     how = {"cause": cause, "remedy": remedy.removeprefix("try ")}
     if log.young:
-        title = "still on the unigram plateau, which every run passes"
+        where = "above" if means[-1] > _ABOVE * limit else "on"
+        title = f"still {where} the unigram plateau, which every run passes"
         wait = "wait until a third of the steps are done, and ask again"
         return caution(title, said, cause="the run is young", remedy=wait)
     if means[-1] > _ABOVE * limit:
