@@ -125,7 +125,8 @@ Everything here is made by `python tools/embed_data.py` from Debian packages and
 `tools/chinese.txt`; the same packages give the same bytes (with the same zlib). Do not edit the
 files by hand. The data keep their own licences, given below and in full under `licences/`; they
 are not under the licence of the code. The small tokenizers under `tokenizers/` were trained on this
-text by `python tools/embed_tokenizers.py`.
+text by `python tools/embed_tokenizers.py`. `recorded.json`, what recorded runs reached, is made of
+`results/` by `python tools/recorded_runs.py`.
 
 ## Sources
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         corpus_plans,
         show_corpus,
     )
+    from clozelab.api.diagnosing import doctor
     from clozelab.api.measuring import evaluate, matrix, probe
     from clozelab.api.models import embed, export, fill, generate, import_model, load
     from clozelab.api.predicting import answer, predict
@@ -56,6 +57,7 @@ __all__ = [
     "corpus_plans",
     "diff",
     "distil",
+    "doctor",
     "embed",
     "evaluate",
     "export",
@@ -90,6 +92,7 @@ _HOMES = {
         "corpus_plans",
         "show_corpus",
     ),
+    "clozelab.api.diagnosing": ("doctor",),
     "clozelab.api.measuring": ("evaluate", "matrix", "probe"),
     "clozelab.api.models": ("embed", "export", "fill", "generate", "import_model", "load"),
     "clozelab.api.predicting": ("answer", "predict"),

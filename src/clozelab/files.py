@@ -85,7 +85,8 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
         lock.acquire()
     except Timeout:
         raise UserError(
-            f"{folder}: another {work} is writing there{_holder(folder)}; wait for it, or end it"
+            f"{folder}: another {work} is writing there{_said_holder(folder)}; wait for it, or end"
+            " it"
         ) from None
     try:
         now = time.strftime("%Y-%m-%dT%H:%M:%S")
@@ -96,13 +97,24 @@ def locked(folder: Path, *, work: str = "process", wait: bool = False) -> Iterat
         lock.release()
 
 
-def _holder(folder: Path) -> str:
+def is_locked(folder: Path) -> bool:
+    """Whether a process of this machine is writing there; nobody is kept out by asking."""
+    holder = _holder(folder)
+    return holder is not None and _runs(holder[0])
+
+
+def _said_holder(folder: Path) -> str:
+    holder = _holder(folder)
+    return f" (process {holder[0]}, since {holder[1]:%d %B %H:%M:%S})" if holder else ""
+
+
+def _holder(folder: Path) -> tuple[int, datetime] | None:
+    """Who has the lock, and since when."""
     try:
         holder = json.loads((folder / _HOLDER).read_text(encoding="utf-8"))
-        started = datetime.fromisoformat(holder["started"])
-        return f" (process {int(holder['pid'])}, since {started:%d %B %H:%M:%S})"
+        return int(holder["pid"]), datetime.fromisoformat(holder["started"])
     except (OSError, ValueError, TypeError, KeyError):
-        return ""  # it has only just taken the lock, or is giving it back
+        return None  # it has only just taken the lock, or is giving it back
 
 
 @contextmanager

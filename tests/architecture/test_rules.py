@@ -73,14 +73,15 @@ ALLOWED: dict[str, set[str]] = {
     | {"finetuning.examples", "finetuning.request"},
     "studies": BELOW | {"models", "pretraining", "finetuning", "scoring"},
     "benching": BELOW | {"models", "pretraining"},
+    "diagnosis": BELOW,
     "reporting": GROUND
     | {"text", "config", "runs.directory", "runs.record", "studies", "__init__"},
     "api": BELOW
     | {"models", "pretraining", "finetuning", "scoring", "studies", "benching", "reporting"}
-    | {"options"},
+    | {"diagnosis", "options"},
     "cli": BELOW
     | {"api", "options", "pretraining", "finetuning", "scoring", "studies", "reporting"}
-    | {"__init__"},
+    | {"diagnosis", "__init__"},
     "__main__": {"cli", "training"},
     "testing": GROUND | PARTS | {"config"},
     "__init__": set(),
@@ -245,6 +246,7 @@ def test_no_bare_except_and_no_swallowed_error() -> None:
 
 def test_looking_at_things_needs_no_torch() -> None:
     modules = "clozelab.cli.views.recipes, clozelab.pretraining.masks, clozelab.text.building"
+    modules += ", clozelab.diagnosis.examine, clozelab.diagnosis.foreign"
     modules += ", clozelab.reporting.study, clozelab.studies.verdicts, clozelab.cli.views.studies"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     run_process([sys.executable, "-c", code], check=True, cwd=SOURCE.parent)

@@ -366,6 +366,8 @@ def test_a_run_that_diverges_names_the_last_good_checkpoint(
     with pytest.raises(UserError, match=r"step 5: the loss of masked_lm is nan.*step-00000004$"):
         went(task("bert", steps=9), tmp_path / "run", saving=saving)
     assert load(str(tmp_path / "run")).step == 4
+    (entry,) = Run(tmp_path / "run").events("diverged")  # for whoever reads its records
+    assert entry["step"] == 5 and entry["what"] == "step 5: the loss of masked_lm is nan"
     calls[0] = 4
     with pytest.raises(UserError, match=r"step 1: the loss of masked_lm.*; none is saved$"):
         went(task("bert", steps=9), tmp_path / "other", saving=saving)

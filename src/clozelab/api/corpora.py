@@ -305,7 +305,7 @@ def corpus_plans(corpus: Place, *, remove: bool = False, unused: int = 0) -> lis
 def _facts(corpus: Corpus) -> dict[str, str]:
     import numpy as np
 
-    from clozelab.contracts import Mark
+    from clozelab.diagnosis.text import tokens_a_word
     from clozelab.runs.diagnostics import unigram_entropy
 
     manifest, documents = corpus.manifest, corpus.documents("train")
@@ -313,7 +313,6 @@ def _facts(corpus: Corpus) -> dict[str, str]:
     if (lengths < 0).any():
         damaged = corpus.folder / "train" / "sentences.npy"
         raise UserError(f"{damaged}: a byte was altered; build the corpus again")
-    words = int(((marks & Mark.WORD) != 0).sum())
     entropy = unigram_entropy(corpus.vocabulary.counts)
     with (corpus.folder / "words.txt").open(encoding="utf-8") as lines:
         frequent = [line.rsplit("\t", 1)[0] for line in islice(lines, _WORDS)]
@@ -324,7 +323,7 @@ def _facts(corpus: Corpus) -> dict[str, str]:
         "held out": _held_out(manifest),
         "vocabulary": f"{manifest['vocabulary']:,} ids",
         "entropy": f"{entropy:.2f} nats a token (what guessing by frequency costs)",
-        "tokens a word": f"{len(marks) / max(words, 1):.2f}",
+        "tokens a word": f"{tokens_a_word(marks):.2f}",
         "sentence length": f"{_histogram(lengths)}  median {int(np.median(lengths))} tokens",
         "most frequent": ", ".join(frequent),
         "begins": corpus.decode(documents.ids[:_SHOWN]),

@@ -6,7 +6,16 @@ from pathlib import Path
 
 from clozelab.nearest import nearest
 
-__all__ = ["TASKS", "TOKENIZERS", "chinese", "chinese_entities", "corpus", "task", "tokenizer"]
+__all__ = [
+    "TASKS",
+    "TOKENIZERS",
+    "chinese",
+    "chinese_entities",
+    "corpus",
+    "recorded",
+    "task",
+    "tokenizer",
+]
 
 _FOLDER = Path(__file__).resolve().parent
 _ENDINGS = {
@@ -35,6 +44,11 @@ def chinese() -> Path:
 def chinese_entities() -> Path:
     """The names that occur in the Chinese sample, one on a line."""
     return _FOLDER / "chinese_entities.txt"
+
+
+def recorded() -> Path:
+    """What recorded runs reached: size, tokens, losses, and the loss of the unigram plateau."""
+    return _FOLDER / "recorded.json"
 
 
 def task(name: str, split: str) -> Path:

@@ -37,6 +37,8 @@ from clozelab.text.tokenizers import TOKENIZERS
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import segmenter
 
+_SAMPLE = 2_000  # sentences in which masks are counted
+
 
 @dataclass(frozen=True)
 class TextBlocks:
@@ -141,6 +143,35 @@ def plan(recipe: Recipe, corpus: Corpus, *, split: str, epoch: int = 0, seed: in
     draws = Draws(recipe.corruption, epoch, seed=seed)
     documents = corpus.documents(split)
     return planned(corpus, documents, recipe.blocks, split=split, drawn=draws.pairs)
+
+
+def masked_share(recipe: Recipe, corpus: Corpus, *, seed: int = 0) -> float | None:
+    """The share of the tokens that the recipe hides in the first blocks of a corpus.
+
+    None where it hides none on purpose, or the text is too short for a block.
+    """
+    whole = corpus.documents()
+    sentences = np.asarray(whole.sentences[: _SAMPLE + 1])
+    documents = np.asarray(whole.documents)
+    documents = np.append(documents[documents < len(sentences) - 1], len(sentences) - 1)
+    tokens = slice(int(sentences[-1]))
+    few = replace(
+        whole,
+        ids=whole.ids[tokens],
+        marks=whole.marks[tokens],
+        sentences=sentences,
+        documents=documents,
+    )
+    draws = Draws(recipe.corruption, 0, seed=seed)
+    try:
+        check_units(recipe, corpus)
+        blocks_plan = recipe.blocks.plan(few, draws.pairs.key)
+        blocks = blocks_plan.blocks(np.arange(len(blocks_plan)))
+        hidden = recipe.masking.hide(blocks, draws.masks, vocabulary=corpus.vocabulary)
+    except UserError:
+        return None
+    free = int((~blocks.fixed).sum())
+    return len(hidden.positions) / free if free and len(hidden.positions) else None
 
 
 def check_units(recipe: Recipe, corpus: Corpus) -> None:

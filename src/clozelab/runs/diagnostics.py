@@ -97,14 +97,15 @@ def bottleneck(spent: StepTimes, *, flops_a_token: float, peak: float | None) ->
 # under, and in a long run few enough for the warning to come in time.
 _PARTS, _FEWEST, _MOST = 20, 100, 5_000
 _NEAR = 0.98  # of the plateau's loss: below, something else was learned
+LEFT = 0.9  # of the plateau's loss: a run that ends below it has left the plateau for good
 _FALL = 0.005  # of the entropy, from one stretch to the next: less is no fall
 _ACTIVE = 0.5  # of the peak learning rate: once it has decayed further, every loss is nearly level
 _EARLY, _LONG = 0.3, 20_000  # every run passes it: a share of the steps, or as many, that it may
 
 _DEEP, _FEW = 12, 20_000  # layers, and steps of a whole run
-_SMALL = 1_000  # of a vocabulary
+SMALL_VOCABULARY = 1_000
 _LIGHT = 0.1  # of next-sentence prediction: a weight that slows nothing (results/nsp-saturation)
-_SAMPLE, _REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
+_SAMPLE, REPEATED = 10_000, 0.3  # sentences looked at, and the share of their tokens
 
 
 @dataclass(eq=False)
@@ -162,17 +163,24 @@ def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if its objectives have one."""
     parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
     part = next(parts, None)
-    entropy = unigram_entropy(_counts(stores))
+    entropy = unigram_entropy(token_counts(stores))
     if part is None or not entropy:
         return None
-    masked = part.generates_input or part.language_model == "masked"
-    level = copying_loss(entropy, recipe.corruption) if masked else entropy
+    level = plateau_level(recipe, entropy)
     name = slots.use("objectives", part)
 
     def cause(lower: bool) -> str:
         return plateau_cause(recipe, lower=lower, repeats=repeated_share(stores[0][0]))
 
     return Plateau(name, recipe.schedule, entropy=entropy, level=level, cause=cause)
+
+
+def plateau_level(recipe: Recipe, entropy: float) -> float:
+    """The loss of the plateau in a text of that entropy: masked tokens may be left to be copied."""
+    parts = (part for part in recipe.objectives if part.language_model or part.generates_input)
+    part = next(parts, None)
+    masked = part is not None and (part.generates_input or part.language_model == "masked")
+    return copying_loss(entropy, recipe.corruption) if masked else entropy
 
 
 def unigram_entropy(counts: NDArray[Any] | None) -> float:
@@ -202,12 +210,12 @@ def plateau_cause(recipe: Recipe, *, lower: bool, repeats: float) -> str:
             "it had been lower, so steps are too long: lower optimiser.learning_rate or lengthen"
             " schedule.warmup"
         )
-    if repeats >= _REPEATED:
+    if repeats >= REPEATED:
         return (
             f"{repeats:.0%} of the text are sentences that were there before: build the corpus"
             " without them (--unique lines)"
         )
-    if recipe.tokenizer.vocabulary < _SMALL:
+    if recipe.tokenizer.vocabulary < SMALL_VOCABULARY:
         return (
             f"a vocabulary of {recipe.tokenizer.vocabulary} makes tokens that tell little of one"
             " another: build the corpus with a larger --vocabulary"
@@ -242,7 +250,7 @@ def repeated_share(corpus: Corpus) -> float:
     return 1 - float(lengths[first].sum()) / max(int(bounds[-1]), 1)
 
 
-def _counts(stores: Sequence[Store]) -> NDArray[np.float64]:
+def token_counts(stores: Sequence[Store]) -> NDArray[np.float64]:
     """How often each token is met, without specials, which are never predicted."""
     total = np.zeros(stores[0][0].vocabulary.size)
     for corpus, weight in stores:

@@ -234,6 +234,9 @@ class Session:
                 except torch.OutOfMemoryError:
                     pass  # what filled the memory is held by the error until it is forgotten
                 except DivergedError as error:
+                    if self.trainer.world.is_main:
+                        what = str(error).partition(";")[0]
+                        self.run.append({"kind": "diverged", "step": first + 1, "what": what})
                     last, _ = newest(self.run.checkpoints)
                     place = f"the last good checkpoint is {last.path}" if last else "none is saved"
                     raise DivergedError(f"{error}; {place}") from None

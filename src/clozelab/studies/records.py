@@ -23,6 +23,7 @@ from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
 from clozelab.errors import UserError
 from clozelab.files import is_own, locked, write_text
+from clozelab.runs.diagnostics import LEFT
 from clozelab.runs.directory import CELLS, MEASURED, PLAN, STUDY, Run
 from clozelab.runs.record import RunRecord, read_run
 from clozelab.studies import spec
@@ -30,7 +31,6 @@ from clozelab.studies.scores import is_loss, named_task
 from clozelab.studies.spec import StudySpec, Variant
 
 PACKED = "cells.jsonl"  # the same in one file: a line for each file, {"file": …, "text": …}
-LEFT = 0.9  # of the loss by frequencies and copying alone: a run below has left the plateau
 COSTS = ("tokens", "steps", "seconds", "flops", "parameters", "tuning_seconds")
 
 

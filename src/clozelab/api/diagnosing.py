@@ -1,0 +1,97 @@
+"""The doctor: what is wrong or normal with a run, a folder of transformers, or a corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.options import Data, Place, command
+from clozelab.runs.options import Device
+
+if TYPE_CHECKING:
+    from clozelab.diagnosis.case import Case
+    from clozelab.diagnosis.result import Diagnosis
+
+
+@command
+def doctor(
+    model: Place | None = None,
+    *,
+    data: Data = (),
+    measure: bool = False,
+    blocks: int = 256,
+    json: bool = False,
+    device: Device | None = None,
+    watch: Watch,
+) -> Diagnosis:
+    """Say what is wrong or normal with a run, a folder of transformers, or a corpus.
+
+    Each finding has its evidence, and what is not healthy its likely cause and one change to try.
+    A run may be done or under way. Its records are read, and of its weights the embeddings.
+
+    Args:
+        model (RUN): a run, or a Hugging Face directory with trainer_state.json, weights or a
+            tokenizer
+        data: the text: of a run the one it was trained on, if that is still there; alone, the
+            corpus is looked at
+        measure: run the model on held-out text, too, to see what it predicts
+        blocks: how many for that (256)
+        json: JSON in place of words
+    """
+    from clozelab.diagnosis.examine import examine
+
+    if model is None and not data:
+        raise UserError("doctor needs a run, a Hugging Face directory, or --data CORPUS")
+    if measure and (model is None or not blocks):
+        raise UserError("--measure: needs a model, and at least one block to run it on")
+    case = _read(model, data)
+    if case.recipe is not None and case.text is not None:
+        from clozelab.pretraining.masks import masked_share
+        from clozelab.text.store import Corpus
+
+        share = masked_share(case.recipe, Corpus.open(case.text.place, trusting=True))
+        case = replace(case, masked_share=share)
+    if measure:
+        case = _measured(case, blocks=blocks, device=device, watch=watch)
+    return examine(case)
+
+
+def _read(model: str | None, data: Sequence[str]) -> Case:
+    """The records of whatever is named."""
+    from clozelab import files
+    from clozelab.diagnosis import foreign, reading
+
+    if model is None:
+        return reading.read_corpus(data)
+    path = Path(model)
+    if not path.is_dir():
+        raise UserError(
+            f"{model}: there is no such folder; name a run, or a Hugging Face directory on this"
+            " machine"
+        )
+    if files.kind_of(path) == "corpus":
+        raise UserError(f"{model}: is a corpus; write --data {model}")
+    if not (path / "recipe.toml").exists() and foreign.is_folder(path):
+        return foreign.read_folder(model, data)
+    return reading.read_run(model, data)
+
+
+def _measured(case: Case, *, blocks: int, device: str | None, watch: Watch) -> Case:
+    """The case with what its model makes of held-out text."""
+    from clozelab.diagnosis.reading import measured
+
+    if case.text is None:
+        raise UserError(f"{case.place}: --measure needs a text; give it by --data CORPUS")
+    if not case.predicts_masks:
+        raise UserError(f"{case.place}: --measure is for models that predict masked tokens")
+    watch.say(f"{case.place}: measuring it on {blocks:,} held-out blocks of {case.text.place}")
+    from clozelab.pretraining.held_out import evaluate
+    from clozelab.runs.events import means
+
+    return measured(
+        case, means(evaluate(case.place, case.text.place, blocks=blocks, device=device))
+    )

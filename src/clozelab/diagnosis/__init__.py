@@ -1,0 +1,1 @@
+"""What is wrong or normal with a run, a folder of transformers or a corpus, from its records."""

@@ -1,0 +1,172 @@
+"""What is known of a run, a folder or a corpus: what the checks read. None is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozelab.config.recipe import Recipe
+from clozelab.diagnosis.text import TextFacts
+from clozelab.diagnosis.weights import EmbeddingTable
+from clozelab.masking import Corruption
+from clozelab.runs.diagnostics import StepTimes, copying_loss, plateau_level
+
+Floats = NDArray[np.float64]
+_YOUNG = 0.3  # of the steps
+_END = 0.05  # of the log: its last lines, whose mean is the loss by now
+# The unigram entropy as a share of ln(vocabulary): of English text by 8,192 pieces 0.77, by 30,522
+# pieces 0.71 (results/README.md). For whoever has no corpus at hand.
+_TYPICAL = 0.73
+_THEIRS = {  # settings of transformers' Trainer
+    "optimiser.learning_rate": "learning_rate",
+    "optimiser.clip": "max_grad_norm",
+    "schedule.warmup": "warmup_steps",
+}
+_TRAINED = 0.85  # of the plateau's loss: a log that begins below it is that of a trained model
+
+
+@dataclass(frozen=True)
+class TrainingLog:
+    """The log of a run: a row for each line of it."""
+
+    objective: str  # whose loss it is
+    total: int  # steps of the whole run; of one whose end is not known, those done
+    steps: Floats
+    loss: Floats  # NaN where there was none, or it was not finite
+    norm: Floats  # of the gradient, before clipping
+    learning_rate: Floats
+    tokens: Floats  # seen so far; NaN where nobody counted
+    held_out: Sequence[tuple[float, float]] = ()  # step and loss
+    not_finite: Sequence[tuple[int, str]] = ()  # step, and what was not
+    ended: int = 0  # steps of a run that is done
+    warmup: int = 0
+    clip: float | None = None  # the largest gradient norm; 0 is no clipping
+    times: StepTimes | None = None
+    limited_by: str | None = None  # as the run itself says
+    accuracy: Mapping[str, float] = field(default_factory=dict)  # by what was read: mask, …
+    settings: Mapping[str, object] = field(default_factory=dict)  # precision and the like
+
+    @cached_property
+    def after_warmup(self) -> NDArray[np.bool_]:
+        """The lines behind the warm-up whose loss is known."""
+        return np.asarray((self.steps > self.warmup) & np.isfinite(self.loss))
+
+    @cached_property
+    def end(self) -> float | None:
+        """The training loss by now: the mean of the last lines."""
+        losses = self.loss[np.isfinite(self.loss)]
+        last = losses[-max(3, int(len(losses) * _END)) :]
+        return float(last.mean()) if len(last) else None
+
+    @property
+    def done(self) -> int:
+        """Steps that were taken; a log may have lost its last lines."""
+        return max(int(self.steps[-1]) if len(self.steps) else 0, self.ended)
+
+    @property
+    def young(self) -> bool:
+        """Whether it may still be on the plateau, which every run passes."""
+        return self.done < _YOUNG * self.total
+
+    @property
+    def peak(self) -> float:
+        """The highest learning rate; 0 where none is known."""
+        return float(np.nan_to_num(self.learning_rate).max(initial=0.0))
+
+    @property
+    def travelled(self) -> float:
+        """The learning rates of all steps so far added up: how far Adam can move a weight."""
+        known = np.isfinite(self.learning_rate)
+        rates, steps = self.learning_rate[known], self.steps[known]
+        return float((rates * np.diff(steps, prepend=0.0)).sum())
+
+
+@dataclass(frozen=True)
+class MaskToken:
+    """The token that stands for what is hidden, as the tokenizer's files name it."""
+
+    name: str | None
+    number: int | None  # its id; None: the tokenizer does not know it
+    pieces: int  # ids that its name becomes in a text
+    same_as: str | None = None  # another role that has the same id
+    others: Sequence[str] = ()  # further spellings that the tokenizer has
+
+
+@dataclass(frozen=True)
+class Case:
+    """A patient."""
+
+    place: str
+    kind: Literal["run", "folder", "corpus"]
+    state: str
+    log: TrainingLog | None = None
+    recipe: Recipe | None = None
+    text: TextFacts | None = None
+    language_model: bool = False  # the loss is nats a token
+    predicts_masks: bool = False
+    origin: str | None = None  # the model that it started from, or learns from
+    size: tuple[int, int] | None = None  # layers and width
+    vocabulary: int | None = None  # rows of the embedding table
+    masked_share: float | None = None  # counted in the text
+    mask_token: MaskToken | None = None
+    tables: Sequence[EmbeddingTable] = ()
+    accuracy: Mapping[str, float] = field(default_factory=dict)  # on held-out text, or in training
+    unknown: Sequence[str] = ()
+
+    @property
+    def loss(self) -> float | None:
+        """The last loss: on held-out text, or else in training."""
+        if self.log is None:
+            return None
+        return self.log.held_out[-1][1] if self.log.held_out else self.log.end
+
+    @property
+    def unigram(self) -> float | None:
+        """What knowing frequencies alone costs; of a text that is not at hand, about so much."""
+        if self.text is not None:
+            return self.text.unigram
+        return None if self.vocabulary is None else _TYPICAL * float(np.log(self.vocabulary))
+
+    @property
+    def plateau(self) -> float | None:
+        """The loss of frequencies and copying alone; others mask as BERT does."""
+        if self.unigram is None:
+            return None
+        if self.recipe is not None:
+            return plateau_level(self.recipe, self.unigram)
+        return copying_loss(self.unigram, Corruption()) if self.predicts_masks else self.unigram
+
+    @property
+    def continued(self) -> bool:
+        """Whether it started from trained weights, as its records say or its first loss shows."""
+        if self.recipe is not None or self.log is None or self.plateau is None:
+            return self.origin is not None
+        first = self.log.loss[np.isfinite(self.log.loss)][:1]
+        return bool(self.language_model and (first < _TRAINED * self.plateau).any())
+
+    def key(self, name: str) -> str:
+        """What a setting is called where the run was made."""
+        return _THEIRS[name] if self.kind == "folder" else name
+
+    @property
+    def changes_course(self) -> bool:
+        """Whether its blocks grow or turn on the way, so that its loss jumps on purpose."""
+        schedule = self.recipe.schedule if self.recipe is not None else None
+        return schedule is not None and bool(schedule.phases or schedule.causal)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """What the loss is compared with."""
+        known = {
+            "loss": self.loss if self.language_model else None,
+            "uniform": None if self.vocabulary is None else float(np.log(self.vocabulary)),
+            "unigram": self.text.unigram if self.text else None,
+            "plateau": self.plateau if self.text else None,
+            "bigram": self.text.bigram if self.text else None,
+        }
+        return {name: value for name, value in known.items() if value is not None}

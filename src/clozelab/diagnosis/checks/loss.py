@@ -1,0 +1,205 @@
+"""What the loss says: where it stands, whether it is stuck, fell back, or is learned by heart."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clozelab.diagnosis.case import Case, Floats, TrainingLog
+from clozelab.diagnosis.recorded import alike
+from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.runs.diagnostics import LEFT, plateau_cause
+
+_SMOOTHED = 20  # stretches of a log, each by its mean
+_FEW = 20  # lines: a shorter log cannot be judged
+_GUESSED = 0.95  # as LEFT, where the loss of the plateau is a guess
+_LEVEL = 0.02  # of its loss: a curve that falls by less in its second half is level
+_ABOVE = 1.15  # times the plateau's loss: frequencies and copying are not learned
+_RISEN = 0.08  # of the best loss: one that lies higher in the end has risen
+_BEHIND = 0.1  # of the plateau's loss, above every recorded run
+_LEVELS = {
+    "unigram": "knowing frequencies alone",
+    "plateau": "frequencies and copying",
+    "bigram": "knowing the token before",
+}
+_TOO_GOOD = 0.2  # nats a token: no prose is as easy
+
+
+def stretches(log: TrainingLog) -> tuple[Floats, Floats]:
+    """Means of the loss over stretches of the log, and the step that each ends with."""
+    known = np.isfinite(log.loss)
+    count = min(_SMOOTHED, max(int(known.sum()) // 3, 1))
+    steps, losses = (np.array_split(values[known], count) for values in (log.steps, log.loss))
+    ends = [part[-1] for part in steps if len(part)]
+    return np.array(ends), np.array([part.mean() for part in losses if len(part)])
+
+
+def level(case: Case) -> CheckResult | None:
+    """The loss beside what it costs to know less, and beside recorded runs."""
+    loss, limits = case.loss, case.losses
+    names = ("uniform", "unigram", "plateau", "bigram")
+    marks = ", ".join(f"{name} {limits[name]:.2f}" for name in names if name in limits)
+    if case.kind == "corpus" and "bigram" in limits:
+        title = f"a model learns from context when its loss is below {limits['bigram']:.2f}"
+        return healthy(title, f"{marks} nats a token")
+    if loss is None or not case.language_model or "uniform" not in limits:
+        return None
+    if loss > 1.02 * limits["uniform"]:
+        return ill(
+            f"the loss of {loss:.2f} is worse than guessing all tokens alike",
+            f"{marks} nats a token",
+            cause="training made the model confident of wrong tokens: steps were too long, or the"
+            " labels belong to other positions",
+            remedy="halve the learning rate; if it is as bad then, check the labels of one batch",
+        )
+    if loss < _TOO_GOOD:
+        return caution(
+            f"the loss of {loss:.2f} is too good to be true of prose",
+            f"{marks} nats a token",
+            cause="the encoder can see what it is to predict, or the text repeats itself",
+            remedy="look at one batch: hidden tokens must not be in the input",
+        )
+    below = [name for name in names[1:] if name in limits and loss < limits[name]]
+    place = f", below that of {_LEVELS[below[-1]]}" if below else ""
+    behind, said = _beside_recorded(case, loss)
+    if behind:
+        return caution(
+            f"the loss of {loss:.2f} is behind recorded runs of this size",
+            f"{marks} nats a token; {said}",
+            cause="the learning rate, the batch or the text differ from theirs",
+            remedy="compare the recipe with theirs: clozelab diff",
+        )
+    if "unigram" in limits and not below and case.log is not None and not case.log.young:
+        return None  # the check of the plateau says it
+    return healthy(f"the loss is {loss:.2f}{place}", "; ".join(filter(None, [marks, said])))
+
+
+def _beside_recorded(case: Case, loss: float) -> tuple[bool, str]:
+    """Whether a run is behind all recorded ones after as many tokens, and how they compare."""
+    log, limit = case.log, case.plateau
+    if case.size is None or log is None or limit is None or case.continued or not len(log.tokens):
+        return False, ""
+    tokens = float(log.tokens[-1])
+    shares = [share for run in alike(case.size) if (share := run.share(tokens)) is not None]
+    if not shares:
+        return False, ""
+    mine = loss / limit
+    runs = f"{len(shares)} recorded run{'s' * (len(shares) > 1)} of about this size"
+    among = f"{min(shares):.2f}" + (f" to {max(shares):.2f}" if len(shares) > 1 else "")
+    said = f"{mine:.2f} of the plateau's loss; {runs} after as many tokens: {among}"
+    known = case.text is not None  # else the limit is a guess
+    return known and mine > max(shares) + _BEHIND, said
+
+
+def plateau(case: Case) -> CheckResult | None:
+    """Whether the loss is stuck at what frequencies and copying alone give."""
+    log, limit = case.log, case.plateau
+    if log is None or limit is None or not case.language_model or case.continued:
+        return None
+    ends, means = stretches(log)
+    if np.isfinite(log.loss).sum() < _FEW:
+        return None
+    known = f"{limit:.2f}" if case.text else f"about {limit:.2f} (as of English text)"
+    left = np.flatnonzero(means < (LEFT if case.text else _GUESSED) * limit)
+    if len(left):
+        step = int(ends[left[0]])
+        title = f"left the unigram plateau before step {step:,}"
+        return healthy(title, f"the plateau is {known}, the loss {means[-1]:.2f} by now")
+    reached = means <= (1.02 if case.text else 1.1) * limit
+    since = int(ends[np.flatnonzero(reached)[0]]) if reached.any() else int(ends[0])
+    said = f"the loss is {means[-1]:.2f}, and frequencies and copying alone give {known};"
+    said += f" so it was for {max(log.done - since, 0):,} of {log.done:,} steps{_others(case)}"
+    cause, _, remedy = _why(case, means).partition(": ")
+    how = {"cause": cause, "remedy": remedy.removeprefix("try ")}
+    if log.young:
+        where = "above" if means[-1] > _ABOVE * limit else "on"
+        title = f"still {where} the unigram plateau, which every run passes"
+        wait = "wait until a third of the steps are done, and ask again"
+        return caution(title, said, cause="the run is young", remedy=wait)
+    if means[-1] > _ABOVE * limit:
+        said = f"the loss is {means[-1]:.2f} after {log.done:,} steps, and that alone gives {known}"
+        return ill("has not even learned how often each token occurs", said, **how)
+    falls = means[len(means) // 2] - means[-1] > _LEVEL * limit
+    if falls and log.done < log.total:
+        return caution("still on the unigram plateau, and slowly falling", said, **how)
+    return ill(f"{'still' if falls else 'stuck'} on the unigram plateau", said, **how)
+
+
+def _others(case: Case) -> str:
+    """How long it took recorded runs of that size to leave the plateau."""
+    runs = alike(case.size) if case.size else []
+    if not runs:
+        return ""
+    left = [run.left_after / 1e6 for run in runs if run.left_after is not None]
+    said = f"; {len(left)} of {len(runs)} recorded runs of about this size left it"
+    said += f", half of them before {np.median(left):.0f} million tokens" if len(left) > 1 else ""
+    seen = float(case.log.tokens[-1]) if case.log is not None and len(case.log.tokens) else 0.0
+    return said + (f", and this one has seen {seen / 1e6:.3g}" if seen > 0 else "")
+
+
+def _why(case: Case, means: Floats) -> str:
+    """The likeliest cause, and after a colon what got others off it."""
+    if case.recipe is not None:
+        lower = bool(means[:-1].min() < means[-1] / (1 + _RISEN))
+        repeats = case.text.repeated if case.text is not None else 0.0
+        return plateau_cause(case.recipe, lower=lower, repeats=repeats)
+    peak = case.log.peak if case.log is not None else 0.0
+    if 0 < peak <= 5e-5:
+        return (
+            f"a peak learning rate of {peak:.2g} is one for fine-tuning: pretrain from random"
+            " weights with 1e-4 to 1e-3"
+        )
+    return (
+        "steps are too few or too large, or the layers too deep for norms behind them: take smaller"
+        " batches and so more steps, a learning rate of 5e-4 to 1e-3 and a longer warm-up"
+    )
+
+
+def collapse(case: Case) -> CheckResult | None:
+    """Whether the loss had been lower, and rose for good."""
+    log = case.log
+    if log is None or np.isfinite(log.loss).sum() < _FEW:
+        return None
+    ends, means = stretches(log)
+    best = int(means.argmin())
+    risen = means[-2:].min() - means[best]
+    if case.changes_course or risen < _RISEN * means[best] or best >= len(means) - 2:
+        return None
+    at = int(np.searchsorted(log.steps, ends[best]))
+    rate = float(log.learning_rate[min(at, len(log.learning_rate) - 1)])
+    return ill(
+        "the training loss fell, and rose again for good",
+        f"{means[best]:.2f} at step {int(ends[best]):,}, where the learning rate was {rate:.2g};"
+        f" {means[-1]:.2f} at step {int(ends[-1]):,}",
+        cause="the learning rate is too high for this model",
+        remedy=f"halve {case.key('optimiser.learning_rate')}",
+    )
+
+
+def overfitting(case: Case) -> CheckResult | None:
+    """Whether the held-out loss rises while the training loss falls."""
+    log = case.log
+    if log is None or len(log.held_out) < 3 or log.end is None:
+        return None
+    steps, losses = zip(*log.held_out, strict=True)
+    best = int(np.argmin(losses))
+    said = f"held out {losses[-1]:.2f} (best {losses[best]:.2f} after step {int(steps[best]):,}), "
+    said += f"training {log.end:.2f}{_passes(case)}"
+    rises = losses[-1] > (1 + _RISEN) * losses[best]
+    if not (rises and log.end < losses[-1] / (1 + _RISEN)):
+        gap = losses[-1] - log.end
+        return healthy("the held-out loss follows the training loss", f"{said}, {gap:+.2f} nats")
+    copies = case.recipe.corruption.copies if case.recipe else 0
+    cause = "the text is read too often for a model of this size"
+    remedy = f"stop at step {int(steps[best]):,}: train for as many steps, or give it more text"
+    if copies:
+        cause = f"the same {copies} cop{'ies' if copies > 1 else 'y'} of the masks come again"
+        remedy = "draw fresh masks: --set corruption.copies=0"
+    title = "the text is being learned by heart: its held-out loss rises"
+    return ill(title, said, cause=cause, remedy=remedy)
+
+
+def _passes(case: Case) -> str:
+    log = case.log
+    if log is None or case.text is None or not len(log.tokens) or not np.isfinite(log.tokens[-1]):
+        return ""
+    return f", {log.tokens[-1] / max(case.text.tokens, 1):.3g} passes over the text"

@@ -1,0 +1,194 @@
+"""What the model says: its mask token, what is hidden, what it predicts, embeddings that rest."""
+
+from __future__ import annotations
+
+from clozelab.diagnosis.case import Case
+from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.diagnosis.weights import EmbeddingTable
+
+_FEWEST, _MOST = 0.05, 0.6  # of the tokens, beyond which nobody has trained well
+_USUAL = (0.1, 0.45)
+_MISSED = 0.3  # of the rate that was asked for
+_COPIED = 0.9  # accuracy at tokens that were left as they are
+_BLIND = 0.3  # of the accuracy at random tokens
+_SOME = 0.5  # of the rows of a table
+
+
+def mask_token(case: Case) -> CheckResult | None:
+    """Whether the tokenizer's mask is the one that the model knows."""
+    mask = case.mask_token
+    if mask is None:
+        return None
+    fix = "name the token that the model was trained with as mask_token, in tokenizer_config.json"
+    fault = ""
+    if mask.name is None:
+        fault, evidence = "has no mask token", "neither [MASK] nor <mask> is in its vocabulary"
+        fix = "build the corpus with a tokenizer that has [MASK]"
+    elif mask.number is None:
+        fault, evidence = (
+            "does not know its own mask token",
+            f"{mask.name} is not in its vocabulary",
+        )
+    elif case.vocabulary is not None and mask.number >= case.vocabulary:
+        fault = "has a mask token that the model has no row for"
+        evidence = f"{mask.name} is id {mask.number:,}, and the model has {case.vocabulary:,} rows"
+        fix = "resize the model's embeddings to the tokenizer, and train on"
+    elif mask.same_as is not None:
+        fault = "has one token for two roles"
+        evidence = f"{mask.name} is id {mask.number:,}, which is the {mask.same_as} token, too"
+    elif mask.pieces != 1:
+        fault = "splits its mask token"
+        evidence = f"{mask.name} in a text becomes {mask.pieces} tokens"
+        fix = f"declare {mask.name} as a special token of the tokenizer"
+    if fault:
+        return ill(
+            f"the tokenizer {fault}",
+            evidence,
+            cause="tokenizer and model come from different places, or its files were edited",
+            remedy=fix,
+        )
+    said = f"{mask.name} is id {mask.number:,}"
+    if mask.others:
+        return caution(
+            "the tokenizer has two mask tokens",
+            f"{said}, and there is {mask.others[0]}",
+            cause="a mask was added to a tokenizer that had one",
+            remedy=f"use {mask.others[0]} if the model was trained with it",
+        )
+    return healthy("the mask token is in place", said)
+
+
+def masked_share(case: Case) -> CheckResult | None:
+    """The share of the tokens that is hidden, beside what was asked for."""
+    if case.recipe is None or not case.predicts_masks:
+        return None
+    asked = getattr(case.recipe.masking, "mask_rate", None)
+    share = case.masked_share if case.masked_share is not None else asked
+    if share is None:
+        return None
+    masks = case.recipe.corruption.mask
+    said = f"{share:.1%} of the tokens are hidden"
+    said += f" (asked for {asked:.1%})" if asked is not None else ""
+    said += f", {masks:.0%} of them as a mask"
+    if asked is not None and (share < _FEWEST or share > _MOST):
+        few = share < _FEWEST
+        return ill(
+            f"too {'few' if few else 'many'} tokens are hidden",
+            said,
+            cause="a step learns from what it predicts alone" if few else
+            "too little is left to predict from",
+            remedy=f"--set masking.mask_rate={'0.15' if few else '0.3'}",
+        )  # fmt: skip
+    if masks < 0.5:
+        return caution(
+            "most hidden tokens are not replaced by a mask",
+            said,
+            cause="copying what is left as it is lowers the loss, and teaches nothing",
+            remedy="--set corruption.mask=0.8 corruption.same=0.1",
+        )
+    if asked is not None and abs(share - asked) > _MISSED * asked:
+        return caution(
+            "another share of the tokens is hidden than was asked for",
+            said,
+            cause="a cap, whole units that do not fit, or very short blocks",
+            remedy="look at it: clozelab mask",
+        )
+    if asked is not None and not _USUAL[0] <= share <= _USUAL[1]:
+        return caution(
+            "an unusual share of the tokens is hidden",
+            said,
+            cause="papers hide 15 to 40 %",
+            remedy="--set masking.mask_rate=0.15, or 0.3",
+        )
+    return healthy("the usual share of the tokens is hidden", said)
+
+
+def accuracy(case: Case) -> CheckResult | None:
+    """What is predicted rightly where a mask, a random token or the token itself was read."""
+    seen = case.accuracy
+    if "mask" not in seen or not case.predicts_masks:
+        return None
+    names = {"mask": "masked", "random": "random", "same": "kept"}
+    said = "right at " + ", ".join(f"{seen[what]:.1%} of {names[what]}" for what in seen)
+    said += " tokens"
+    copies = seen.get("same", 0.0)
+    elsewhere = seen.get("random", 0.0)
+    if elsewhere > 0.05 and seen["mask"] < _BLIND * elsewhere:
+        return ill(
+            "it predicts everywhere but where it reads a mask",
+            said,
+            cause="the mask that it reads is not the one that it was trained with",
+            remedy="compare the mask token's id with that of the model's own tokenizer",
+        )
+    common = case.text.commonest if case.text is not None else 0.0
+    young = case.log is not None and case.log.young
+    if common and seen["mask"] < 1.5 * common and not young:
+        copying = "it copies what it sees, and " * (copies > _COPIED)
+        return caution(
+            f"{copying or 'it '}predicts masked tokens no better than by the commonest token",
+            f"{said}; always saying the commonest would be right at {common:.1%}",
+            cause="it is on the unigram plateau, where no other token is used",
+            remedy="take smaller batches and so more steps, or raise the learning rate",
+        )
+    return healthy(f"it is right at {seen['mask']:.0%} of the masked tokens", said)
+
+
+def embeddings(case: Case) -> CheckResult | None:
+    """Whether embeddings were trained."""
+    results = [_table(case, table) for table in case.tables if table.finite]
+    worst = sorted((one for one in results if one), key=lambda one: one.level != "ill")
+    if worst:
+        return worst[0]
+    if not results:
+        return None
+    rows, unmoved = (sum(counts) for counts in zip(*map(_counts, case.tables), strict=True))
+    said = f"{rows - unmoved:,} of {rows:,} rows, by {case.tables[0].seen_by}"
+    return healthy("the embeddings move", said)
+
+
+def _counts(table: EmbeddingTable) -> tuple[int, int]:
+    return table.rows, len(table.unmoved)
+
+
+def _table(case: Case, table: EmbeddingTable) -> CheckResult | None:
+    unmoved = len(table.unmoved)
+    said = f"{unmoved:,} of {table.rows:,} rows of {table.name}, by {table.seen_by}"
+    if unmoved == table.rows:
+        if not table.others_moved:
+            return ill(
+                "no weight moved between the last two checkpoints",
+                said,
+                cause="the learning rate is 0, or all parameters are frozen",
+                remedy="check that the optimiser got the model's parameters, and its schedule",
+            )
+        return ill(
+            f"the embeddings of {table.kind} never move",
+            said,
+            cause="they are frozen, or the optimiser was not given them",
+            remedy="unfreeze them (requires_grad), and give the optimiser all parameters",
+        )
+    if table.kind == "positions" and unmoved:
+        return _positions(case, table, said)
+    if unmoved > _SOME * table.rows:
+        return caution(
+            "many embeddings never move",
+            said,
+            cause="the text has none of these tokens",
+            remedy="trim the vocabulary to what the text has, or build one of the text",
+        )
+    return None
+
+
+def _positions(case: Case, table: EmbeddingTable, said: str) -> CheckResult | None:
+    """Positions that no block was long enough for; a recipe of short blocks means it so."""
+    moved = sorted({*range(table.rows)} - {*table.unmoved})
+    longest = moved[-1] - moved[0] + 1  # RoBERTa's first position is row 2
+    # The last token of a causal block predicts nothing.
+    if case.recipe is not None and case.recipe.blocks.length <= longest + 1:
+        return None
+    return caution(
+        f"texts of more than {longest:,} tokens have positions that were never trained",
+        said,
+        cause="blocks were shorter than the model's positions",
+        remedy=f"keep texts within {longest:,} tokens, or train some steps on longer blocks",
+    )

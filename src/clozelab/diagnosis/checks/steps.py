@@ -1,0 +1,214 @@
+"""What the steps say: what is not finite, spikes, the gradient's norm, their length, their time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clozelab.diagnosis.case import Case, TrainingLog
+from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.runs.diagnostics import (
+    FEED,
+    HOST,
+    SENTENCES,
+    SHARED,
+    StepTimes,
+    bottleneck,
+)
+from clozelab.training.optimiser import Adamw
+
+_FEW = 20  # lines: fewer say nothing of noise
+_WINDOW = 9  # lines before one, by whose median a spike is seen
+# Of 61 recorded runs none is seen to spike by these but one, whose norm rose to 32 at that step.
+_NOISES, _JUMP = 6.0, 0.05  # a spike is so many deviations above, and by such a share of the loss
+_MANY = 3  # spikes
+_STEEP = 3.0  # times the usual norm, at a spike
+_GROWN = 5.0  # times, of the norm: recorded runs stay below 3
+_LARGE = 5.0  # a norm; recorded runs end between 0.1 and 4
+_CUT = 10.0  # times the clip
+_VANISHED = 1e-3  # a norm
+# Learning rates added up over a run: recorded runs that left the plateau have 0.7 to 8, those with
+# less than 0.3 stayed on it. Weights start with a deviation of about 0.02.
+_FAR, _NEAR = 0.2, 0.05
+_LOW = 1e-4  # a learning rate, to pretrain with
+_WAITED = 0.3  # of the time, for text
+
+
+def not_finite(case: Case) -> CheckResult | None:
+    """NaN or infinity, and what came before it."""
+    log = case.log
+    if broken := [table.name for table in case.tables if not table.finite]:
+        return ill(
+            "weights of the checkpoint are NaN",
+            f"in {broken[0]}",
+            cause="a step with a gradient that was not finite was taken",
+            remedy="go on from an earlier checkpoint, with half the learning rate",
+        )
+    if log is None or not (len(log.steps) or log.not_finite):
+        return None
+    if not log.not_finite:
+        return healthy("losses and gradients are finite", f"{log.done:,} steps")
+    step, what = log.not_finite[0]
+    before = (log.steps < step) & np.isfinite(log.norm)
+    norms = log.norm[before]
+    usual, last = (float(np.median(norms)), float(norms[-3:].max())) if len(norms) else (0.0, 0.0)
+    where = f"first at step {step:,}: {what}" if what else f"first at step {step:,}"
+    where += f", in {len(log.not_finite):,} lines of the log" if len(log.not_finite) > 1 else ""
+    if usual and last > _GROWN * usual:
+        return ill(
+            "the run became NaN after its gradients grew",
+            f"{where}; the gradient's norm was {usual:.2g}, and {last:.2g} just before",
+            cause="the learning rate is too high"
+            + (", and there is no warm-up" if not log.warmup else ""),
+            remedy="halve the learning rate"
+            if log.warmup
+            else f"set {case.key('schedule.warmup')} to a twentieth of the steps",
+        )
+    half = log.settings.get("precision") in ("fp16", None)
+    said = f"the gradient's norm was {usual:.2g}, and {last:.2g} just before" if usual else ""
+    return ill(
+        "the run became NaN all at once",
+        "; ".join(filter(None, [where, said])),
+        cause="numbers too large for half precision"
+        if half
+        else "a batch without a target, or with an input that is not finite",
+        remedy="use bf16 in place of fp16 (--precision bf16), or fp32 to see whether it stays"
+        if half
+        else f"look at the batch of step {step:,}",
+    )
+
+
+def spiked(log: TrainingLog) -> tuple[list[int], float]:
+    """The lines at which spikes of the loss begin, and the noise of the loss."""
+    losses = log.loss[log.after_warmup]
+    places = np.flatnonzero(log.after_warmup)
+    windows = np.lib.stride_tricks.sliding_window_view(losses, _WINDOW)[:-1]
+    usual = np.median(windows, axis=1)
+    rest = losses[_WINDOW:] - usual
+    noise = 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
+    high = rest > np.maximum(_NOISES * noise, _JUMP * np.abs(usual))
+    begins = np.flatnonzero(high & ~np.append(False, high[:-1]))
+    return [int(places[at + _WINDOW]) for at in begins], noise
+
+
+def spikes(case: Case) -> CheckResult | None:
+    """Jumps of the loss after the warm-up."""
+    log = case.log
+    if log is None or log.after_warmup.sum() < _FEW:
+        return None
+    if case.changes_course:
+        return None
+    at, noise = spiked(log)
+    if not at:
+        return healthy("the loss has no spikes", f"it varies by {noise:.2g} from line to line")
+    usual = float(np.nanmedian(log.norm)) if np.isfinite(log.norm).any() else 0.0
+    worst = max(at, key=lambda line: log.loss[line])
+    shown = ", ".join(f"{int(log.steps[line]):,}" for line in at[:5])
+    said = f"{len(at)} after the warm-up, at steps {shown}{' …' * (len(at) > 5)};"
+    said += f" the highest is {log.loss[worst]:.2f}, where lines vary by {noise:.2g}"
+    there = float(np.nan_to_num(log.norm[at]).max())
+    steep = usual > 0 and there > _STEEP * usual
+    if steep:
+        said += f"; the gradient's norm there is {there:.2g}, usually {usual:.2g}"
+    clip = f"set {case.key('optimiser.clip')} to 1"
+    rate = f"lower {case.key('optimiser.learning_rate')} by a third"
+    say = ill if len(at) >= _MANY else caution
+    return say(
+        f"the loss has {len(at)} spike{'s' * (len(at) > 1)}",
+        said,
+        cause="single steps are too long" if steep else "some batches are unlike the others",
+        remedy=(clip if log.clip == 0 else rate)
+        if steep
+        else "look at the text of these steps: other languages, tables or broken encodings",
+    )
+
+
+def gradient_norm(case: Case) -> CheckResult | None:
+    """The gradient's norm beside the learning rate and the clip."""
+    log = case.log
+    if log is None:
+        return None
+    norms = log.norm[log.after_warmup & np.isfinite(log.norm)]
+    if len(norms) < _FEW:
+        return None
+    quarter = len(norms) // 4
+    early, late = float(np.median(norms[:quarter])), float(np.median(norms[-quarter:]))
+    said = f"{early:.2g} after the warm-up, {late:.2g} by now; peak learning rate {log.peak:.2g}"
+    said += f", clip {log.clip:g}" if log.clip else ""
+    if late < _VANISHED and (case.loss or 0.0) > 1:
+        return ill(
+            "the gradients have vanished",
+            said,
+            cause="the layers pass nothing back: dead activations, frozen layers, or a norm behind"
+            " too many of them",
+            remedy="put norms before the layers (--set encoder.norm=pre)",
+        )
+    if late > _GROWN * early and late > _LARGE:
+        return ill(
+            "the gradients grow while the model trains",
+            said,
+            cause="the learning rate is too high for this model",
+            remedy=f"halve {case.key('optimiser.learning_rate')}",
+        )
+    # ELECTRA's losses are added up with a weight of 51, and clipped as one.
+    weight = sum(part.weight for part in case.recipe.objectives) if case.recipe else 1.0
+    if log.clip and min(early, late) > _CUT * max(weight, 1.0) * log.clip:
+        return ill(
+            "every step is cut to a tenth or less by clipping",
+            said,
+            cause="the clip is far below the gradients' usual norm, as where losses are sums",
+            remedy=f"raise {case.key('optimiser.clip')} to {late:.1g}",
+        )
+    return healthy("the gradient's norm is steady", said)
+
+
+def small_steps(case: Case) -> CheckResult | None:
+    """Whether all steps together can move the weights far enough."""
+    log = case.log
+    if log is None or case.continued or not log.peak:
+        return None
+    usual = case.recipe.optimiser.usual_rates if case.recipe else Adamw.usual_rates
+    if usual is None:  # steps whose length is not the learning rate
+        return None
+    peak, far = log.peak, log.travelled
+    if case.recipe is not None:
+        schedule, peak = case.recipe.schedule, case.recipe.optimiser.learning_rate
+        some = np.linspace(0, schedule.total, 500, endpoint=False)
+        far = peak * schedule.total * float(np.mean([schedule.factor(int(n)) for n in some]))
+    elif log.done < log.total:
+        far *= log.total / max(log.done, 1)
+    said = f"peak learning rate {peak:.2g}; all steps together can move a weight by {far:.2g}"
+    if peak < usual[0] or far < _NEAR:
+        few = peak >= _LOW
+        return ill(
+            f"the steps are too {'few' if few else 'small'} to train from random weights",
+            f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
+            cause="the run ends too soon" if few else "it is a learning rate for fine-tuning",
+            remedy="take smaller batches and so more steps"
+            if few
+            else f"set {case.key('optimiser.learning_rate')} to 1e-4 or more",
+        )
+    if far < _FAR:
+        return caution(
+            "the run is short for its learning rate",
+            f"{said}, and recorded runs that learned something moved theirs by 0.7 and more",
+            cause=f"{log.total:,} steps at this rate do not go far",
+            remedy="take smaller batches and so more steps, or a longer budget",
+        )
+    return healthy("the steps are long enough", said)
+
+
+def speed(case: Case) -> CheckResult | None:
+    """What limits the speed."""
+    log = case.log
+    if log is None or log.times is None or not log.times.seconds:
+        return None
+    times: StepTimes = log.times
+    limit = log.limited_by or bottleneck(times, flops_a_token=0.0, peak=None)
+    said = f"{times.speed:,.0f} tokens a second, {times.waited / times.seconds:.0%} of the time"
+    said += " waiting for text"
+    if limit not in (FEED, HOST, SHARED):
+        title = f"{limit}-bound" if limit else "the device is not kept waiting"
+        return healthy(title, said)
+    cause, _, remedy = SENTENCES[limit].partition("; ")
+    say = ill if limit == FEED and times.waited > _WAITED * times.seconds else caution
+    return say(f"{limit}-bound", said, cause=cause, remedy=remedy)

@@ -1,0 +1,95 @@
+"""What the text says: words in pieces, unknown tokens, repetition, held-out text that is known."""
+
+from __future__ import annotations
+
+from clozelab.diagnosis.case import Case
+from clozelab.diagnosis.result import CheckResult, caution, healthy, ill
+from clozelab.runs.diagnostics import REPEATED, SMALL_VOCABULARY
+
+_SPLIT, _MUCH = 3.0, 2.2  # tokens a word; English by 8,192 pieces has 1.3
+_UNKNOWN, _SOME = 0.02, 0.002  # of the tokens
+_SHARED, _LITTLE = 0.05, 0.01  # of the held-out text; Wikipedia and novels have less than 0.005
+_AGAIN = 0.1  # of the text
+_SHOWN = 80  # characters of an example
+
+
+def splitting(case: Case) -> CheckResult | None:
+    """Whether the tokenizer knows the words of the text."""
+    text = case.text
+    if text is None or not text.tokens:
+        return None
+    said = f"{text.tokens_a_word:.2f} tokens a word, by {text.vocabulary:,} pieces"
+    if text.tokens_a_word <= _MUCH:
+        return healthy("the tokenizer knows the words of the text", said)
+    if text.characters:
+        title = "the tokenizer splits the text into characters"
+        cause = "it is one of characters"
+    elif text.vocabulary < SMALL_VOCABULARY:
+        title = "the tokenizer splits nearly every word"
+        cause = f"a vocabulary of {text.vocabulary:,} has no room for words"
+    else:
+        title = "the tokenizer splits nearly every word"
+        cause = "it was trained on other text than this"
+    say = ill if text.tokens_a_word > _SPLIT and not text.characters else caution
+    remedy = "build the corpus with a tokenizer of its own: --vocabulary 8000 or more"
+    return say(title, said, cause=cause, remedy=remedy)
+
+
+def unknown_tokens(case: Case) -> CheckResult | None:
+    """Whether there are characters in the text that the tokenizer does not know."""
+    text = case.text
+    if text is None or not text.tokens:
+        return None
+    said = f"{text.unknown:.2%} of the tokens"
+    if text.unknown < _SOME:
+        return healthy("the tokenizer knows the characters of the text", f"{said} are unknown")
+    say = ill if text.unknown >= _UNKNOWN else caution
+    return say(
+        "much of the text is unknown to the tokenizer",
+        f"{said} are its unknown token, which predicts nothing",
+        cause="the tokenizer was trained on another script or language",
+        remedy="build the corpus with a tokenizer of its own, or with byte_bpe, which knows all",
+    )
+
+
+def shared(case: Case) -> CheckResult | None:
+    """Whether held-out text is trained on."""
+    text = case.text
+    if text is None:
+        return None
+    if text.shared is None:
+        if text.held_out:
+            return None
+        return caution(
+            "no text is held out",
+            f"all of {text.tokens:,} tokens are trained on",
+            cause="the corpus was built without a held-out part, or has a single short document",
+            remedy="build the corpus with --held-out 0.01, to see what is learned by heart",
+        )
+    said = f"{text.shared:.1%} of the held-out text are sentences that are trained on"
+    if text.shared < _LITTLE:
+        return healthy("held-out text is new to the model", said)
+    say = ill if text.shared >= _SHARED else caution
+    return say(
+        "held-out text is also trained on, so its loss is too good",
+        f"{said}, as “{text.example[:_SHOWN]}”",
+        cause="documents that repeat one another fell on both sides",
+        remedy="build the corpus with --unique lines, or with --near-duplicates 0.8",
+    )
+
+
+def repeated(case: Case) -> CheckResult | None:
+    """Whether the text repeats itself."""
+    text = case.text
+    if text is None or not text.tokens:
+        return None
+    said = f"{text.repeated:.1%} of its beginning are sentences that were there before"
+    if text.repeated < _AGAIN:
+        return healthy("the text repeats little", said)
+    say = ill if text.repeated >= REPEATED else caution
+    return say(
+        "the text repeats itself",
+        said,
+        cause="boilerplate, or the same documents several times",
+        remedy="build the corpus with --unique lines",
+    )

@@ -1,0 +1,246 @@
+"""A run of ours, or a corpus, read as a case: from its records, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from clozelab import files
+from clozelab.config import slots
+from clozelab.config.recipe import Recipe
+from clozelab.diagnosis.case import Case, MaskToken, TrainingLog
+from clozelab.diagnosis.text import facts_of
+from clozelab.diagnosis.weights import tables
+from clozelab.errors import UserError
+from clozelab.runs.diagnostics import FIRST_TIMED, StepTimes
+from clozelab.runs.directory import PLAN, STUDY, Entry, Run
+from clozelab.text.loading import load
+from clozelab.text.store.corpus import Store, as_it_was, exists, open_stores
+from clozelab.text.vocabulary import ROLES, roles_of
+
+_SEEN = ("mask", "random", "same")  # what the encoder reads at a target
+
+
+def read_run(place: str, data: Sequence[str] = ()) -> Case:
+    """A run, as far as it got; on the text that it was trained on, or on `data`."""
+    path = Path(place)
+    _refuse_several(path)
+    run = Run.open(path)
+    recipe, machine, result = run.recipe(), run.machine(), run.result() or {}
+    log = _log(run, recipe, machine=machine, result=result)
+    stores, unknown = _stores(path, machine, data)
+    language_model = any(
+        slots.use("objectives", part) == log.objective
+        for part in recipe.objectives
+        if part.language_model or part.generates_input
+    )
+    masks = "targets" in recipe.masking.provides and recipe.corruption.mask > 0
+    encoder: Any = recipe.encoder
+    return Case(
+        place=place,
+        kind="run",
+        state=_state(run, log, result),
+        log=log,
+        recipe=recipe,
+        text=facts_of(stores) if stores else None,
+        language_model=language_model,
+        predicts_masks=masks,
+        origin=machine.get("from") or machine.get("teacher"),
+        size=(encoder.layers, encoder.width),
+        vocabulary=recipe.tokenizer.vocabulary,
+        mask_token=mask_token(_tokenizer(path, stores)) if masks else None,
+        tables=tables(path),
+        accuracy=log.accuracy,
+        unknown=unknown,
+    )
+
+
+def read_corpus(data: Sequence[str]) -> Case:
+    """Corpora alone."""
+    stores = open_stores(data)
+    text = facts_of(stores)
+    return Case(
+        place=", ".join(str(corpus.path) for corpus, _ in stores),
+        kind="corpus",
+        state=f"{text.tokens:,} tokens to train on, {text.held_out:,} held out",
+        text=text,
+        vocabulary=text.vocabulary,
+        mask_token=mask_token(stores[0][0].tokenizer),
+    )
+
+
+def mask_token(tokenizer: Tokenizer | None, *, name: str | None = None) -> MaskToken | None:
+    """The mask of a tokenizer, by the name that its files give it or by its usual spelling."""
+    if tokenizer is None:
+        return None
+    roles = roles_of(tokenizer)
+    known = [word for word in ROLES["mask"] if tokenizer.token_to_id(word) is not None]
+    name = name or (known[0] if known else None)
+    if name is None:
+        return MaskToken(None, None, 0)
+    number = tokenizer.token_to_id(name)
+    with_mask, plain = (
+        tokenizer.encode(text, add_special_tokens=False).ids for text in (f"a {name} b", "a b")
+    )
+    pieces = 1 if number in with_mask else max(len(with_mask) - len(plain), 0)
+    same = next((role for role, at in roles.items() if at == number and role != "mask"), None)
+    others = [word for word in known if word != name]
+    return MaskToken(name, number, pieces, same, others)
+
+
+def _refuse_several(path: Path) -> None:
+    """Refuse folders of several runs, each of which is a patient of its own."""
+    if (path / STUDY).exists():
+        raise UserError(f"{path}: is a study; name the folder of one of its runs, as cells/…")
+    if (path / PLAN).exists():
+        raise UserError(f"{path}: is a folder of fine-tunings; the doctor reads pretraining runs")
+
+
+def _stores(
+    path: Path, machine: Mapping[str, Any], data: Sequence[str]
+) -> tuple[list[Store], list[str]]:
+    """The text of a run, as it was then; or a sentence on what is missing without it."""
+    recorded = machine.get("data") or []
+    if data:
+        stores = open_stores(data)
+        own = _tokenizer(path, ())
+        if own is not None and own.get_vocab() != stores[0][0].tokenizer.get_vocab():
+            raise UserError(
+                f"{data[0]}: its tokenizer is not that of {path}; build the corpus with"
+                f" --tokenizer-from {path}"
+            )
+        return stores, []
+    if not recorded:
+        return [], ["the text: the run names none; give it by --data CORPUS"]
+    if gone := [one for one in recorded if not exists(one.rpartition(":")[0])]:
+        return [], [f"the text: {gone[0].rpartition(':')[0]} is gone; give it by --data CORPUS"]
+    made = machine.get("fingerprint") or [""] * len(recorded)
+    try:
+        return open_stores([as_it_was(*one) for one in zip(recorded, made, strict=True)]), []
+    except UserError as error:  # the log is worth reading without it
+        return [], [f"the text: {error}"]
+
+
+def _tokenizer(path: Path, stores: Sequence[Store]) -> Tokenizer | None:
+    try:
+        return stores[0][0].tokenizer if stores else load(path)
+    except UserError:
+        return None
+
+
+def _log(
+    run: Run, recipe: Recipe, *, machine: Mapping[str, Any], result: Mapping[str, Any]
+) -> TrainingLog:
+    entries = run.events("step")
+    name = _objective(recipe, entries)
+    rows = [entry for entry in entries if isinstance(entry.get(name), dict)] if name else []
+
+    def column(*names: str) -> Any:
+        """A number of each line; NaN where there is none, as where it was not finite."""
+        values = [next((row[n] for n in names if row.get(n) is not None), None) for row in rows]
+        return np.array(values, dtype=np.float64)
+
+    losses = [row[name].get("loss") for row in rows]
+    held_out = [
+        (float(entry["step"]), entry[name]["loss"])
+        for entry in run.events("held_out")
+        if entry.get(name, {}).get("loss") is not None
+    ]
+    return TrainingLog(
+        objective=name,
+        total=recipe.schedule.total,
+        steps=column("step"),
+        loss=np.array(losses, dtype=np.float64),
+        norm=column("norm"),
+        learning_rate=column("learning_rate", "rate"),  # by its old name in old records
+        tokens=_tokens(column("step"), column("tokens"), result),
+        held_out=held_out,
+        not_finite=_not_finite(run, rows, name),
+        ended=result.get("steps", 0),
+        warmup=recipe.schedule.warmup,
+        clip=recipe.optimiser.clip,
+        times=_times(entries),
+        limited_by=result.get("limited_by"),
+        accuracy=_accuracy(run, rows, name),
+        settings={key: machine.get(key) for key in ("precision", "device", "workers")},
+    )
+
+
+def _objective(recipe: Recipe, entries: Sequence[Entry]) -> str:
+    """The language model of a run, or else its first objective."""
+    parts = sorted(
+        recipe.objectives, key=lambda part: not (part.language_model or part.generates_input)
+    )
+    names = [slots.use("objectives", part) for part in parts]
+    logged = {name for entry in entries for name in entry}
+    return next((name for name in names if name in logged), names[0])
+
+
+def _tokens(steps: Any, tokens: Any, result: Mapping[str, Any]) -> Any:
+    """Tokens seen after each line; of a thinned log by its share of the steps."""
+    if "tokens" in result and result.get("steps"):
+        return steps * (result["tokens"] / result["steps"])
+    return np.cumsum(tokens)
+
+
+def _not_finite(run: Run, rows: Sequence[Entry], name: str) -> list[tuple[int, str]]:
+    """What a run stopped at, and what went on without a number."""
+    found = [(entry["step"], str(entry.get("what", ""))) for entry in run.events("diverged")]
+    found += [(row["step"], f"the loss of {name}") for row in rows if row[name]["loss"] is None]
+    # A loss scaler skips a step whose gradient is not finite, now and then on purpose.
+    skipped = [row["step"] for row in rows if "norm" in row and row["norm"] is None]
+    if len(skipped) > len(rows) / 10:
+        found += [(step, "the gradient's norm") for step in skipped]
+    return sorted(found)
+
+
+def _times(entries: Sequence[Entry]) -> StepTimes | None:
+    names = [each.name for each in fields(StepTimes)]
+    timed = [entry for entry in entries if entry["step"] > FIRST_TIMED and "waited" in entry]
+    if not timed:
+        return None
+    sums = {n: sum(entry[n] for entry in timed) for n in names if n in timed[-1]}
+    return StepTimes(**sums)
+
+
+def _accuracy(run: Run, rows: Sequence[Entry], name: str) -> dict[str, float]:
+    """Accuracies by what was read, as measured last on held-out text, or in the last lines."""
+    measured = [entry[name] for entry in run.events("held_out") if name in entry][-1:]
+    last = measured or [row[name] for row in rows[-max(3, len(rows) // 20) :]]
+    means = {}
+    for what in _SEEN:
+        values = [one[f"accuracy_{what}"] for one in last if f"accuracy_{what}" in one]
+        if values:
+            means[what] = float(np.mean(values))
+    return means
+
+
+def _state(run: Run, log: TrainingLog, result: Mapping[str, Any]) -> str:
+    steps = f"step {log.done:,} of {log.total:,}"
+    if result or log.done >= log.total:
+        return f"done, {log.done:,} steps"
+    if files.is_locked(run.path):
+        return f"running, {steps}"
+    return f"stopped, {steps}" if log.done else "has taken no step yet"
+
+
+def measured(case: Case, means: Mapping[str, Mapping[str, float]]) -> Case:
+    """The case with what its model makes of held-out text."""
+    for name, mean in means.items():
+        seen = {what: mean[f"accuracy_{what}"] for what in _SEEN if f"accuracy_{what}" in mean}
+        if seen:
+            log = case.log or empty_log(name)
+            log = replace(log, held_out=[*log.held_out, (float(log.done), mean["loss"])])
+            return replace(case, accuracy=seen, log=log)
+    return case
+
+
+def empty_log(objective: str) -> TrainingLog:
+    """The log of somebody who kept none."""
+    none = np.zeros(0)
+    return TrainingLog(objective, 0, none, none, none, none, none)

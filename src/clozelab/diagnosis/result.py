@@ -1,0 +1,87 @@
+"""What the doctor says: a result for every check that could be made, the gravest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Level = Literal["ill", "caution", "healthy"]
+LEVELS: tuple[Level, ...] = ("ill", "caution", "healthy")
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check found."""
+
+    level: Level
+    title: str  # what is so, in a few words
+    evidence: str  # the numbers that show it
+    cause: str = ""  # the likeliest; of what is healthy none
+    remedy: str = ""  # the one change to try
+    check: str = ""  # the name of the check
+
+
+def ill(title: str, evidence: str, *, cause: str, remedy: str) -> CheckResult:
+    """Something is wrong."""
+    return CheckResult("ill", title, evidence, cause, remedy)
+
+
+def caution(title: str, evidence: str, *, cause: str, remedy: str) -> CheckResult:
+    """Something is unusual, and may be meant so."""
+    return CheckResult("caution", title, evidence, cause, remedy)
+
+
+def healthy(title: str, evidence: str) -> CheckResult:
+    """It is as it should be."""
+    return CheckResult("healthy", title, evidence)
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """What was found, the gravest first, and what could not be looked at."""
+
+    place: str
+    kind: Literal["run", "folder", "corpus"]
+    state: str  # how far it is, or how large
+    findings: Sequence[CheckResult]
+    losses: Mapping[str, float]  # what the loss is compared with, in nats a token
+    unknown: Sequence[str] = ()  # what could not be looked at, and what would help
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no check found an illness."""
+        return not self.of("ill")
+
+    @property
+    def verdict(self) -> str:
+        """All of it in a line."""
+        counts = {level: len(self.of(level)) for level in LEVELS}
+        if not self.findings:
+            return "nothing to look at yet"
+        said = list[str]()
+        if ill := counts["ill"]:
+            said.append(f"{ill} {'illness' if ill == 1 else 'illnesses'}")
+        if counts["caution"]:
+            said.append(f"{counts['caution']} caution{'s' * (counts['caution'] > 1)}")
+        said.append(f"{counts['healthy']} of {len(self.findings)} checks normal")
+        return f"{'healthy' if self.healthy else 'ill'}: {', '.join(said)}"
+
+    def of(self, level: Level) -> list[CheckResult]:
+        """The findings of a level."""
+        return [finding for finding in self.findings if finding.level == level]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as JSON holds it."""
+        facts = {name: getattr(self, name) for name in ("place", "kind", "state", "healthy")}
+        return {
+            **facts,
+            "losses": dict(self.losses),
+            "findings": [asdict(finding) for finding in self.findings],
+            "unknown": list(self.unknown),
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"{self.place}: {self.verdict}"]
+        lines += [f"{finding.level}: {finding.title}" for finding in self.findings]
+        return "\n".join(lines)

@@ -1,0 +1,390 @@
+"""Planted illnesses are found, each by its check; healthy runs are called healthy."""
+
+from __future__ import annotations
+
+import json
+import math
+import runpy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import patients
+from support.corpora import build, refused, write
+from support.corpora import run as command
+from support.learning import store, teacher
+from support.patients import examined, found, learning, trainer
+from support.texts import chinese, corpus, tokenizer
+
+from clozelab import data
+from clozelab.diagnosis.text import bigram_entropy
+from clozelab.errors import UserError
+from clozelab.files import locked
+from clozelab.runs.directory import Run
+from clozelab.text.tokenizers import ByteBpe
+
+RESULTS = Path(__file__).parents[3] / "results"
+
+
+def level(share: float) -> float:
+    """The loss of the plateau of the text that patients have."""
+    return 6.0
+
+
+def falls_back(share: float) -> float:
+    return learning(2 * share) if share < 0.5 else 6.5
+
+
+def jumps(share: float) -> float:
+    return learning(share) + 2.0 * (round(share * patients.STEPS) in (120, 160, 200))
+
+
+def grows(share: float) -> float:
+    return float(math.exp(5 * share))
+
+
+# Records alone: what is planted, and the check that finds it.
+ILL: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
+    "plateau": ("plateau", {"loss": level}, ()),
+    "collapse": ("collapse", {"loss": falls_back}, ()),
+    "spikes": ("spikes", {"loss": jumps}, ()),
+    "growing gradients": ("gradient norm", {"norm": grows}, ()),
+    "vanished gradients": ("gradient norm", {"norm": lambda share: 0.0, "loss": level}, ()),
+    "clipped": ("gradient norm", {"norm": lambda share: 50.0}, ("optimiser.clip=1",)),
+    "too small steps": ("small steps", {"loss": level}, ("optimiser.learning_rate=1e-6",)),
+    "too few masks": ("masked share", {}, ("masking.mask_rate=0.02",)),
+    "too many masks": ("masked share", {}, ("masking.mask_rate=0.9",)),
+    "blind at masks": ("accuracy", {"right": {"mask": 0.01, "random": 0.3, "same": 0.99}}, ()),
+    "learned by heart": ("overfitting", {"held_out": lambda share: 4 + 4 * share}, ()),
+    "feed-bound": ("speed", {"waited": 0.06}, ()),
+}
+
+
+# Illnesses that cost the least to plant, or are the commonest; the others are left to `make test`.
+QUICK = ("plateau", "spikes", "too few masks")
+THOROUGH = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in ILL]
+
+
+@pytest.mark.parametrize("name", THOROUGH)
+def test_a_planted_illness_is_found(tmp_path: Path, name: str) -> None:
+    check, options, changes = ILL[name]
+    place = patients.run(tmp_path / "run", *changes, **options)
+    diagnosis = examined(place)
+    assert check in found(diagnosis), diagnosis
+    found(diagnosis, "caution")
+    assert not diagnosis.healthy and diagnosis.findings[0].level == "ill"
+
+
+def test_what_is_planted_is_all_that_is_found(tmp_path: Path) -> None:
+    healthy = examined(patients.run(tmp_path / "run"))
+    assert healthy.healthy, healthy
+    assert not found(healthy) and not found(healthy, "caution")
+    checks = {"plateau", "spikes", "gradient norm", "small steps", "masked share", "accuracy"}
+    assert checks <= found(healthy, "healthy").keys()
+    assert healthy.losses["bigram"] < healthy.losses["unigram"] < healthy.losses["uniform"]
+    assert healthy.verdict.startswith("healthy: ") and healthy.state == "done, 240 steps"
+
+
+@pytest.mark.thorough
+def test_nan_is_traced_to_what_came_before(tmp_path: Path) -> None:
+    sudden = patients.run(tmp_path / "sudden", ended=False)
+    Run(Path(sudden)).append({"kind": "diverged", "step": 241, "what": "step 241: the loss is nan"})
+    finding = found(examined(sudden))["not finite"]
+    assert "all at once" in finding.title and "step 241: the loss is nan" in finding.evidence
+    steep = patients.run(tmp_path / "steep", norm=lambda share: 30.0 if share > 0.99 else 1.0)
+    Run(Path(steep)).append({"kind": "diverged", "step": 241, "what": ""})
+    finding = found(examined(steep))["not finite"]
+    assert "gradients grew" in finding.title and "learning rate" in finding.remedy
+    # A run that was resumed behind it is well again.
+    Run(Path(steep)).resumed(240)
+    assert "not finite" not in found(examined(steep))
+
+
+@pytest.mark.thorough
+def test_a_young_run_may_be_on_the_plateau(tmp_path: Path) -> None:
+    place = patients.run(tmp_path / "run", loss=level, ended=False)
+    recipe = Run(Path(place)).recipe().override({"schedule.steps": 4000})
+    Run(Path(place)).recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
+    with locked(Path(place)):
+        young = examined(place)
+    assert young.state == "running, step 240 of 4,000"
+    assert "plateau" in found(young, "caution") and young.healthy
+    assert examined(place).state == "stopped, step 240 of 4,000"
+
+
+@pytest.mark.thorough
+def test_recorded_runs_are_named_beside_a_plateau(tmp_path: Path) -> None:
+    place = patients.run(tmp_path / "run", "encoder.width=256", "encoder.layers=4", loss=level)
+    finding = found(examined(place))["plateau"]
+    assert "recorded runs of about this size left it" in finding.evidence
+    assert "this one has seen 24" in finding.evidence
+    slow = patients.run(
+        tmp_path / "slow", "encoder.width=256", "encoder.layers=4", loss=lambda share: 7.0
+    )
+    assert "behind recorded runs" in found(examined(slow), "caution")["level"].title
+
+
+@pytest.mark.parametrize("name", ["h200-tasks/encoder", "h200-swift/encoder", "h200-small/roberta"])
+def test_recorded_runs_are_healthy(name: str) -> None:
+    diagnosis = examined(str(RESULTS / name))
+    assert diagnosis.healthy and not found(diagnosis, "caution"), diagnosis
+    assert "plateau" in found(diagnosis, "healthy")
+    assert any("--data" in line for line in diagnosis.unknown)
+
+
+@pytest.mark.parametrize(
+    ("study", "cell", "ill"),
+    [
+        ("calibration-untuned", "whole/seed-0", set()),
+        ("albert-sharing", "full-none/seed-0", set()),
+        ("nsp-saturation", "full-weight/seed-0", {"plateau"}),
+        ("roberta-batch", "8k/seed-0", {"plateau", "small steps"}),
+        ("roberta-masking", "one-copy/seed-0", {"overfitting"}),
+    ],
+)
+def test_runs_of_recorded_studies(tmp_path: Path, study: str, cell: str, ill: set[str]) -> None:
+    for line in (RESULTS / study / "cells.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if f"{cell}/" in entry["file"] and "/" not in entry["file"].partition(f"{cell}/")[2]:
+            (tmp_path / Path(entry["file"]).name).write_text(entry["text"], encoding="utf-8")
+    assert {*found(examined(str(tmp_path)))} == ill
+
+
+def test_a_trainer_of_others_is_read(tmp_path: Path) -> None:
+    well = examined(trainer(tmp_path / "well"))
+    assert well.healthy and not found(well, "caution"), well
+    assert well.state == "BertForMaskedLM, step 2,000 of 2,000"
+    assert {"plateau", "small steps", "mask token"} <= found(well, "healthy").keys()
+    stuck = found(examined(trainer(tmp_path / "stuck", lambda share: 6.4, rate=2e-5)))
+    assert (
+        "alone give about" in stuck["plateau"].evidence and "fine-tuning" in stuck["plateau"].cause
+    )
+    text = store("wordpiece", documents=60, made="embedded")
+    known = found(examined(str(tmp_path / "stuck"), data=text))["plateau"].evidence
+    assert "alone give 5.92" in known
+    nan = trainer(tmp_path / "nan", norm=lambda share: math.nan if share > 0.5 else 1.0)
+    finding = found(examined(nan))["not finite"]
+    assert "first at step 1,020: the loss" in finding.evidence and "bf16" in finding.remedy
+
+
+def test_a_checkpoint_that_goes_on_from_another_is_not_on_the_plateau(tmp_path: Path) -> None:
+    """Domain adaptation: it begins below the plateau, and small steps are right."""
+    place = trainer(tmp_path / "hf", lambda share: 2.5 - 0.3 * share, rate=2e-5, steps=200)
+    diagnosis = examined(place)
+    assert diagnosis.healthy and not {"plateau", "small steps"} & {
+        one.check for one in diagnosis.findings
+    }
+
+
+def test_embeddings_that_never_move_are_found(tmp_path: Path) -> None:
+    rows = np.arange(40, dtype=np.float32).reshape(10, 4)
+    frozen, moving = tmp_path / "frozen", tmp_path / "moving"
+    for folder, moved in ((frozen, 0.0), (moving, 1.0)):
+        trainer(folder, config={"vocab_size": 8000})
+        patients.weights(folder / "checkpoint-900", rows, 0.1)
+        patients.weights(folder / "checkpoint-1000", rows + moved, 0.2)
+    finding = found(examined(str(frozen)))["embeddings"]
+    assert "never move" in finding.title and "10 of 10 rows" in finding.evidence
+    assert "embeddings" in found(examined(str(moving)), "healthy")
+    patients.weights(moving, rows + 1.0, 0.2)  # the last checkpoint once more
+    assert "embeddings" in found(examined(str(moving)), "healthy")
+    shutil.rmtree(moving / "checkpoint-900")
+    assert "embeddings" not in {one.check for one in examined(str(moving)).findings}
+    patients.weights(frozen / "checkpoint-1000", rows, 0.1)
+    assert "no weight moved" in found(examined(str(frozen)))["embeddings"].title
+    patients.weights(frozen / "checkpoint-1000", rows * np.nan, 0.1)
+    assert "NaN" in found(examined(str(frozen)))["not finite"].title
+
+
+@pytest.mark.thorough
+def test_a_run_of_ours_tells_it_by_the_moments() -> None:
+    finding = found(examined(teacher()), "healthy")["embeddings"]
+    assert "632 of 1,112 rows, by Adam's moments" in finding.evidence  # 600 words, 32 positions
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("<mask>", "does not know its own mask token"),
+        ("[UNK]", "has one token for two roles"),
+        ("the", "two mask tokens"),
+    ],
+)
+def test_a_wrong_mask_token_is_found(tmp_path: Path, name: str, told: str) -> None:
+    place = trainer(tmp_path / "hf")
+    config = tmp_path / "hf" / "tokenizer_config.json"
+    config.write_text(json.dumps({"mask_token": {"content": name}}), encoding="utf-8")
+    diagnosis = examined(place)
+    results = found(diagnosis) | found(diagnosis, "caution")
+    assert told in results["mask token"].title
+
+
+def test_a_mask_without_a_row_and_a_mask_in_pieces_are_found(tmp_path: Path) -> None:
+    place = trainer(tmp_path / "hf", config={"vocab_size": 4})
+    assert "no row" in found(examined(place))["mask token"].title
+    file = tmp_path / "hf" / "tokenizer.json"
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["added_tokens"] = [t for t in settings["added_tokens"] if t["content"] != "[MASK]"]
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    trainer_config = {"architectures": ["BertForMaskedLM"], "vocab_size": 8000}
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(trainer_config), encoding="utf-8")
+    assert "splits its mask token" in found(examined(place))["mask token"].title
+
+
+def test_a_corpus_is_examined_alone() -> None:
+    diagnosis = examined(data=store("wordpiece", documents=60, made="embedded"))
+    assert diagnosis.kind == "corpus" and diagnosis.healthy and not found(diagnosis, "caution")
+    assert "1,098 held out" in diagnosis.state
+
+
+def test_a_text_that_repeats_itself_is_found(tmp_path: Path) -> None:
+    """The same lines in every document are held out and trained on."""
+    lines = [line for text in corpus()[:8] for line in text.split("\n")][:20]
+    documents = [patients.sentences(lines, number) for number in range(30)]
+    file = write(tmp_path / "a.jsonl", documents)
+    build(file, tmp_path / "c", tokenizer("wordpiece"), held_out=0.2)
+    results = found(examined(data=str(tmp_path / "c")))
+    assert {"held-out text", "repeated text"} <= results.keys()
+    assert "“" in results["held-out text"].evidence
+
+
+@pytest.mark.thorough
+def test_a_tokenizer_that_splits_everything_is_found(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", corpus()[:20])
+    build(file, tmp_path / "c", ByteBpe(vocabulary=270), held_out=0.2)
+    finding = found(examined(data=str(tmp_path / "c")))["tokenizer"]
+    assert "no room for words" in finding.cause
+    # One of characters does so on purpose.
+    build(file, tmp_path / "d", tokenizer("chars"), held_out=0.2)
+    letters = examined(data=str(tmp_path / "d"))
+    assert "tokenizer" in found(letters, "caution") and letters.healthy
+    # The tokenizer of a folder of others is the one that counts.
+    place = trainer(tmp_path / "hf", config={"vocab_size": 270})
+    (tmp_path / "hf" / "tokenizer.json").write_text(
+        (tmp_path / "c" / "tokenizer.json").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    text = store("wordpiece", documents=60, made="embedded")
+    assert "tokenizer" in found(examined(place, data=text))
+
+
+@pytest.mark.thorough
+def test_a_text_that_the_tokenizer_does_not_know_is_found(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.jsonl", chinese()[:20])
+    build(file, tmp_path / "c", tokenizer("wordpiece", "small"), held_out=0.2)
+    assert "unknown tokens" in found(examined(data=str(tmp_path / "c")))
+
+
+def test_bigrams_know_what_follows() -> None:
+    ring = np.tile(np.arange(10), 500)
+    known = bigram_entropy(ring, ring[:100], 10)
+    assert known is not None and known < 0.05
+    drawn = np.random.default_rng(0).integers(0, 10, 20_000)
+    even = bigram_entropy(drawn, drawn[::-1][:5000], 10)
+    assert even == pytest.approx(math.log(10), abs=0.01)
+    assert bigram_entropy(ring[:1], ring, 10) is None
+
+
+@pytest.mark.thorough
+def test_it_is_printed_as_words_and_as_json(tmp_path: Path) -> None:
+    place = patients.run(tmp_path / "run", loss=level)
+    words = command("doctor", place)
+    assert words.returncode == 0, words.stderr
+    lines = words.stdout.splitlines()
+    assert lines[0] == f"{place}  done, 240 steps" and lines[1].startswith("ill: ")
+    assert lines[3].startswith("✗ stuck on the unigram plateau")
+    assert [line.split()[0] for line in lines[4:7]] == ["evidence", "likely", "try"]
+    written = json.loads(command("doctor", place, "--json").stdout)
+    assert written == examined(place).as_json()
+    assert not written["healthy"] and written["findings"][0]["check"] == "plateau"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "doctor needs a run, a Hugging Face directory, or --data CORPUS"),
+        (["nowhere"], "nowhere: there is no such folder; name a run"),
+        (["."], ".: is no run, it has no recipe.toml"),
+        (["--data", "nowhere"], "nowhere"),
+        (["hf", "--measure"], "hf: --measure needs a text"),
+        (["bad"], "trainer_state.json: not JSON"),
+        (["corpus"], "corpus: is a corpus; write --data corpus"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(tmp_path: Path, words: list[str], told: str) -> None:
+    trainer(tmp_path / "hf")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "trainer_state.json").write_text("{", encoding="utf-8")
+    (tmp_path / "corpus").symlink_to(store("wordpiece", documents=60, made="embedded"))
+    assert told in refused(command("doctor", *words, cwd=tmp_path))
+
+
+@pytest.mark.thorough
+def test_a_run_without_a_step_or_with_torn_lines_is_no_fault(tmp_path: Path) -> None:
+    place = patients.run(tmp_path / "run", ended=False)
+    log = tmp_path / "run" / "metrics.jsonl"
+    log.write_bytes(log.read_bytes()[:-20] + b"\n\xff\n{}\n")
+    assert examined(place).healthy
+    log.unlink()
+    empty = examined(place)
+    assert empty.state == "has taken no step yet" and empty.healthy
+
+
+def test_positions_that_were_never_trained_are_named(tmp_path: Path) -> None:
+    """In a folder of others, whose blocks nobody knows."""
+    words = np.zeros((10, 4), dtype=np.float32)
+    trainer(tmp_path / "hf")
+    for number in (0, 1):
+        positions = np.zeros((8, 4), dtype=np.float32)
+        positions[2:5] = number  # RoBERTa's begin at row 2
+        patients.weights(
+            tmp_path / "hf" / f"checkpoint-{number}", words + number, number, positions
+        )
+    finding = found(examined(str(tmp_path / "hf")), "caution")["embeddings"]
+    assert "more than 3 tokens" in finding.title and "5 of 8 rows" in finding.evidence
+
+
+@pytest.mark.parametrize("kind", ["byte_bpe", "unigram", "wordpiece"])
+def test_the_mask_of_every_kind_of_tokenizer_is_in_place(kind: str) -> None:
+    diagnosis = examined(data=store(kind))
+    assert "mask token" in found(diagnosis, "healthy"), diagnosis
+
+
+@pytest.mark.slow
+def test_what_recorded_runs_reached_is_up_to_date() -> None:
+    rows = runpy.run_path(str(RESULTS.parent / "tools" / "recorded_runs.py"))["rows"]()
+    assert [*rows] == json.loads(data.recorded().read_text(encoding="utf-8"))
+
+
+@pytest.mark.thorough
+def test_a_corpus_of_another_tokenizer_is_refused_and_a_damaged_one_noted(tmp_path: Path) -> None:
+    other = store("wordpiece", documents=60, made="embedded")
+    with pytest.raises(UserError, match="its tokenizer is not that of"):
+        examined(teacher(), data=other)
+    copied = tmp_path / "corpus"
+    shutil.copytree(other, copied)
+    place = patients.run(tmp_path / "run", data=str(copied))
+    (copied / "counts.npy").unlink()
+    diagnosis = examined(place)
+    assert diagnosis.healthy and "counts.npy: missing" in diagnosis.unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("log_history", {"a": 1}),
+        ("log_history", [{"loss": "x", "step": None}, {"loss": 1e308, "step": 0}, 5]),
+        ("max_steps", 10**30),
+        ("architectures", 3),
+        ("vocab_size", "many"),
+    ],
+)
+def test_odd_values_in_the_files_of_others_are_no_fault(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    place = trainer(tmp_path / "hf", steps=200)
+    for name in ("config.json", "trainer_state.json"):
+        settings = json.loads((tmp_path / "hf" / name).read_text(encoding="utf-8"))
+        (tmp_path / "hf" / name).write_text(json.dumps({**settings, key: value}), encoding="utf-8")
+    assert examined(place).findings
