@@ -249,7 +249,7 @@ def word(value: Any, place: str) -> str:
 
 def located(value: Any, place: str) -> str:
     """The path of a run, a corpus or a model; a string is taken as it is."""
-    for name in ("path", "place"):
+    for name in ("place", "path"):
         value = getattr(value, name, value)
     if not isinstance(value, str | PathLike):
         raise UserError(f"{place}: {value!r} is neither a name, a path, a run nor a corpus")

@@ -31,6 +31,7 @@ GROUND = {
     "packed",
     "ranges",
     "registry",
+    "remote",
     "statistics",
 }
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training"}
@@ -50,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "nearest": set(),
     "ranges": {"errors"},
     "registry": {"errors", "nearest"},
+    "remote": {"errors", "files"},
     "statistics": set(),
     "data": {"nearest", "errors"},
     **{part: GROUND for part in PARTS},

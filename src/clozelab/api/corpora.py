@@ -237,6 +237,7 @@ class CorpusSummary:
     bytes: int
     splits: dict[str, dict[str, int]]  # documents, sentences and tokens of each
     facts: dict[str, str]
+    name: str  # as it was named: its path, or a URL without credentials
 
     def __repr__(self) -> str:
         sizes = {
@@ -260,7 +261,7 @@ def show_corpus(corpus: Place) -> CorpusSummary:
         split: {what: numbers[what] for what in ("documents", "sentences", "tokens")}
         for split, numbers in store.manifest["splits"].items()
     }
-    return CorpusSummary(store.path, store.bytes, sizes, _facts(store))
+    return CorpusSummary(store.path, store.bytes, sizes, _facts(store), store.name)
 
 
 @command
@@ -354,7 +355,7 @@ def _before(corpus: Corpus) -> str:
 
     states_before = list(states(corpus.path))[1:] if corpus.path.is_dir() else []
     return "\n".join(
-        f"{corpus.path}@{state['fingerprint'][:8]}: {state['splits']['train']['tokens']:,} tokens"
+        f"{corpus.name}@{state['fingerprint'][:8]}: {state['splits']['train']['tokens']:,} tokens"
         for state in states_before
     )
 

@@ -287,7 +287,7 @@ class PretrainTrainer:
         """The stores a run was started with: going on with others would be another run."""
         return [
             {
-                "path": str(corpus.path.resolve()),
+                "path": corpus.name if corpus.url else str(corpus.path.resolve()),
                 "weight": weight,
                 "made": corpus.manifest["fingerprint"],
             }

@@ -55,7 +55,7 @@ def fingerprints(request: StudyRequest) -> dict[str, str]:
         prints |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
     for name in names:
         for corpus, _ in open_stores(request.stores(name)):
-            prints[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
+            prints[f"corpus {corpus.name}"] = corpus.manifest["fingerprint"]
     return prints
 
 

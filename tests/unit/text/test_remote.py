@@ -15,8 +15,8 @@ import pytest
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
-from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.sources import documents, listing, total_bytes
 
@@ -84,8 +84,8 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr(remote, "PIECE", 10_000)
-    monkeypatch.setattr(remote, "WAIT", 0.01)
+    monkeypatch.setattr(access, "PIECE", 10_000)
+    monkeypatch.setattr(access, "WAIT", 0.01)
     server = Server(("127.0.0.1", 0), Handler)
     server.folder, server.troubles, server.asked = tmp_path, [], []
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -140,7 +140,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> 
 def test_an_answer_that_does_not_come_is_asked_for_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    monkeypatch.setattr(access, "PATIENCE", 0.5)
     name = written(server.folder, "text")
     server.troubles = ["slow"]
     assert texts(at(server, name)) == texts(str(server.folder / name))
@@ -187,7 +187,7 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     with pytest.raises(UserError) as told:
         texts(url)
     assert "secret" not in str(told.value)
-    assert remote.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
+    assert access.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
     (server.folder / "empty.txt").write_text("", encoding="utf-8")
     server.troubles = []
     with pytest.raises(UserError, match="there is no text in") as told:
@@ -216,7 +216,7 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
     assert [text.strip() for text in texts("memory://texts/d*")] == read[2:]
     memory.rm("/texts", recursive=True)
-    monkeypatch.setattr(remote, "find_spec", lambda name: None)
+    monkeypatch.setattr(access, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):
         texts("memory://texts")
 
@@ -236,8 +236,8 @@ def test_an_s3_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "AWS_DEFAULT_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(key, value)
-        monkeypatch.setattr(remote, "PIECE", 10_000)
-        monkeypatch.setattr(remote, "WAIT", 0.01)
+        monkeypatch.setattr(access, "PIECE", 10_000)
+        monkeypatch.setattr(access, "WAIT", 0.01)
         import s3fs
 
         store = s3fs.S3FileSystem()

@@ -21,6 +21,7 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.remote import access
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import RawDocument, Reading, read_text
 from clozelab.text.reading.lines import (
@@ -105,7 +106,7 @@ def documents(
         if not any_text:
             skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
             raise UserError(
-                f"there is no text in {', '.join(map(remote.shown, inputs))}"
+                f"there is no text in {', '.join(map(access.shown, inputs))}"
                 f"{f' ({skipped})' if skipped else ''}:"
                 " name other files, or another --field"
             )
@@ -202,7 +203,7 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
         return [_Item(name)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
-    if remote.is_url(name):
+    if access.is_url(name):
         return [_Item(text.name, text) for text in remote.found(name, _is_read)]
     try:
         is_folder, exists = path.is_dir(), path.exists()
