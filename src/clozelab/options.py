@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
+from clozelab.remote.access import is_url, shown, without_secrets
 
 DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 REQUIRED = inspect.Parameter.empty
@@ -132,6 +133,7 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
         try:
             return function(**values)
         except UserError as error:
+            error.args = (without_secrets(str(error)), *error.args[1:])
             if debugging():
                 raise
             raise error.with_traceback(None) from None  # the sentence says it all
@@ -256,6 +258,14 @@ def located(value: Any, place: str) -> str:
     return str(fspath(value))
 
 
+def folder(value: Any, place: str) -> str:
+    """A folder to make, on this machine."""
+    name = word(value, place)
+    if is_url(name):
+        raise UserError(f"{place} {shown(name)}: must be a folder on this machine, not a URL")
+    return name
+
+
 def several(value: Any, place: str) -> list[str]:
     """One or a list of them, as a list."""
     values = value if isinstance(value, list | tuple) else [value]
@@ -324,6 +334,7 @@ _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, i
 # The types of options: what a function gets, how a value becomes that, and what it means wherever
 # it is an option, if that is always the same.
 Place = Annotated[str, word]
+NewFolder = Annotated[str, folder]
 Places = Annotated[Sequence[str], several]
 Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
@@ -344,5 +355,8 @@ Data = Annotated[
     several,
     "a corpus; several are mixed by their size times their weight",
     "CORPUS[:WEIGHT]",
+]
+CopyTo = Annotated[
+    str, word, "a URL where checkpoints and results are put as well, as they are made", "URL"
 ]
 Overwrite = Annotated[bool, switch, "replace the file if it is there"]

@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     **{part: GROUND for part in PARTS},
     "config": GROUND | PARTS,
     "runs": GROUND | PARTS | {"config", "options", "__init__"},
-    "options": {"errors", "nearest", "config.toml"},
+    "options": {"errors", "nearest", "config.toml", "remote.access"},
     # A model with a task is opened by the room that tuned it.
     # The methods of public objects are the public functions: they go through the package's door.
     "models": BELOW | {"finetuning.loading", "__init__"},

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, OneOf, Place, Places, command, option
+from clozelab.options import Few, NewFolder, OneOf, Place, Places, command, option
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -98,7 +98,7 @@ class CleaningOptions:
 def build_corpus(
     input: Places,
     *,
-    out: Place,
+    out: NewFolder,
     sentences: Literal["auto", "nupunkt", "plain"] = "auto",
     phrases: bool = False,
     entities: Place | None = None,
@@ -153,7 +153,7 @@ def build_corpus(
 
 @command
 def add_to_corpus(
-    corpus: Place,
+    corpus: NewFolder,
     input: Places,
     *,
     held_out: float | None = None,

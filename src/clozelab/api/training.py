@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from clozelab.api.recipes import RecipeOptions
-from clozelab.api.watching import Watch, follow_run
+from clozelab.api.watching import Watch, copying, follow_run, noticed
 from clozelab.errors import UserError
 from clozelab.options import (
+    CopyTo,
     Data,
     MixTemperature,
     ModelPlace,
+    NewFolder,
     Place,
     RecipeLike,
     command,
     whole,
 )
+from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -41,7 +44,8 @@ def pretrain(
     *,
     data: Data = (),
     mix_temperature: MixTemperature | None = None,
-    out: Place | None = None,
+    out: NewFolder | None = None,
+    copy_to: CopyTo | None = None,
     budget: Budget | None = None,
     seed: Seed | None = None,
     from_: Place | None = None,
@@ -71,7 +75,7 @@ def pretrain(
                 f" {resume}"
             )
         own = None if recipe is None else changes.read(recipe, watch)
-        return _resumed(resume, own, data, saving=saving, machine=on, watch=watch)
+        return _resumed(resume, own, data, copy_to=copy_to, saving=saving, machine=on, watch=watch)
     if recipe is None or not data or out is None:
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
@@ -95,7 +99,7 @@ def pretrain(
             own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
             **source,
         )
-    return _trained(job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 @command
@@ -104,6 +108,7 @@ def resume(
     *,
     recipe: RecipeLike | None = None,
     data: Data = (),
+    copy_to: CopyTo | None = None,
     shard: Shard | None = None,
     saving: SaveOptions,
     machine: MachineOptions,
@@ -118,14 +123,15 @@ def resume(
     """
     own = None if recipe is None else RecipeOptions().read(recipe, watch)
     on = machine_of(machine, shard=shard)
-    return _resumed(run, own, data, saving=saving, machine=on, watch=watch)
+    return _resumed(run, own, data, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 @command
 def distil(
     teacher: ModelPlace,
     *,
-    out: Place,
+    out: NewFolder,
+    copy_to: CopyTo | None = None,
     data: Data = (),
     recipe: RecipeLike = "distilbert",
     budget: Budget | None = None,
@@ -155,7 +161,7 @@ def distil(
         own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
     )
     on = machine_of(machine, shard=shard)
-    return _trained(job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run:
@@ -166,7 +172,14 @@ def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run
 
 
 def _trained(
-    job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch, resume: bool = False
+    job: Any,
+    out: str,
+    *,
+    copy_to: str | None,
+    saving: SaveOptions,
+    machine: Machine,
+    watch: Watch,
+    resume: bool = False,
 ) -> Run:
     """Train until the run ends; who says how often to save has it so, however long that takes."""
     from clozelab.pretraining import pretrain as training
@@ -175,7 +188,9 @@ def _trained(
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
     job, saving = _probing(job, saving, place, machine)
-    follow_run(train(job, place, machine=machine, saving=saving), place, watch)
+    with copying(place, copy_to, watch) as update:
+        events = train(job, place, machine=machine, saving=saving)
+        follow_run(noticed(events, update), place, watch)
     return Run(place)
 
 
@@ -198,10 +213,10 @@ def _probing(
     from clozelab.scoring.during import training_probes
 
     root = saving.task_data or os.environ.get(VARIABLE)
-    root = str(Path(root).resolve()) if root else None
+    root = root if root is None or is_url(root) else str(Path(root).resolve())
     most = 4096 if saving.probe_examples is None else saving.probe_examples
-    saving = replace(saving, task_data=root, probe_examples=most)
     probes = training_probes(saving.probe or (), root=root, most=most)
+    saving = replace(saving, task_data=root and shown(root), probe_examples=most)
     if probes.pairs and job.recipe.encoder.reads == "words":
         raise UserError(
             f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"

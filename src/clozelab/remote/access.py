@@ -93,6 +93,7 @@ def described(url: str, system: Any, path: str, *, info: dict[str, Any]) -> Remo
 def file_at(url: str) -> RemoteFile:
     """The file at a URL."""
     system, path = system_of(url)
+    system.invalidate_cache()
     return described(url, system, path, info=asked(url, system, "info", path))
 
 
@@ -103,6 +104,7 @@ def files_under(url: str) -> dict[str, RemoteFile]:
     names a file has no name.
     """
     system, path = system_of(url)
+    system.invalidate_cache()  # of what was there when it was asked before
     base = path.partition("?")[0].rstrip("/")
     whole = f"{base}/" if is_web(url) else path
     infos = tried(partial(call, system, "find", whole, detail=True), url)
@@ -160,10 +162,10 @@ def asked(url: str, system: Any, method: str, *words: Any) -> Any:
     return tried(partial(call, system, method, *words), url)
 
 
-def call(system: Any, method: str, *words: Any, **more: Any) -> Any:
+def call(system: Any, method: str, *words: Any, seconds: float | None = None, **more: Any) -> Any:
     """The same, asked once; of those that can be told so, it is not waited for without end."""
     if getattr(system, "async_impl", False):
-        more["timeout"] = PATIENCE * (10 if method in ("find", "glob") else 1)
+        more["timeout"] = seconds or PATIENCE * (10 if method in ("find", "glob") else 1)
     return getattr(system, method)(*words, **more)
 
 
@@ -208,5 +210,9 @@ def _status(error: BaseException) -> int | None:
 def said(error: BaseException) -> str:
     """What an error says, in one line and without credentials."""
     line = (str(error).splitlines() or [""])[0]
-    plain = re.sub(rf"{_URL}\S+", lambda url: shown(url[0]), line)
-    return plain or type(error).__name__
+    return without_secrets(line) or type(error).__name__
+
+
+def without_secrets(text: str) -> str:
+    """A text with its URLs as they may be printed."""
+    return re.sub(rf"{_URL}\S+", lambda url: shown(url[0]), text) if "://" in text else text

@@ -89,7 +89,7 @@ def entry(key: str, wanted: Sequence[Wanted], *, url: str, checked: bool = False
                 each for each in wanted if not _is_there(folder, each, index, checked=checked)
             ]
             if missing:
-                _make_room(folder, wanted, missing, url=url)
+                _make_room(folder, sum(each.bytes for each in missing), url=url)
             for each in missing:
                 target, digest = folder / each.name, sha256(f"{each.name} {each.version}".encode())
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -109,12 +109,9 @@ def _is_there(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked
     return not (checked and wanted.sha256) or files.sha256(file) == wanted.sha256
 
 
-def _make_room(
-    folder: Path, wanted: Sequence[Wanted], missing: Sequence[Wanted], *, url: str
-) -> None:
-    """Let what is missing fit into the cache, and claim the room before another process does."""
-    most, size = _most(), sum(each.bytes for each in wanted)
-    need, root = sum(each.bytes for each in missing), folder.parent
+def _make_room(folder: Path, need: int, *, url: str) -> None:
+    """Let so many bytes more fit into the cache, and claim the room before another process does."""
+    most, root, size = _most(), folder.parent, need + _there(folder)
     larger = f"set {GIGABYTES} to more, or {FOLDER} to a folder on another disk"
     if size > most:
         raise UserError(
@@ -199,8 +196,13 @@ def _last_used(folder: Path) -> float:
 
 def _size(folder: Path) -> int:
     """Bytes that an entry has, or will have; plans that were made in it count as well."""
-    there = sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())
-    return max(there, int(_read(folder)["bytes"]))
+    return max(_there(folder), int(_read(folder)["bytes"]))
+
+
+def _there(folder: Path) -> int:
+    """Bytes of the files that an entry has whole."""
+    found = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
+    return sum(file.lstat().st_size for file in found)
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -201,10 +201,10 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     path = Path(name)
     if name == _STDIN:
         return [_Item(name)]
-    if name.startswith("hf:"):
-        return [_hub_item(name)]
     if access.is_url(name):
         return [_Item(text.name, text) for text in remote.found(name, _is_read)]
+    if name.startswith("hf:"):
+        return [_hub_item(name)]
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:  # a folder on the way may not be entered, a name is too long
