@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -13,6 +14,7 @@ from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import Few, NewFolder, OneOf, Place, Places, command, option
+from clozelab.remote.access import is_url
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -186,6 +188,29 @@ def add_to_corpus(
         **cleaning.chosen(),
     )
     return _done(partial(add, input, Path(corpus), options=options), corpus, watch)
+
+
+def fetch_corpora(data: Sequence[str], watch: Watch) -> None:
+    """Fetch the corpora that are at a URL, with a bar: it may take hours, and is done once."""
+    from rich import progress
+
+    from clozelab.text.store.corpus import weighted
+    from clozelab.text.store.fetching import fetched
+
+    for word in data:
+        place = weighted(re.sub(r"^[\w-]+=(?=\w+:)", "", word))[0] if "://" in word else ""
+        if not is_url(place):
+            continue
+        columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        with watch.bars(*columns, transient=True) as bars:
+            task = bars.add_task("fetching", total=None)
+
+            def show(done: int, total: int, *, place: str = place) -> None:
+                if not done:
+                    watch.say(f"{place}: {total / 1e6:,.1f} MB to fetch")
+                bars.update(task, completed=done, total=total)  # noqa: B023
+
+            fetched(place, tell=show)
 
 
 def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:

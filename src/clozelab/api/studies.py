@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.texts import refuse_existing
 from clozelab.api.training import machine_of
@@ -141,6 +142,7 @@ def study(
         return chosen
     from clozelab.studies.request import make_request
 
+    fetch_corpora(data, watch)
     request = make_request(
         chosen,
         data,

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.watching import Watch, copying, follow_run, noticed
 from clozelab.errors import UserError
@@ -84,6 +85,7 @@ def pretrain(
     from clozelab.text.store.mixture import tempered
 
     read = changes.read(recipe, watch)
+    fetch_corpora(data, watch)
     places = tempered(data, mix_temperature)
     source: dict[str, Any] = {"data": places, "seed": seed or 0, "budget": budget}
     if from_ is None:
@@ -151,6 +153,7 @@ def distil(
     from clozelab.pretraining import starting
 
     keys = [change.partition("=")[0] for change in changes.set]
+    fetch_corpora(data, watch)
     job = starting.taught(
         changes.read(recipe, watch),
         teacher,

@@ -182,15 +182,15 @@ def tried(ask: Callable[[], T], url: str, *, verb: str = "read") -> T:
             if problem is error or _status(problem) in (404, 410):
                 missing = f"there is no file or folder {shown(url)}: check the name"
                 raise MissingError(missing) from None
-        except PermissionError as error:
-            raise UserError(
-                f"{shown(url)} may not be {verb} ({said(error)}): check your credentials"
-            ) from None
+        except UserError:
+            raise
         except NotImplementedError:
             raise UserError(f"{shown(url)} cannot be {verb}: name another place") from None
         except Exception as error:  # every protocol has exceptions of its own
-            if isinstance(error, UserError):
-                raise
+            if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+                raise UserError(
+                    f"{shown(url)} may not be {verb} ({said(error)}): check your credentials"
+                ) from None
             if isinstance(error, OSError) and error.errno in FULL:
                 raise  # the disk of this machine
             problem = error

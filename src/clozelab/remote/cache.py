@@ -34,6 +34,8 @@ _KIND = "cache"
 _INDEX = ".files.json"
 _USED = ".used-"
 
+Tell = Callable[[int, int], None]
+
 _uses: dict[Path, FileLock] = {}  # the entries that this process uses, until it ends
 
 
@@ -73,10 +75,18 @@ def _last_name(url: str) -> str:
     return shown(url).rstrip("/").rpartition("/")[2].lstrip(".") or "root"
 
 
-def entry(key: str, wanted: Sequence[Wanted], *, url: str, checked: bool = False) -> Path:
+def entry(
+    key: str,
+    wanted: Sequence[Wanted],
+    *,
+    url: str,
+    checked: bool = False,
+    tell: Tell = lambda done, total: None,
+) -> Path:
     """The folder of an entry with the wanted files in it, which this process uses from now on.
 
-    Of files that are there already, checksums are compared only where that is asked for.
+    Of files that are there already, checksums are compared only where that is asked for. Of what
+    is fetched it is told how many bytes are there, and how many there will be.
     """
     folder = home() / "remote" / sha256(key.encode()).hexdigest()[:32]
     with _disk_said(folder.parent, url):
@@ -90,14 +100,26 @@ def entry(key: str, wanted: Sequence[Wanted], *, url: str, checked: bool = False
             ]
             if missing:
                 _make_room(folder, sum(each.bytes for each in missing), url=url)
-            for each in missing:
-                target, digest = folder / each.name, sha256(f"{each.name} {each.version}".encode())
-                target.parent.mkdir(parents=True, exist_ok=True)
-                fetch(each, target, folder / f".{digest.hexdigest()[:16]}.part")
-                _write(folder, files={**_read(folder)["files"], each.name: each.version})
+                _fetch(folder, missing, tell)
             if (folder / _INDEX).exists():
                 os.utime(folder / _INDEX)
     return folder
+
+
+def _fetch(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
+    done, total = 0, sum(each.bytes for each in missing)
+
+    def tell_of_one(there: int) -> None:
+        tell(done + there, total)
+
+    for each in missing:
+        tell(done, total)
+        target, digest = folder / each.name, sha256(f"{each.name} {each.version}".encode())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{digest.hexdigest()[:16]}.part"
+        fetch(each, target, part=part, tell=tell_of_one)
+        _write(folder, files={**_read(folder)["files"], each.name: each.version})
+        done += each.bytes
 
 
 def _is_there(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked: bool) -> bool:

@@ -36,15 +36,15 @@ class Wanted(NamedTuple):
         return self.file.size or 0
 
 
-def fetch(wanted: Wanted, target: Path, part: Path) -> None:
+def fetch(wanted: Wanted, target: Path, *, part: Path, tell: Callable[[int], None]) -> None:
     """Fetch a file; `part` has what there is of it, perhaps from before, until it is whole.
 
-    If its checksum differs it is fetched again, once.
+    If its checksum differs it is fetched again, once. How many bytes are there is told.
     """
     for _ in range(2):
         if not wanted.version:  # what is there may be of another file
             part.unlink(missing_ok=True)
-        _append(wanted.file, part)
+        _append(wanted.file, part, tell)
         if wanted.sha256 is None or files.sha256(part) == wanted.sha256:
             files.sync(part)
             os.replace(part, target)
@@ -56,7 +56,7 @@ def fetch(wanted: Wanted, target: Path, part: Path) -> None:
     )
 
 
-def _append(file: RemoteFile, part: Path) -> None:
+def _append(file: RemoteFile, part: Path, tell: Callable[[int], None]) -> None:
     """Add what is missing of a file."""
     if file.size is not None:
         with part.open("ab") as stream:
@@ -64,6 +64,7 @@ def _append(file: RemoteFile, part: Path) -> None:
                 if piece is None:
                     break
                 stream.write(piece)
+                tell(stream.tell())
             else:
                 return
     with part.open("w+b") as stream:

@@ -52,7 +52,7 @@ def export_onnx(
     if shape.recurrent:
         name = slots.use("encoder", shape)
         raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
-    require(path)
+    require(str(path))
     model = EncoderGraph(encoder, head, shift)
     if task is not None:
         model = TaskGraph(encoder, head, task, last=shape.layout.summary == "last")

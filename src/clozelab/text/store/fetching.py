@@ -14,6 +14,7 @@ from clozelab import files
 from clozelab.errors import UserError
 from clozelab.remote import access, cache
 from clozelab.remote.access import MissingError, RemoteFile, joined, shown
+from clozelab.remote.cache import Tell
 from clozelab.remote.fetching import Wanted
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import NAME, PARENT
@@ -32,7 +33,7 @@ def states(url: str) -> Iterator[dict[str, Any]]:
     return (manifest for _, manifest, _ in _texts(url))
 
 
-def fetched(url: str, *, checked: bool = False) -> Path:
+def fetched(url: str, *, checked: bool = False, tell: Tell = lambda done, total: None) -> Path:
     """The folder of a corpus, or of a state of it, in the cache; `checked`, with all checksums."""
     place, fingerprint = parted(url)
     known = list(_texts(place))
@@ -40,7 +41,7 @@ def fetched(url: str, *, checked: bool = False) -> Path:
     _, manifest, text = known[number]
     wanted = [_wanted(place, manifest, name) for name in manifest["files"]]
     key = f"corpus {manifests.fingerprint(manifest['files'])} {manifest.get('folder', '')}"
-    folder = cache.entry(key, wanted, url=place, checked=checked)
+    folder = cache.entry(key, wanted, url=place, checked=checked, tell=tell)
     texts = {name: content for name, _, content in known[number + 1 :]}
     for name, content in {**texts, NAME: text}.items():
         if not (folder / name).is_file() or (folder / name).read_bytes() != content:
