@@ -178,7 +178,7 @@ def tried(ask: Callable[[], T], url: str, *, verb: str = "read") -> T:
             return ask()
         except FileNotFoundError as error:
             # What fsspec says of any answer that HTTP does not give, too: its cause tells.
-            problem = error.__cause__ or error
+            problem = (error.__cause__ if is_web(url) else None) or error
             if problem is error or _status(problem) in (404, 410):
                 missing = f"there is no file or folder {shown(url)}: check the name"
                 raise MissingError(missing) from None
