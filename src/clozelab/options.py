@@ -259,7 +259,7 @@ def located(value: Any, place: str) -> str:
 
 
 def folder(value: Any, place: str) -> str:
-    """A folder to make, on this machine."""
+    """A folder on this machine."""
     name = word(value, place)
     if is_url(name):
         raise UserError(f"{place} {shown(name)}: must be a folder on this machine, not a URL")
@@ -334,7 +334,7 @@ _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, i
 # The types of options: what a function gets, how a value becomes that, and what it means wherever
 # it is an option, if that is always the same.
 Place = Annotated[str, word]
-NewFolder = Annotated[str, folder]
+LocalFolder = Annotated[str, folder]
 Places = Annotated[Sequence[str], several]
 Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, NewFolder, OneOf, Place, Places, command, option
+from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, option
 from clozelab.remote.access import is_url
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class CleaningOptions:
 def build_corpus(
     input: Places,
     *,
-    out: NewFolder,
+    out: LocalFolder,
     sentences: Literal["auto", "nupunkt", "plain"] = "auto",
     phrases: bool = False,
     entities: Place | None = None,
@@ -155,7 +155,7 @@ def build_corpus(
 
 @command
 def add_to_corpus(
-    corpus: NewFolder,
+    corpus: LocalFolder,
     input: Places,
     *,
     held_out: float | None = None,

@@ -9,9 +9,9 @@ from clozelab.api.texts import lines_of, read_text, refuse_existing, sound
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.options import (
+    LocalFolder,
     ModelLike,
     ModelPlace,
-    NewFolder,
     Overwrite,
     Place,
     Text,
@@ -210,7 +210,7 @@ def export(
 
 
 @command
-def import_model(model: Place, out: NewFolder, *, watch: Watch) -> Run:
+def import_model(model: Place, out: LocalFolder, *, watch: Watch) -> Run:
     """Make a run of a Hugging Face model, which every command takes.
 
     Args:

@@ -10,7 +10,7 @@ from clozelab.api.training import machine_of
 from clozelab.api.watching import View, Watch, copying, noticed, resumable, stop_after
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
-from clozelab.options import CopyTo, Few, ModelPlace, NewFolder, Place, Settings, command, option
+from clozelab.options import CopyTo, Few, LocalFolder, ModelPlace, Place, Settings, command, option
 from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
@@ -50,7 +50,7 @@ def finetune(
     model: ModelPlace,
     task: str,
     *,
-    out: NewFolder | None = None,
+    out: LocalFolder | None = None,
     copy_to: CopyTo | None = None,
     train: Place | None = None,
     dev: Place | None = None,

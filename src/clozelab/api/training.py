@@ -14,9 +14,9 @@ from clozelab.errors import UserError
 from clozelab.options import (
     CopyTo,
     Data,
+    LocalFolder,
     MixTemperature,
     ModelPlace,
-    NewFolder,
     Place,
     RecipeLike,
     command,
@@ -45,12 +45,12 @@ def pretrain(
     *,
     data: Data = (),
     mix_temperature: MixTemperature | None = None,
-    out: NewFolder | None = None,
+    out: LocalFolder | None = None,
     copy_to: CopyTo | None = None,
     budget: Budget | None = None,
     seed: Seed | None = None,
     from_: Place | None = None,
-    resume: Place | None = None,
+    resume: LocalFolder | None = None,
     shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
@@ -106,7 +106,7 @@ def pretrain(
 
 @command
 def resume(
-    run: Place,
+    run: LocalFolder,
     *,
     recipe: RecipeLike | None = None,
     data: Data = (),
@@ -132,7 +132,7 @@ def resume(
 def distil(
     teacher: ModelPlace,
     *,
-    out: NewFolder,
+    out: LocalFolder,
     copy_to: CopyTo | None = None,
     data: Data = (),
     recipe: RecipeLike = "distilbert",

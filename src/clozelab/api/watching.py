@@ -145,7 +145,9 @@ def copying(place: Path, url: str | None, watch: Watch) -> Iterator[Callable[[],
     try:
         yield copy.update
     finally:
-        copy.close()
+        if not copy.close(seconds=2):
+            watch.say(f"putting up what is left of the copy at {url}; Ctrl-C leaves that out")
+            copy.close()
 
 
 def noticed(events: Iterator[T], update: Callable[[], None]) -> Iterator[T]:

@@ -72,11 +72,13 @@ class FolderCopy:
         """Ask for it to be brought up to date."""
         self._due.set()
 
-    def close(self) -> None:
-        """Bring it up to date, and wait for that."""
-        self._ends = True
-        self._due.set()
-        self._thread.join()
+    def close(self, seconds: float | None = None) -> bool:
+        """Bring it up to date, and wait for that, but not longer; whether it is done."""
+        if not self._ends:
+            self._ends = True
+            self._due.set()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _check(self, known: Mapping[str, Any]) -> None:
         """Refuse a URL where something else is than an earlier copy of this folder."""
@@ -97,7 +99,8 @@ class FolderCopy:
                 self._bring_up_to_date()
                 said = ""
             except (UserError, OSError) as error:
-                again = "the same command tries it again" if ends else "the next save tries again"
+                later = "to go on with it, with the same --copy-to, puts up the rest"
+                again = later if ends else "the next save tries again"
                 sentence = (
                     f"the copy at {shown(self.url)} is behind ({access.said(error)}); {again}"
                 )
