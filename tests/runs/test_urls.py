@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,34 +152,18 @@ def test_urls_that_cannot_be_written_are_sentences(corpus: Corpus, option: str) 
     assert not Path("b").exists()
 
 
-def test_a_run_with_an_s3_server(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By moto's server, where it is installed: pip install 'clozelab[remote]' 'moto[s3,server]'."""
-    s3fs = pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    store = moto.ThreadedMotoServer(port=0, verbose=False)
-    store.start()
-    try:
-        host, port = store.get_host_and_port()
-        for key, value in {
-            "AWS_ACCESS_KEY_ID": "me",
-            "AWS_SECRET_ACCESS_KEY": "hush",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(key, value)
-        s3fs.S3FileSystem().mkdir("bucket")
-        url = uploaded(corpus.path, "corpus", "s3://bucket")
-        run = clozelab.pretrain(
-            "bert", data=url, out="a", budget="2steps", copy_to="s3://bucket/a", **TINY
-        )
-        assert files_of("s3://bucket/a") == files_in(run.path)
-        assert not [name for name, content in files_in(Path()).items() if b"hush" in content]
-        clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
-        assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
-        for option, place in (("data", "s3://none/corpus"), ("copy_to", "s3://none/a")):
-            words = {"data": url, "out": "c", **TINY, option: place}
-            with pytest.raises(UserError, match="s3://none/"):
-                clozelab.pretrain("bert", **words)
-        assert not os.path.exists("c")
-    finally:
-        store.stop()
+def test_a_run_with_an_s3_server(corpus: Corpus, s3: Any) -> None:
+    s3.mkdir("bucket")
+    url = uploaded(corpus.path, "corpus", "s3://bucket")
+    run = clozelab.pretrain(
+        "bert", data=url, out="a", budget="2steps", copy_to="s3://bucket/a", **TINY
+    )
+    assert files_of("s3://bucket/a") == files_in(run.path)
+    assert not [name for name, content in files_in(Path()).items() if b"hush" in content]
+    clozelab.export("s3://bucket/a", "s3://bucket/hf", progress=False)
+    assert clozelab.import_model("s3://bucket/hf", "b", progress=False).path == Path("b")
+    for option, place in (("data", "s3://none/corpus"), ("copy_to", "s3://none/a")):
+        words = {"data": url, "out": "c", **TINY, option: place}
+        with pytest.raises(UserError, match="s3://none/"):
+            clozelab.pretrain("bert", **words)
+    assert not Path("c").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -143,38 +144,19 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
         texts("memory://texts")
 
 
-def test_an_s3_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By moto's server, where it is installed: pip install 'clozelab[remote]' 'moto[s3,server]'."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        for key, value in {
-            "AWS_ACCESS_KEY_ID": "me",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(key, value)
-        monkeypatch.setattr(access, "PIECE", 10_000)
-        monkeypatch.setattr(access, "WAIT", 0.01)
-        import s3fs
-
-        store = s3fs.S3FileSystem()
-        store.mkdir("texts")
-        for kind in ("text", "packed", "table"):
-            name = written(tmp_path, kind)
-            store.put(str(tmp_path / name), f"texts/wiki/{name}")
-            assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
-        assert texts("s3://texts/wiki") == texts(str(tmp_path))
-        assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
-            "s3://texts/wiki/a.txt.gz"
-        ]
-        with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):
-            texts("s3://texts/none.txt")
-        with pytest.raises(UserError, match=r"there is no file or folder s3://nobucket/a\.txt"):
-            texts("s3://nobucket/a.txt")
-    finally:
-        server.stop()
+def test_an_s3_server(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(access, "PIECE", 10_000)
+    monkeypatch.setattr(access, "WAIT", 0.01)
+    s3.mkdir("texts")
+    for kind in ("text", "packed", "table"):
+        name = written(tmp_path, kind)
+        s3.put(str(tmp_path / name), f"texts/wiki/{name}")
+        assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
+    assert texts("s3://texts/wiki") == texts(str(tmp_path))
+    assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
+        "s3://texts/wiki/a.txt.gz"
+    ]
+    with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):
+        texts("s3://texts/none.txt")
+    with pytest.raises(UserError, match=r"there is no file or folder s3://nobucket/a\.txt"):
+        texts("s3://nobucket/a.txt")
