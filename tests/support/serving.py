@@ -106,5 +106,6 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         "AWS_DEFAULT_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(key, value)
+    s3fs.S3FileSystem.clear_instance_cache()  # they know the server of another test
     yield s3fs.S3FileSystem()
     server.stop()
