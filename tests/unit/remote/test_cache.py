@@ -179,6 +179,24 @@ def test_an_entry_that_others_wait_for_is_left_alone(monkeypatch: pytest.MonkeyP
     assert first.exists()
 
 
+def test_what_is_being_fetched_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.GIGABYTES, "0.00015")
+    monkeypatch.setattr(access, "PIECE", 100_000)
+    first, second = (remembered(f"whole/{name}.bin", 100_000) for name in "ab")
+    real, said = access.ranged, list[str]()
+
+    def ranged(file: Any, start: int, end: int) -> bytes | None:
+        if file.url == first:
+            with pytest.raises(UserError) as told:
+                local_file(second)
+            said.append(str(told.value))
+        return real(file, start, end)
+
+    monkeypatch.setattr(access, "ranged", ranged)
+    assert local_file(first).stat().st_size == 100_000
+    assert len(said) == 1 and "processes use 0.0001 of the 0.00015 GB" in said[0]
+
+
 def test_what_does_not_fit_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = remembered("large/a.bin", 1_000_000)
     monkeypatch.setenv(cache.GIGABYTES, "0.0005")
