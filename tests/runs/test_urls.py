@@ -10,6 +10,7 @@ from typing import Any
 import fsspec
 import pytest
 import torch
+from support import studying
 from support.corpora import build, texts, write
 from support.serving import Server, at
 
@@ -111,6 +112,17 @@ def test_a_fine_tuning_of_files_at_urls(corpus: Corpus, place: Path) -> None:
         run.finetune("classify", train="memory://at/none.tsv", dev="x.tsv", out="u", **ON)
     with pytest.raises(UserError, match="memory://at/a: is at a URL; name the folder"):
         clozelab.finetune("memory://at/a", "sst2", task_data="memory://at/tasks", **ON)
+
+
+def test_a_study_with_a_copy(corpus: Corpus, place: Path) -> None:
+    url = uploaded(corpus.path, "corpus")
+    spec = studying.written(place / "masks.toml", studying.STATIC)
+    how: dict[str, Any] = {"copy_to": "memory://at/s", "at_once": 1, **ON}
+    done = clozelab.study(str(spec), data=url, out="s", budget="2steps", **how)
+    copied = files_of("memory://at/s")
+    assert copied == files_in(done.path) and "cells/static/seed-0/result.json" in copied
+    again = clozelab.study(str(spec), data=url, out="s", budget="2steps", **how)
+    assert again.table() == done.table()
 
 
 def test_a_store_that_fails_stops_no_training(
