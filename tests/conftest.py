@@ -12,6 +12,7 @@ import signal
 
 import support.tries  # noqa: F401 - its settings hold for every test
 import torch
+from support.serving import s3, server  # noqa: F401 - fixtures
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")

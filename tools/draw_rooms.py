@@ -27,7 +27,7 @@ FLOORS = (
     ("runs",),
     ("config",),
     ("text", "blocks", "masking", "encoder", "objectives", "training"),
-    ("kernels", "data"),
+    ("kernels", "data", "remote"),
 )
 WIDTH, HEIGHT, GAP, STEP = 128, 40, 22, 84
 

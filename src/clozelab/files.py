@@ -6,6 +6,7 @@ beside a marker is ever replaced or removed; a name alone proves nothing.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 MARKER = ".clozelab"  # in a folder of ours: its kind, as in "corpus" or "run"
 LOCK = ".lock"
+FULL = (errno.ENOSPC, errno.EDQUOT)  # what a disk, or a user's share of it, says when it is full
 _GENERATOR = re.compile(rb'<meta name="generator" content="clozelab |<!-- generator: clozelab ')
 _HOLDER = ".lock.json"  # who has the lock; the lock's own file is emptied by whoever tries it
 
@@ -234,12 +236,17 @@ def remove_folder(folder: Path, *, last: str = "") -> None:
     """
     gone = folder.with_name(f".{folder.name}.gone")
     _remove(gone)
-    for entry in folder.iterdir() if folder.exists() else ():
-        if not (is_own(entry) or entry.name == last):
-            _remove(entry)
+    clear(folder, but=last)
     if folder.exists():
         os.replace(folder, gone)
         _remove(gone)
+
+
+def clear(folder: Path, *, but: str = "") -> None:
+    """Remove all that is in a folder of ours, but its marker, its lock and the file of a name."""
+    for entry in folder.iterdir() if folder.exists() else ():
+        if not (is_own(entry) or entry.name == but):
+            _remove(entry)
 
 
 def _remove(path: Path) -> None:

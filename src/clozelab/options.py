@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_t
 
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
+from clozelab.remote.access import is_url, shown, without_secrets
 
 DEBUG = "CLOZELAB_DEBUG"  # the environment variable that shows tracebacks
 REQUIRED = inspect.Parameter.empty
@@ -132,6 +133,7 @@ def command(function: Callable[..., T]) -> Callable[..., T]:
         try:
             return function(**values)
         except UserError as error:
+            error.args = (without_secrets(str(error)), *error.args[1:])
             if debugging():
                 raise
             raise error.with_traceback(None) from None  # the sentence says it all
@@ -249,11 +251,19 @@ def word(value: Any, place: str) -> str:
 
 def located(value: Any, place: str) -> str:
     """The path of a run, a corpus or a model; a string is taken as it is."""
-    for name in ("path", "place"):
+    for name in ("place", "path"):
         value = getattr(value, name, value)
     if not isinstance(value, str | PathLike):
         raise UserError(f"{place}: {value!r} is neither a name, a path, a run nor a corpus")
     return str(fspath(value))
+
+
+def folder(value: Any, place: str) -> str:
+    """A folder on this machine."""
+    name = word(value, place)
+    if is_url(name):
+        raise UserError(f"{place} {shown(name)}: must be a folder on this machine, not a URL")
+    return name
 
 
 def several(value: Any, place: str) -> list[str]:
@@ -324,6 +334,7 @@ _CONVERSIONS: dict[Any, Conversion] = {bool: switch, str: word, float: number, i
 # The types of options: what a function gets, how a value becomes that, and what it means wherever
 # it is an option, if that is always the same.
 Place = Annotated[str, word]
+LocalFolder = Annotated[str, folder]
 Places = Annotated[Sequence[str], several]
 Words = Annotated[Sequence[str], words]
 Settings = Annotated[Sequence[str], settings]
@@ -344,5 +355,8 @@ Data = Annotated[
     several,
     "a corpus; several are mixed by their size times their weight",
     "CORPUS[:WEIGHT]",
+]
+CopyTo = Annotated[
+    str, word, "a URL where checkpoints and results are put as well, as they are made", "URL"
 ]
 Overwrite = Annotated[bool, switch, "replace the file if it is there"]

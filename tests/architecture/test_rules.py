@@ -31,6 +31,7 @@ GROUND = {
     "packed",
     "ranges",
     "registry",
+    "remote",
     "statistics",
 }
 PARTS = {"text", "blocks", "masking", "encoder", "objectives", "training"}
@@ -50,12 +51,13 @@ ALLOWED: dict[str, set[str]] = {
     "nearest": set(),
     "ranges": {"errors"},
     "registry": {"errors", "nearest"},
+    "remote": {"errors", "files"},
     "statistics": set(),
     "data": {"nearest", "errors"},
     **{part: GROUND for part in PARTS},
     "config": GROUND | PARTS,
     "runs": GROUND | PARTS | {"config", "options", "__init__"},
-    "options": {"errors", "nearest", "config.toml"},
+    "options": {"errors", "nearest", "config.toml", "remote.access"},
     # A model with a task is opened by the room that tuned it.
     # The methods of public objects are the public functions: they go through the package's door.
     "models": BELOW | {"finetuning.loading", "__init__"},

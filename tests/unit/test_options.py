@@ -96,3 +96,14 @@ def test_what_does_not_fit_is_refused(values: dict[str, Any], sentence: str) -> 
     with pytest.raises(UserError) as raised:
         work("a", **values)
     assert sentence in str(raised.value)
+
+
+def test_errors_are_told_without_credentials() -> None:
+    @command
+    def opened(place: Place) -> None:
+        """Open a place."""
+        raise UserError(f"{place}: is closed; open s3://bucket/b")
+
+    with pytest.raises(UserError) as told:
+        opened("s3://me:secret@bucket/a?key=secret")
+    assert str(told.value) == "s3://bucket/a is closed; open s3://bucket/b"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.interrupts import Stopped, signal_of
-from clozelab.options import Few, OneOf, Place, Places, command, option
+from clozelab.options import Few, LocalFolder, OneOf, Place, Places, command, option
+from clozelab.remote.access import is_url
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -98,7 +100,7 @@ class CleaningOptions:
 def build_corpus(
     input: Places,
     *,
-    out: Place,
+    out: LocalFolder,
     sentences: Literal["auto", "nupunkt", "plain"] = "auto",
     phrases: bool = False,
     entities: Place | None = None,
@@ -153,7 +155,7 @@ def build_corpus(
 
 @command
 def add_to_corpus(
-    corpus: Place,
+    corpus: LocalFolder,
     input: Places,
     *,
     held_out: float | None = None,
@@ -186,6 +188,29 @@ def add_to_corpus(
         **cleaning.chosen(),
     )
     return _done(partial(add, input, Path(corpus), options=options), corpus, watch)
+
+
+def fetch_corpora(data: Sequence[str], watch: Watch) -> None:
+    """Fetch the corpora that are at a URL, with a bar: it may take hours, and is done once."""
+    from rich import progress
+
+    from clozelab.text.store.corpus import weighted
+    from clozelab.text.store.fetching import fetched
+
+    for word in data:
+        place = weighted(re.sub(r"^[\w-]+=(?=\w+:)", "", word))[0] if "://" in word else ""
+        if not is_url(place):
+            continue
+        columns = (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        with watch.bars(*columns, transient=True) as bars:
+            task = bars.add_task("fetching", total=None)
+
+            def show(done: int, total: int, *, place: str = place) -> None:
+                if not done:
+                    watch.say(f"{place}: {total / 1e6:,.1f} MB to fetch")
+                bars.update(task, completed=done, total=total)  # noqa: B023
+
+            fetched(place, tell=show)
 
 
 def _done(build: Callable[..., Any], out: str, watch: Watch) -> Corpus:
@@ -237,6 +262,7 @@ class CorpusSummary:
     bytes: int
     splits: dict[str, dict[str, int]]  # documents, sentences and tokens of each
     facts: dict[str, str]
+    name: str  # as it was named: its path, or a URL without credentials
 
     def __repr__(self) -> str:
         sizes = {
@@ -260,7 +286,7 @@ def show_corpus(corpus: Place) -> CorpusSummary:
         split: {what: numbers[what] for what in ("documents", "sentences", "tokens")}
         for split, numbers in store.manifest["splits"].items()
     }
-    return CorpusSummary(store.path, store.bytes, sizes, _facts(store))
+    return CorpusSummary(store.path, store.bytes, sizes, _facts(store), store.name)
 
 
 @command
@@ -353,7 +379,7 @@ def _before(corpus: Corpus) -> str:
 
     states_before = list(states(corpus.path))[1:] if corpus.path.is_dir() else []
     return "\n".join(
-        f"{corpus.path}@{state['fingerprint'][:8]}: {state['splits']['train']['tokens']:,} tokens"
+        f"{corpus.name}@{state['fingerprint'][:8]}: {state['splits']['train']['tokens']:,} tokens"
         for state in states_before
     )
 

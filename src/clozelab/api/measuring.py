@@ -12,6 +12,7 @@ from clozelab.api.watching import Watch
 from clozelab.errors import UserError
 from clozelab.files import write_text
 from clozelab.options import ModelLike, Overwrite, Place, Places, Words, command, located
+from clozelab.remote.access import shown
 from clozelab.runs.options import Device
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ def evaluate(
             " a pretrained one"
         )
     refuse_existing(out, overwrite=overwrite)
-    facts: dict[str, Any] = {"model": located(model, "model")}
+    place = located(model, "model")
+    facts: dict[str, Any] = {"model": shown(place)}
     if task is not None:
         _check_task(task, files)
-        loaded, facts["task"] = opened(model, watch), task
+        loaded, facts["task"] = opened(model, watch), shown(task)
 
         from clozelab.finetuning.predict import data_of, score
 
@@ -73,7 +75,7 @@ def evaluate(
         from clozelab.runs.events import means
 
         how: dict[str, Any] = {"pairs": pairs, "masks": masks, "blocks": blocks}
-        results = means(evaluate(facts["model"], str(data), **how, device=device))
+        results = means(evaluate(place, str(data), **how, device=device))
         facts |= {**how, "data": store, "held_out": results}
     if out is not None:
         write_record(out, facts)
@@ -217,10 +219,11 @@ def _check_task(task: str, files: TaskFiles) -> None:
     from clozelab.finetuning.files.named import NAMED
     from clozelab.finetuning.files.tables import existing
     from clozelab.finetuning.request import Data
+    from clozelab.remote.cache import local_file
 
     if task in NAMED:
         Data(task, root=files.task_data).check()
-    elif not is_hub(task) and existing(Path(task)) is None:
+    elif not is_hub(task) and existing(local_file(task)) is None:
         raise UserError(
             f"{task}: is neither a file here nor a known task; check the path, or see clozelab"
             " tasks"
@@ -232,7 +235,7 @@ def _corpus(data: str) -> tuple[Corpus, dict[str, str]]:
     from clozelab.text.store.corpus import open_stores
 
     ((corpus, _),) = open_stores([data])
-    return corpus, {"path": data, "fingerprint": corpus.manifest["fingerprint"]}
+    return corpus, {"path": corpus.name, "fingerprint": corpus.manifest["fingerprint"]}
 
 
 def _check_outputs(out: str | None, picture: str | None, *, overwrite: bool) -> None:

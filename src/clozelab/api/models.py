@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 from clozelab.api.texts import lines_of, read_text, refuse_existing, sound
 from clozelab.api.watching import Watch
 from clozelab.errors import UserError
-from clozelab.options import ModelLike, ModelPlace, Overwrite, Place, Text, Texts, command
+from clozelab.options import (
+    LocalFolder,
+    ModelLike,
+    ModelPlace,
+    Overwrite,
+    Place,
+    Text,
+    Texts,
+    command,
+)
+from clozelab.remote.access import is_url
 from clozelab.runs.directory import Run
 from clozelab.runs.options import Device
 
@@ -182,11 +192,11 @@ def layer_of(word: Any) -> Layer:
 @command
 def export(
     model: ModelPlace, out: Place, *, onnx: bool = False, family: str | None = None, watch: Watch
-) -> Path:
+) -> Path | str:
     """Write a model as a Hugging Face directory, or as an ONNX graph.
 
     Args:
-        out: the folder to make
+        out: the folder to make, or a URL where nothing is
         onnx: write model.onnx and tokenizer.json
         family: of transformers' classes, such as bert (what fits)
     """
@@ -194,27 +204,26 @@ def export(
 
     if onnx and family is not None:
         raise UserError("--family is a class of transformers: leave it out with --onnx")
-    place = Path(out)
-    written = export_graph(model, place) if onnx else export(model, place, family=family)
-    _tell(place, written, watch)
-    return place
+    written = export_graph(model, out) if onnx else export(model, out, family=family)
+    _tell(out, written, watch)
+    return out if is_url(out) else Path(out)
 
 
 @command
-def import_model(model: Place, out: Place, *, watch: Watch) -> Run:
+def import_model(model: Place, out: LocalFolder, *, watch: Watch) -> Run:
     """Make a run of a Hugging Face model, which every command takes.
 
     Args:
-        model: a Hugging Face directory or a hub name
+        model: a Hugging Face directory, its URL or a hub name
         out: the run's folder
     """
     from clozelab.models.exchange import import_model
 
-    _tell(Path(out), import_model(model, Path(out)), watch)
+    _tell(out, import_model(model, Path(out)), watch)
     return Run(Path(out))
 
 
-def _tell(place: Path, exchanged: Exchanged, watch: Watch) -> None:
+def _tell(place: str, exchanged: Exchanged, watch: Watch) -> None:
     for line in exchanged.notes:
         watch.warn(line)
     watch.say(f"{place}: {exchanged.what}")

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
 from clozelab.api.texts import refuse_existing
 from clozelab.api.training import machine_of
-from clozelab.api.watching import View, Watch, resumable
+from clozelab.api.watching import View, Watch, copying, resumable
 from clozelab.errors import UserError
 from clozelab.files import write_text
-from clozelab.options import Data, Few, Overwrite, Place, Places, Settings, Text, Words, command
+from clozelab.options import (
+    CopyTo,
+    Data,
+    Few,
+    LocalFolder,
+    Overwrite,
+    Place,
+    Places,
+    Settings,
+    Text,
+    Words,
+    command,
+)
 from clozelab.runs.directory import PLAN, STUDY, Run
 from clozelab.runs.options import MachineOptions
 
@@ -74,7 +88,8 @@ def study(
     name: Place | None = None,
     *,
     data: Data = (),
-    out: Place | None = None,
+    out: LocalFolder | None = None,
+    copy_to: CopyTo | None = None,
     plan: bool = False,
     budget: str | None = None,
     seeds: Few | None = None,
@@ -127,6 +142,7 @@ def study(
         return chosen
     from clozelab.studies.request import make_request
 
+    fetch_corpora(data, watch)
     request = make_request(
         chosen,
         data,
@@ -149,11 +165,14 @@ def study(
     if plan or place is None:
         return planned
     running = follow(planned, place, machine=on_machine, on=on, keep_models=keep_models)
-    _watch(running, planned, place, watch)
+    with copying(place, copy_to, watch) as update:
+        _watch(running, planned, place, watch=watch, update=update)
     return Study(place)
 
 
-def _watch(running: Any, plan: StudyPlan, place: Path, watch: Watch) -> None:
+def _watch(
+    running: Any, plan: StudyPlan, place: Path, *, watch: Watch, update: Callable[[], None]
+) -> None:
     """Draw what the cells tell, and write the page whenever a seed is done."""
     from clozelab.reporting.study import write_page
     from clozelab.studies.run import CellFinished, CellStarted
@@ -174,6 +193,7 @@ def _watch(running: Any, plan: StudyPlan, place: Path, watch: Watch) -> None:
                     watch.warn(f"{event.cell.name} failed: {event.failed}")
                 if event.seed_is_done:
                     write_page(place)
+                update()
             else:
                 view.show_stage(event.event, event.stage)
 

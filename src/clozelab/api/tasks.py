@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clozelab.api.training import machine_of
-from clozelab.api.watching import View, Watch, resumable, stop_after
+from clozelab.api.watching import View, Watch, copying, noticed, resumable, stop_after
 from clozelab.errors import UserError
 from clozelab.nearest import remedy
-from clozelab.options import Few, ModelPlace, Place, Settings, command, option
+from clozelab.options import CopyTo, Few, LocalFolder, ModelPlace, Place, Settings, command, option
+from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -49,7 +50,8 @@ def finetune(
     model: ModelPlace,
     task: str,
     *,
-    out: Place | None = None,
+    out: LocalFolder | None = None,
+    copy_to: CopyTo | None = None,
     train: Place | None = None,
     dev: Place | None = None,
     protocol: Place | None = None,
@@ -85,6 +87,8 @@ def finetune(
     """
     from clozelab.finetuning.request import Data, FinetuneRequest
 
+    if out is None and is_url(model):
+        raise UserError(f"{shown(model)}: is at a URL; name the folder to make by --out DIR")
     place = Path(out or f"{model.rstrip('/')}-{task}")
     request = FinetuneRequest(
         model,
@@ -110,7 +114,8 @@ def finetune(
         data = Data(after, root=files.task_data)
         _tune(replace(request, data=data, teacher=None, settings=()), earlier, **on)
         request = replace(request, model=str(earlier), fresh=False)
-    return _tune(request, place, grid=grid, seeds=seeds, at_once=at_once, **on)
+    how: dict[str, Any] = {"grid": grid, "seeds": seeds, "at_once": at_once, "copy_to": copy_to}
+    return _tune(request, place, **how, **on)
 
 
 def _tune(
@@ -120,6 +125,7 @@ def _tune(
     grid: Any = None,
     seeds: int = 1,
     at_once: int = 1,
+    copy_to: str | None = None,
     machine: Any,
     watch: Watch,
 ) -> Run:
@@ -131,7 +137,7 @@ def _tune(
     running = follow(plan, place, machine=machine, saving=SaveOptions(), at_once=at_once)
     trials = [order.name for order in plan.orders()]
     several = len(trials) > 1
-    with resumable(running), watch.bars() as bars:
+    with copying(place, copy_to, watch) as update, resumable(running), watch.bars() as bars:
         view = View(bars, watch)
         done = sum(Run(place / trial).result() is not None for trial in trials)
         count: dict[str, Any] = {"total": len(trials), "completed": done, "visible": several}
@@ -142,7 +148,7 @@ def _tune(
             if isinstance(happened.event, Ended):
                 bars.advance(runs)
 
-        watch.follow(running, show)
+        watch.follow(noticed(running, update), show)
     result = Run(place).result()
     if result is not None:
         watch.say(f"{place}: the best is {result['best']}")

@@ -7,11 +7,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from clozelab.api.corpora import fetch_corpora
 from clozelab.api.recipes import RecipeOptions
-from clozelab.api.watching import Watch, follow_run
+from clozelab.api.watching import Watch, copying, follow_run, noticed
 from clozelab.errors import UserError
 from clozelab.options import (
+    CopyTo,
     Data,
+    LocalFolder,
     MixTemperature,
     ModelPlace,
     Place,
@@ -19,6 +22,7 @@ from clozelab.options import (
     command,
     whole,
 )
+from clozelab.remote.access import is_url, shown
 from clozelab.runs.directory import Run
 from clozelab.runs.options import MachineOptions, SaveOptions
 
@@ -41,11 +45,12 @@ def pretrain(
     *,
     data: Data = (),
     mix_temperature: MixTemperature | None = None,
-    out: Place | None = None,
+    out: LocalFolder | None = None,
+    copy_to: CopyTo | None = None,
     budget: Budget | None = None,
     seed: Seed | None = None,
     from_: Place | None = None,
-    resume: Place | None = None,
+    resume: LocalFolder | None = None,
     shard: Shard | None = None,
     changes: RecipeOptions,
     saving: SaveOptions,
@@ -71,7 +76,7 @@ def pretrain(
                 f" {resume}"
             )
         own = None if recipe is None else changes.read(recipe, watch)
-        return _resumed(resume, own, data, saving=saving, machine=on, watch=watch)
+        return _resumed(resume, own, data, copy_to=copy_to, saving=saving, machine=on, watch=watch)
     if recipe is None or not data or out is None:
         raise UserError(
             "pretrain needs a recipe, --data CORPUS and --out DIR; or --resume DIR to go on"
@@ -80,6 +85,7 @@ def pretrain(
     from clozelab.text.store.mixture import tempered
 
     read = changes.read(recipe, watch)
+    fetch_corpora(data, watch)
     places = tempered(data, mix_temperature)
     source: dict[str, Any] = {"data": places, "seed": seed or 0, "budget": budget}
     if from_ is None:
@@ -95,15 +101,16 @@ def pretrain(
             own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
             **source,
         )
-    return _trained(job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 @command
 def resume(
-    run: Place,
+    run: LocalFolder,
     *,
     recipe: RecipeLike | None = None,
     data: Data = (),
+    copy_to: CopyTo | None = None,
     shard: Shard | None = None,
     saving: SaveOptions,
     machine: MachineOptions,
@@ -118,14 +125,15 @@ def resume(
     """
     own = None if recipe is None else RecipeOptions().read(recipe, watch)
     on = machine_of(machine, shard=shard)
-    return _resumed(run, own, data, saving=saving, machine=on, watch=watch)
+    return _resumed(run, own, data, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 @command
 def distil(
     teacher: ModelPlace,
     *,
-    out: Place,
+    out: LocalFolder,
+    copy_to: CopyTo | None = None,
     data: Data = (),
     recipe: RecipeLike = "distilbert",
     budget: Budget | None = None,
@@ -145,6 +153,7 @@ def distil(
     from clozelab.pretraining import starting
 
     keys = [change.partition("=")[0] for change in changes.set]
+    fetch_corpora(data, watch)
     job = starting.taught(
         changes.read(recipe, watch),
         teacher,
@@ -155,7 +164,7 @@ def distil(
         own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
     )
     on = machine_of(machine, shard=shard)
-    return _trained(job, out, saving=saving, machine=on, watch=watch)
+    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run:
@@ -166,7 +175,14 @@ def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run
 
 
 def _trained(
-    job: Any, out: str, *, saving: SaveOptions, machine: Machine, watch: Watch, resume: bool = False
+    job: Any,
+    out: str,
+    *,
+    copy_to: str | None,
+    saving: SaveOptions,
+    machine: Machine,
+    watch: Watch,
+    resume: bool = False,
 ) -> Run:
     """Train until the run ends; who says how often to save has it so, however long that takes."""
     from clozelab.pretraining import pretrain as training
@@ -175,7 +191,9 @@ def _trained(
     if saving.save_every is not None:
         saving = replace(saving, max_seconds_between_saves=None)
     job, saving = _probing(job, saving, place, machine)
-    follow_run(train(job, place, machine=machine, saving=saving), place, watch)
+    with copying(place, copy_to, watch) as update:
+        events = train(job, place, machine=machine, saving=saving)
+        follow_run(noticed(events, update), place, watch)
     return Run(place)
 
 
@@ -198,10 +216,10 @@ def _probing(
     from clozelab.scoring.during import training_probes
 
     root = saving.task_data or os.environ.get(VARIABLE)
-    root = str(Path(root).resolve()) if root else None
+    root = root if root is None or is_url(root) else str(Path(root).resolve())
     most = 4096 if saving.probe_examples is None else saving.probe_examples
-    saving = replace(saving, task_data=root, probe_examples=most)
     probes = training_probes(saving.probe or (), root=root, most=most)
+    saving = replace(saving, task_data=root and shown(root), probe_examples=most)
     if probes.pairs and job.recipe.encoder.reads == "words":
         raise UserError(
             f"--probe {probes.pairs[0].name}: {job.recipe.name} predicts words of its corpus alone;"

@@ -16,6 +16,8 @@ from rich.text import Text
 
 from clozelab.interrupts import Stopped, signal_of
 from clozelab.options import option
+from clozelab.remote.access import without_secrets
+from clozelab.remote.copies import FolderCopy
 
 if TYPE_CHECKING:
     from clozelab.runs.diagnostics import StepTimes
@@ -57,7 +59,7 @@ class Watch:
     def say(self, line: str, *, style: str | None = None) -> None:
         """Say what is done."""
         if self.progress and speaks():
-            err.print(escape(line), style=style)
+            err.print(escape(without_secrets(line)), style=style)
 
     def warn(self, line: str) -> None:
         """Say something that is not an error."""
@@ -128,6 +130,34 @@ def stop_after(place: Path, signal: int) -> None:
     """Stop what would follow, where a signal came when all steps were taken."""
     if signal:
         raise Stopped(f"stopped; {place} is done", signal=signal)
+
+
+@contextmanager
+def copying(place: Path, url: str | None, watch: Watch) -> Iterator[Callable[[], None]]:
+    """Keep a copy of a folder at a URL, if one is named; the function brings it up to date.
+
+    Nothing waits for the copy but the end.
+    """
+    if url is None or not speaks():
+        yield lambda: None
+        return
+    copy = FolderCopy(place, url, warn=watch.warn)
+    try:
+        yield copy.update
+    finally:
+        if not copy.close(seconds=2):
+            watch.say(f"putting up what is left of the copy at {url}; Ctrl-C leaves that out")
+            copy.close()
+
+
+def noticed(events: Iterator[T], update: Callable[[], None]) -> Iterator[T]:
+    """The same events; after each checkpoint the copy of the run is brought up to date."""
+    from clozelab.runs.events import Saved
+
+    for event in events:
+        if isinstance(getattr(event, "event", event), Saved):
+            update()
+        yield event
 
 
 @contextmanager

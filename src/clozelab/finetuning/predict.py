@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from clozelab.errors import UserError
@@ -17,6 +16,7 @@ from clozelab.finetuning.task import TunedTask
 from clozelab.finetuning.tuned import Tuned
 from clozelab.models.model import Model
 from clozelab.models.reader import TaskReader
+from clozelab.remote.cache import local_file
 from clozelab.runs.events import drained
 from clozelab.training.world import join
 
@@ -114,7 +114,7 @@ def tabled(loaded: Model, file: str, *, columns: Sequence[str] = ()) -> list[Any
 def _word(task: TunedTask, file: str, columns: Sequence[str]) -> str:
     """What a task of one's own files is called."""
     options = ReadOptions(columns=columns_of(columns))
-    return task.kind.word(Path(file), options, imported=task.imported)
+    return task.kind.word(local_file(file), options, imported=task.imported)
 
 
 def fine_tuned(loaded: Model) -> tuple[TunedTask, Tuned]:

@@ -17,6 +17,8 @@ from clozelab.finetuning.files.hub import is_hub
 from clozelab.finetuning.files.splits import TaskSplits, find, own
 from clozelab.finetuning.files.tables import Table, located
 from clozelab.finetuning.kinds import own_words
+from clozelab.remote.access import is_url, shown
+from clozelab.remote.cache import local_file
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ class Data:
             raise UserError(f"--columns is for one's own files, and {self.task} has its own")
         if self.task in own_words():
             raise UserError(f"{self.task}: is for one's own files; say --train FILE --dev FILE")
-        return find(self.task, Path(self.root) if self.root else None)
+        return find(self.task, self.root)
 
     def check(self) -> None:
         """Refuse what is not there, before anything is read."""
         for file in self.files.values():
             if not is_hub(file):
-                located(Path(file))
+                located(local_file(file))
         if not self.files:
             self.splits()
 
@@ -83,8 +85,8 @@ class Data:
                 source = (read or Data.splits)(self).splits[split].source
                 digests[f"{file} ({split})"] = _rows_digest(source)
             else:
-                path = located(Path(file)).resolve()
-                digests[str(path)] = _digest(path)
+                path = located(local_file(file)).resolve()
+                digests[shown(file) if is_url(file) else str(path)] = _digest(path)
         return digests
 
 
@@ -113,7 +115,9 @@ def settled(order: FinetuneRequest) -> FinetuneRequest:
 
 
 def absolute(place: str | None) -> str | None:
-    """A path in full; a hub's name as it is."""
+    """A path in full; a hub's name as it is, a URL without credentials."""
+    if place and is_url(place):
+        return shown(place)
     return str(Path(place).resolve()) if place and Path(place).exists() else place
 
 

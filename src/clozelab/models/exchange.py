@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,6 +29,9 @@ from clozelab.models.interop.tokenizer import with_special_tokens
 from clozelab.models.load import load
 from clozelab.models.model import ORIGIN, Model
 from clozelab.objectives import language_models
+from clozelab.remote.access import is_url, shown
+from clozelab.remote.cache import local_folder
+from clozelab.remote.copies import check_new, put_folder
 from clozelab.runs.directory import PLAN, TASK, Run, machine_facts
 from clozelab.training import checkpoint
 
@@ -40,15 +46,16 @@ class Exchanged:
     notes: tuple[str, ...] = ()
 
 
-def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
+def export(place: str, out: str | Path, *, family: str | None = None) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
 
-    The generator of a model has a directory of its own in it.
+    The generator of a model has a directory of its own in it. At a URL, config.json comes last.
     """
     model = load(place)
     generator = generator_of(model)
-    with new_folder(out) as folder:
-        whole = _export(model, folder, family=family, name=str(out))
+    name = shown(str(out))
+    with _new(str(out), last="config.json") as folder:
+        whole = _export(model, folder, family=family, name=name)
         if generator is None:
             return whole
         if model.origin is not None:
@@ -57,7 +64,7 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
             )
         fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
         family = "electra" if fits else None
-        part = _export(generator, folder / FOLDER, family=family, name=str(out / FOLDER))
+        part = _export(generator, folder / FOLDER, family=family, name=f"{name}/{FOLDER}")
     return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
 
 
@@ -123,9 +130,22 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
     return Exchanged(f"{exported.config['architectures'][0]} of transformers", model.notes + notes)
 
 
-def export_graph(place: str, out: Path) -> Exchanged:
+@contextmanager
+def _new(out: str, *, last: str) -> Iterator[Path]:
+    """A folder that appears when all is in it; at a URL the file of a name then comes last."""
+    if not is_url(out):
+        with new_folder(Path(out)) as folder:
+            yield folder
+        return
+    check_new(out)
+    with TemporaryDirectory() as name:
+        yield Path(name)
+        put_folder(Path(name), out, last=last)
+
+
+def export_graph(place: str, out: str | Path) -> Exchanged:
     """Write a folder with model.onnx and the tokenizer that goes before it."""
-    onnx.require(out)
+    onnx.require(shown(str(out)))
     model = load(place)
     shape, heads, task = model.recipe.encoder, model.module.heads, _head(model)
     # A head that reads queries is left out: a graph has none.
@@ -135,7 +155,7 @@ def export_graph(place: str, out: Path) -> Exchanged:
     family = family_for(shape, frozenset(heads), model.vocabulary, task=task)
     family = "roberta" if _doubled(model) else family  # by what stands between two texts
     ready = with_special_tokens(model.tokenizer, family, model.vocabulary, tuned=task is not None)
-    with new_folder(out) as folder:
+    with _new(str(out), last="model.onnx") as folder:
         outputs = onnx.export_onnx(
             folder / "model.onnx",
             model.module.encoder,
@@ -150,13 +170,13 @@ def export_graph(place: str, out: Path) -> Exchanged:
 
 def import_model(place: str, out: Path) -> Exchanged:
     """Make a run of a model of transformers, so that every command takes it."""
-    path = Path(place)
+    path = local_folder(place)
     if (path / "recipe.toml").exists() or (path / PLAN).exists():
-        raise UserError(f"{place}: is a run of clozelab already; use it as it is")
+        raise UserError(f"{shown(place)}: is a run of clozelab already; use it as it is")
     model = load(place)
     text = recipes.to_toml(model.recipe)
     texts = {"recipe.toml": text, "tokenizer.json": model.tokenizer.to_str()}
-    facts = {**machine_facts(), "data": [], "from": place, "seed": 0}
+    facts = {**machine_facts(), "data": [], "from": shown(place), "seed": 0}
     if model.origin is not None:
         texts[ORIGIN] = model.origin.to_json()
     if model.task is not None:

@@ -26,6 +26,8 @@ from clozelab.models.interop.families import FAMILIES
 from clozelab.models.interop.importing import Imported, from_transformers
 from clozelab.models.model import ORIGIN, Model, Origin
 from clozelab.objectives import PARTS, CausalLm, Objective
+from clozelab.remote.access import is_url
+from clozelab.remote.cache import local_folder
 from clozelab.runs.directory import PLAN, TASK, Run
 from clozelab.runs.saving import set_weights
 from clozelab.text.loading import load as load_tokenizer
@@ -43,7 +45,7 @@ _NAMED = 8  # modules of others that are named one by one
 
 def load(place: str) -> Model:
     """The model at a place."""
-    path = Path(place)
+    path = local_folder(place)
     if (path / CHECKSUMS).exists():
         return _checkpoint(open_checkpoint(path), ())
     if (path / "recipe.toml").exists():
@@ -58,7 +60,7 @@ def load(place: str) -> Model:
         )
     if (path / PLAN).exists():
         return load(str(path / _best(path)))
-    return _foreign(place)
+    return _foreign(str(path) if is_url(place) else place)
 
 
 def pretrained(model: Model) -> PretrainingModel:

@@ -139,7 +139,7 @@ class Model:
         """Compute the vectors of texts: `clozelab.embed`."""
         return clozelab.embed(self, text, **options)
 
-    def export(self, out: Any, **options: Any) -> Path:
+    def export(self, out: Any, **options: Any) -> Path | str:
         """Write the model for other libraries: `clozelab.export`."""
         return clozelab.export(self, out, **options)
 

@@ -16,7 +16,7 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
     masks = recipe.corruption.mask and "targets" in recipe.masking.provides
     if masks and "mask" not in corpus.vocabulary.roles:
         raise UserError(
-            f"{corpus.path}: its tokenizer has no mask token, which {recipe.name} needs;"
+            f"{corpus.name}: its tokenizer has no mask token, which {recipe.name} needs;"
             f" build the corpus again with --recipe {recipe.name}"
         )
     words = 3 + len(corpus.spelling.words)
@@ -34,5 +34,5 @@ def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:
     ]
     if not keys:
         return ()
-    asks = f"the tokenizer is that of {corpus.path}, not the one that {recipe.name} asks for"
+    asks = f"the tokenizer is that of {corpus.name}, not the one that {recipe.name} asks for"
     return (f"{asks}: {', '.join(keys)}",)

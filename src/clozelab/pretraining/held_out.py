@@ -107,7 +107,7 @@ def held_out(recipe: Recipe, corpus: Corpus, *, length: int, count: int) -> Held
             raise UserError("it has no held-out documents")
         return HeldOut(recipe, corpus, blocks=replace(blocks, length=length), count=count)
     except UserError as error:
-        return f"{corpus.path}: no held-out loss, since {error}"
+        return f"{corpus.name}: no held-out loss, since {error}"
 
 
 def evaluate(
@@ -150,7 +150,7 @@ def measurable(place: str, corpus: Corpus) -> tuple[Recipe, PretrainingModel]:
     loaded = load(place)
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
-            f"{corpus.path}: its tokenizer is not the model's; build the corpus with"
+            f"{corpus.name}: its tokenizer is not the model's; build the corpus with"
             f" --tokenizer-from {place}"
         )
     whole = pretrained(loaded)

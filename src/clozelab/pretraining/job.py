@@ -20,6 +20,7 @@ from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
+from clozelab.remote.access import shown
 from clozelab.runs import machine as machines
 from clozelab.runs import warm
 from clozelab.runs.directory import machine_facts
@@ -260,8 +261,8 @@ class PretrainTrainer:
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
         device, origin, budget = self.world.device, self.job.origin, self.job.budget
-        if origin is not None and Path(origin).exists():  # a hub name is none
-            origin = str(Path(origin).resolve())
+        if origin is not None:  # a hub name is no path
+            origin = str(Path(origin).resolve()) if Path(origin).exists() else shown(origin)
         return {
             **machine_facts(),
             **machines.facts(device),
@@ -287,7 +288,7 @@ class PretrainTrainer:
         """The stores a run was started with: going on with others would be another run."""
         return [
             {
-                "path": str(corpus.path.resolve()),
+                "path": corpus.name if corpus.url else str(corpus.path.resolve()),
                 "weight": weight,
                 "made": corpus.manifest["fingerprint"],
             }

@@ -69,10 +69,10 @@ class BlockSource:
                         self.corpus, documents, form, split=self.split, drawn=draws.pairs
                     )
                 except UserError as error:
-                    raise UserError(f"{self.corpus.path}: {error}") from None
+                    raise UserError(f"{self.corpus.name}: {error}") from None
                 if not len(plan):
                     raise UserError(
-                        f"{self.corpus.path}: too little text for one block of"
+                        f"{self.corpus.name}: too little text for one block of"
                         f" {self.blocks.length} tokens; give more text, or shorter blocks"
                         " (--size tiny)"
                     )

@@ -96,7 +96,7 @@ def continued(
             table = f"heads.{slots.use('objectives', part)}.table"
             weights.setdefault(table, weights["encoder.embeddings.words.weight"])
     if loaded.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
-        weights = _extended(weights, loaded, corpus.tokenizer, str(corpus.path))
+        weights = _extended(weights, loaded, corpus.tokenizer, corpus.name)
     kind: Any = recipe.tokenizer
     size = max(old, corpus.vocabulary.size)
     return replace(
@@ -134,7 +134,7 @@ def taught(
         )
     if teacher.tokenizer.get_vocab() != corpus.tokenizer.get_vocab():
         raise UserError(
-            f"{place}: the teacher's vocabulary is not that of {corpus.path}; build the corpus"
+            f"{place}: the teacher's vocabulary is not that of {corpus.name}; build the corpus"
             f" with --tokenizer-from {place}"
         )
     for part in objectives:

@@ -232,7 +232,7 @@ class Run:
         """Measure its model: `clozelab.evaluate`."""
         return clozelab.evaluate(self, task, **options)
 
-    def export(self, out: Any, **options: Any) -> Path:
+    def export(self, out: Any, **options: Any) -> Path | str:
         """Write its model for other libraries: `clozelab.export`."""
         return clozelab.export(self, out, **options)
 

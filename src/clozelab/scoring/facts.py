@@ -24,6 +24,7 @@ from clozelab.finetuning.files.named import File, Named
 from clozelab.finetuning.files.splits import found_in
 from clozelab.finetuning.files.tables import located
 from clozelab.nearest import nearest
+from clozelab.remote.cache import local_file
 
 if TYPE_CHECKING:
     from clozelab.scoring.likelihood import Nats, Precision, TextScorer
@@ -177,7 +178,7 @@ class FactScores:
 def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> FactFiles:
     """Facts by name, under the folder of tasks, or a file of one's own."""
     if word not in NAMED_FACTS:
-        path = Path(word)
+        path = local_file(word)
         if not path.exists() and not path.suffix:
             meant = nearest(word, NAMED_FACTS, alike=0.4)
             hint = f"did you mean {meant}?" if meant else f"say {', '.join(NAMED_FACTS)}"
@@ -185,7 +186,7 @@ def find_facts(word: str, *, root: str | None = None, columns: Mapping[str, str]
         return FactFiles(str(path), located(path), columns)
     if columns:
         raise UserError(f"--columns is for one's own files, and {word} has its own")
-    split = found_in(NAMED_FACTS[word], Path(root) if root else None).splits["test"]
+    split = found_in(NAMED_FACTS[word], root).splits["test"]
     assert isinstance(split.source, Path)
     return FactFiles(word, split.source, split.options.columns)
 

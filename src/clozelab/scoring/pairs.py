@@ -25,6 +25,7 @@ from clozelab.finetuning.files.tables import located
 from clozelab.keys import mix
 from clozelab.keys import root as root_key
 from clozelab.nearest import nearest
+from clozelab.remote.cache import local_file
 
 if TYPE_CHECKING:
     from clozelab.scoring.likelihood import Likelihoods, Nats, Precision, TextScorer
@@ -216,7 +217,7 @@ class PairScores:
 def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]) -> PairFiles:
     """Pairs by name, under the folder of tasks, or a file of one's own."""
     if word not in NAMED_PAIRS:
-        path = Path(word)
+        path = local_file(word)
         if not path.exists() and not path.suffix:
             meant = nearest(word, NAMED_PAIRS)
             hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED_PAIRS)}"
@@ -224,7 +225,7 @@ def find_pairs(word: str, *, root: str | None = None, columns: Mapping[str, str]
         return PairFiles(str(path), _inside(located(path)), columns)
     if columns:
         raise UserError(f"--columns is for one's own files, and {word} has its own")
-    split = found_in(NAMED_PAIRS[word], Path(root) if root else None).splits["test"]
+    split = found_in(NAMED_PAIRS[word], root).splits["test"]
     assert isinstance(split.source, Path)
     return PairFiles(word, _inside(split.source), split.options.columns)
 

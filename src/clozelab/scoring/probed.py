@@ -137,7 +137,7 @@ class ProbeTask:
     def files(self) -> TaskSplits:
         """The files, known to be there."""
         if self.name == WIC.name:
-            return found_in(WIC, Path(self.data.root) if self.data.root else None)
+            return found_in(WIC, self.data.root)
         return self.data.splits()
 
     def check(self) -> None:

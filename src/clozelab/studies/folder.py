@@ -55,7 +55,7 @@ def fingerprints(request: StudyRequest) -> dict[str, str]:
         prints |= {f"{_FILE}{file}": digest for file, digest in data.digests().items()}
     for name in names:
         for corpus, _ in open_stores(request.stores(name)):
-            prints[f"corpus {corpus.path}"] = corpus.manifest["fingerprint"]
+            prints[f"corpus {corpus.name}"] = corpus.manifest["fingerprint"]
     return prints
 
 
@@ -87,7 +87,7 @@ def saved_plan(request: StudyRequest, out: Path | None) -> SavedPlan | None:
     except (ValueError, TypeError, KeyError, AttributeError, OSError):
         raise UserError(f"{out}: its plan cannot be read; name another folder by --out") from None
     now = fingerprints(request)
-    asked = json.loads(json.dumps({name: getattr(request, name) for name in _OPTIONS}))
+    asked = request.recorded()
     changed = [
         name
         for name in _OPTIONS

@@ -81,10 +81,7 @@ class StudyPlan:
         names = [one.name for one in request.study.variants]
         return {
             "study": request.study.name,
-            "size": request.size,
-            "data": list(request.data),
-            "task_data": request.task_data,
-            "budget": request.budget,
+            **request.recorded(),
             "at_once": self.at_once,
             "equal": self.unit,
             "amount": self.amount,

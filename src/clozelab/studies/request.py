@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from clozelab.config.recipe import Recipe, read
 from clozelab.config.renamed import first_names
 from clozelab.errors import UserError
 from clozelab.finetuning import protocols
 from clozelab.finetuning.request import Data, absolute
+from clozelab.remote.access import is_url, shown, without_secrets
 from clozelab.runs.directory import CELLS
 from clozelab.studies.scores import named_task
 from clozelab.studies.spec import StudySpec
@@ -47,6 +49,12 @@ class StudyRequest:
     budget: str | None = None  # time for the whole study; tokens or steps for each cell
     task_data: str | None = None
     first_seed: int = 0  # the others follow it
+
+    def recorded(self) -> dict[str, Any]:
+        """Its options as a plan has them: URLs without credentials."""
+        data = [without_secrets(word) for word in self.data]
+        task_data = None if self.task_data is None else shown(self.task_data)
+        return {"size": self.size, "data": data, "task_data": task_data, "budget": self.budget}
 
     def recipe(self, variant: str) -> Recipe:
         """The recipe of a variant at the size."""
@@ -164,7 +172,7 @@ def make_request(
         tuple(_absolute(word) for word in data),
         size=size,
         budget=budget,
-        task_data=absolute(task_data),
+        task_data=task_data if task_data and is_url(task_data) else absolute(task_data),
         first_seed=first_seed,
     )
 
@@ -176,6 +184,8 @@ def _last(words: Sequence[str]) -> tuple[str, ...]:
 
 def _absolute(word: str) -> str:
     """DIR, DIR:WEIGHT or NAME=DIR with an absolute path, if there is such a folder."""
+    if is_url(word):
+        return word
     if Path(word).exists():
         return str(Path(word).resolve())
     name, sign, path = word.partition("=")

@@ -3,99 +3,22 @@
 from __future__ import annotations
 
 import gzip
-import threading
-import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 import pytest
+from support.serving import Server, at
 
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.remote import access
 from clozelab.text.overlap import EvaluationNgrams
-from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import Reading
 from clozelab.text.reading.sources import documents, listing, total_bytes
 
 TEXTS = [f"Document {number} is about rivers.\n\n" * 40 for number in range(60)]
-
-
-class Server(ThreadingHTTPServer):
-    """Files of a folder, and what goes wrong on the way to them."""
-
-    folder: Path
-    ranges = True
-    troubles: list[str]  # of the next answers, one each
-    asked: list[str]
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_HEAD(self) -> None:
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        self._answer(body=True)
-
-    def log_message(self, *_: object) -> None: ...
-
-    def _answer(self, *, body: bool) -> None:
-        file = self.server.folder / self.path.partition("?")[0].strip("/")
-        self.server.asked.append(self.path)
-        if file.is_dir():
-            links = "".join(f'<a href="{entry.name}">x</a>' for entry in file.iterdir())
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(links)))
-            self.end_headers()
-            self.wfile.write(links.encode() if body else b"")
-            return
-        if not file.is_file():
-            self.send_error(404)
-            return
-        trouble = self.server.troubles.pop(0) if body and self.server.troubles else ""
-        if trouble.isdigit():
-            self.send_error(int(trouble))
-            return
-        if trouble == "slow":
-            time.sleep(2)
-        whole = file.read_bytes()
-        start, end = 0, len(whole)
-        asked = self.headers.get("Range")
-        if asked and self.server.ranges:
-            start, last = map(int, asked.removeprefix("bytes=").split("-"))
-            end = min(last + 1, end)
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(whole)}")
-        else:
-            self.send_response(200)
-        self.send_header("Content-Length", str(end - start))
-        self.end_headers()
-        if body:
-            sent = whole[start:end]
-            self.wfile.write(sent[: len(sent) // 2] if trouble == "dropped" else sent)
-            if trouble == "dropped":
-                self.close_connection = True
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    pytest.importorskip("aiohttp")
-    monkeypatch.setattr(remote, "PIECE", 10_000)
-    monkeypatch.setattr(remote, "WAIT", 0.01)
-    server = Server(("127.0.0.1", 0), Handler)
-    server.folder, server.troubles, server.asked = tmp_path, [], []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def at(server: Server, name: str) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/{name}"
 
 
 def texts(*names: str) -> list[str]:
@@ -140,7 +63,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server: Server) -> 
 def test_an_answer_that_does_not_come_is_asked_for_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "PATIENCE", 0.5)
+    monkeypatch.setattr(access, "PATIENCE", 0.5)
     name = written(server.folder, "text")
     server.troubles = ["slow"]
     assert texts(at(server, name)) == texts(str(server.folder / name))
@@ -187,7 +110,7 @@ def test_credentials_are_neither_recorded_nor_printed(server: Server) -> None:
     with pytest.raises(UserError) as told:
         texts(url)
     assert "secret" not in str(told.value)
-    assert remote.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
+    assert access.shown("ftp://me:sec@ret@host/a.txt") == "ftp://host/a.txt"
     (server.folder / "empty.txt").write_text("", encoding="utf-8")
     server.troubles = []
     with pytest.raises(UserError, match="there is no text in") as told:
@@ -216,43 +139,24 @@ def test_a_folder_and_a_pattern_at_a_url(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [text.strip() for text in texts("memory://texts/*.txt")] == read[1:2]
     assert [text.strip() for text in texts("memory://texts/d*")] == read[2:]
     memory.rm("/texts", recursive=True)
-    monkeypatch.setattr(remote, "find_spec", lambda name: None)
+    monkeypatch.setattr(access, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):
         texts("memory://texts")
 
 
-def test_an_s3_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By moto's server, where it is installed: pip install 'clozelab[remote]' 'moto[s3,server]'."""
-    pytest.importorskip("s3fs")
-    moto = pytest.importorskip("moto.server")
-    server = moto.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        for key, value in {
-            "AWS_ACCESS_KEY_ID": "me",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(key, value)
-        monkeypatch.setattr(remote, "PIECE", 10_000)
-        monkeypatch.setattr(remote, "WAIT", 0.01)
-        import s3fs
-
-        store = s3fs.S3FileSystem()
-        store.mkdir("texts")
-        for kind in ("text", "packed", "table"):
-            name = written(tmp_path, kind)
-            store.put(str(tmp_path / name), f"texts/wiki/{name}")
-            assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
-        assert texts("s3://texts/wiki") == texts(str(tmp_path))
-        assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
-            "s3://texts/wiki/a.txt.gz"
-        ]
-        with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):
-            texts("s3://texts/none.txt")
-        with pytest.raises(UserError, match=r"there is no file or folder s3://nobucket/a\.txt"):
-            texts("s3://nobucket/a.txt")
-    finally:
-        server.stop()
+def test_an_s3_server(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(access, "PIECE", 10_000)
+    monkeypatch.setattr(access, "WAIT", 0.01)
+    s3.mkdir("texts")
+    for kind in ("text", "packed", "table"):
+        name = written(tmp_path, kind)
+        s3.put(str(tmp_path / name), f"texts/wiki/{name}")
+        assert texts(f"s3://texts/wiki/{name}") == texts(str(tmp_path / name))
+    assert texts("s3://texts/wiki") == texts(str(tmp_path))
+    assert [name for name, *_ in listing(["s3://texts/wiki/*.gz"], Reading())] == [
+        "s3://texts/wiki/a.txt.gz"
+    ]
+    with pytest.raises(UserError, match=r"there is no file or folder s3://texts/none"):
+        texts("s3://texts/none.txt")
+    with pytest.raises(UserError, match=r"there is no file or folder s3://nobucket/a\.txt"):
+        texts("s3://nobucket/a.txt")

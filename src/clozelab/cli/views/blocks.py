@@ -41,7 +41,7 @@ def summary(result: CorpusSummary, values: Values) -> Iterator[RenderableType]:
     sizes = table("", right=("documents", "sentences", "tokens"))
     for split, numbers in result.splits.items():
         sizes.add_row(split.replace("_", "-"), *(f"{number:,}" for number in numbers.values()))
-    head = Text.assemble((str(result.path), "bold"), f"  {result.bytes / 1e6:,.1f} MB")
+    head = Text.assemble((result.name, "bold"), f"  {result.bytes / 1e6:,.1f} MB")
     yield Group(head, Text(), sizes, Text(), facts(result.facts.items()))
 
 
@@ -52,7 +52,7 @@ def built(result: Corpus, values: Values) -> Iterator[RenderableType]:
 
 def checked(result: Corpus, values: Values) -> Iterator[str]:
     """How much was compared."""
-    yield f"{result.path}: all {len(result.manifest['files'])} files are whole"
+    yield f"{result.name}: all {len(result.manifest['files'])} files are whole"
 
 
 def plans(result: list[KeptPlan], values: Values) -> Iterator[RenderableType]:

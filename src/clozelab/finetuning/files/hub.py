@@ -10,6 +10,7 @@ from typing import Any
 
 from clozelab.errors import UserError
 from clozelab.finetuning.files.tables import PACKINGS, Record, Table, existing
+from clozelab.remote.access import is_url
 
 _HUB = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?:/(?P<subset>[\w.-]+))?(?::(?P<split>.+))?")
 _BARE = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -20,6 +21,8 @@ _SPLITS = {"dev": "validation"}  # what the hub calls ours
 def is_hub(name: str) -> bool:
     """Whether a name means a dataset: hf:… does, owner/name does where no such file can be."""
     path = Path(name)
+    if is_url(name):
+        return False
     if name.startswith("hf:"):
         return True
     bare = _BARE.fullmatch(name) is not None and path.suffix.lower() not in _FILES

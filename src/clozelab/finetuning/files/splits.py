@@ -20,6 +20,8 @@ from clozelab.finetuning.files.named import NAMED, File, Named, Setting
 from clozelab.finetuning.files.tables import existing
 from clozelab.finetuning.kinds import KINDS, TaskKind, own_words
 from clozelab.nearest import nearest
+from clozelab.remote.access import shown
+from clozelab.remote.cache import local_file, local_folder
 
 VARIABLE = "CLOZELAB_DATA"
 _INSIDE = ("", "glue", "GLUE", "glue_data")  # folders of folders
@@ -79,8 +81,8 @@ class TaskSplits:
         return files.get(split, f"{split}.{self.part.suffix}")
 
 
-def find(name: str, root: Path | None) -> TaskSplits:
-    """A task by name, under a folder of tasks, or the one that the environment names."""
+def find(name: str, root: str | Path | None) -> TaskSplits:
+    """A task by name, under a folder of tasks, perhaps at a URL, or the environment's."""
     if name not in NAMED:
         meant = nearest(name, NAMED, alike=0.4)
         hint = f"did you mean {meant}?" if meant else f"say one of {', '.join(NAMED)}"
@@ -88,21 +90,21 @@ def find(name: str, root: Path | None) -> TaskSplits:
     return found_in(NAMED[name], root)
 
 
-def found_in(named: Named, root: Path | None) -> TaskSplits:
+def found_in(named: Named, root: str | Path | None) -> TaskSplits:
     """The same of a task whose layout is known."""
     name = named.name
-    if root is None:
-        if not os.environ.get(VARIABLE):
-            raise UserError(
-                f"where the data of {name} lies is not said: say --task-data DIR or set"
-                f" {VARIABLE} to it{_layout(named)}"
-            )
-        root = Path(os.environ[VARIABLE])
-    layouts = [(folder, _files(named, folder)) for folder in _folders(named, root)]
+    root = str(root or os.environ.get(VARIABLE, ""))
+    if not root:
+        raise UserError(
+            f"where the data of {name} lies is not said: say --task-data DIR or set"
+            f" {VARIABLE} to it{_layout(named)}"
+        )
+    layouts = [(folder, _files(named, folder)) for folder in _folders(named, _local(named, root))]
     folder, files = max(layouts, key=lambda layout: len(layout[1]))
     if not files:
         raise UserError(
-            f"{root} has no data of {name}: say --task-data DIR or set {VARIABLE}{_layout(named)}"
+            f"{shown(root)} has no data of {name}: say --task-data DIR or set"
+            f" {VARIABLE}{_layout(named)}"
         )
     notes = [named.note] if named.note else []
     if folder.name.endswith("_subset"):
@@ -124,6 +126,15 @@ def found_in(named: Named, root: Path | None) -> TaskSplits:
 def for_split(options: ReadOptions, split: str) -> ReadOptions:
     """The same for a split: a test set may have no labels, and only training skips examples."""
     return replace(options, labelled=not split.startswith("test"), training=split == "train")
+
+
+def _local(named: Named, root: str) -> Path:
+    """The folder of tasks on this machine; of one at a URL, all that may be of the task."""
+    home = Path("/") / Path(shown(root)).name
+    places = [folder.relative_to(home) for folder in _folders(named, home)]
+    return local_folder(
+        root, lambda file: any(Path(file).is_relative_to(place) for place in places)
+    )
 
 
 def _folders(named: Named, root: Path) -> list[Path]:
@@ -168,7 +179,7 @@ def own(
         raise UserError(f"there is no kind of task {word!r}: say {', '.join(own_words())}")
     files = {"train": train, "dev": dev, "test": test}
     sources: dict[str, Source] = {
-        split: hub(str(name), split) if is_hub(str(name)) else Path(name)
+        split: hub(str(name), split) if is_hub(str(name)) else local_file(str(name))
         for split, name in files.items()
         if name is not None
     }

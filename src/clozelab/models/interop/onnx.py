@@ -26,7 +26,7 @@ _ABSENT = -1e9  # the logit of padding
 _LARGE = 1_500_000_000  # bytes; a single file may not reach two gigabytes
 
 
-def require(place: Path) -> None:
+def require(place: str) -> None:
     """Refuse to write a graph to a place without the packages that make one."""
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
@@ -52,7 +52,7 @@ def export_onnx(
     if shape.recurrent:
         name = slots.use("encoder", shape)
         raise UserError(f"encoder {name}: its steps are not a graph of ONNX; use `clozelab embed`")
-    require(path)
+    require(str(path))
     model = EncoderGraph(encoder, head, shift)
     if task is not None:
         model = TaskGraph(encoder, head, task, last=shape.layout.summary == "last")

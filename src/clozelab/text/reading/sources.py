@@ -21,6 +21,7 @@ from clozelab import files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.nearest import nearest
+from clozelab.remote import access
 from clozelab.text.reading import remote
 from clozelab.text.reading.layouts import RawDocument, Reading, read_text
 from clozelab.text.reading.lines import (
@@ -105,7 +106,7 @@ def documents(
         if not any_text:
             skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
             raise UserError(
-                f"there is no text in {', '.join(map(remote.shown, inputs))}"
+                f"there is no text in {', '.join(map(access.shown, inputs))}"
                 f"{f' ({skipped})' if skipped else ''}:"
                 " name other files, or another --field"
             )
@@ -200,10 +201,10 @@ def _expand_one(name: str, split: str, *, counts: Counts) -> list[_Item]:
     path = Path(name)
     if name == _STDIN:
         return [_Item(name)]
+    if access.is_url(name):
+        return [_Item(text.name, text) for text in remote.found(name, _is_read)]
     if name.startswith("hf:"):
         return [_hub_item(name)]
-    if remote.is_url(name):
-        return [_Item(text.name, text) for text in remote.found(name, _is_read)]
     try:
         is_folder, exists = path.is_dir(), path.exists()
     except OSError as error:  # a folder on the way may not be entered, a name is too long

@@ -6,7 +6,6 @@ unfinished lies in `building/`; a build that was stopped in any way goes on from
 
 from __future__ import annotations
 
-import errno
 import shutil
 import sys
 import threading
@@ -144,7 +143,7 @@ def _telling(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in files.FULL:
             raise UserError(
                 f"{out}: no space left on the disk; free some and run the same command again,"
                 " finished parts are kept"
@@ -328,7 +327,7 @@ def _settings_of(corpus: Corpus, comparison: Comparison) -> shards.TokenisingSet
     kind, segments = corpus.manifest["sentences"].split()[0], corpus.manifest["segmenter"]
     splitter(kind)  # refused where it is not installed
     if segments and segmenter() is None:
-        raise UserError(f"{corpus.path}: has Chinese words by {segments}: pip install rjieba")
+        raise UserError(f"{corpus.name}: has Chinese words by {segments}: pip install rjieba")
     entities = NgramTable.of(corpus.array("entities"))
     tokenizer = corpus.tokenizer.to_str()
     return shards.TokenisingSettings(tokenizer, kind, bool(segments), entities, comparison)

@@ -10,8 +10,9 @@ words.npy       keys of the most frequent words, ascending; word_numbers.npy; wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tokenize import TokenError
@@ -24,8 +25,10 @@ import clozelab
 from clozelab import files
 from clozelab.contracts import Documents, Ints, Mark, Spelling, Vocabulary
 from clozelab.errors import UserError
+from clozelab.remote.access import is_url, shown
 from clozelab.text.encoding import Tokenised
 from clozelab.text.loading import load
+from clozelab.text.store import fetching
 from clozelab.text.store import manifest as manifests
 from clozelab.text.store.manifest import REMEDY, SPLITS
 from clozelab.text.units import NgramTable, mark_ngrams, mark_phrases
@@ -40,17 +43,20 @@ _TYPES = {"ids": "uint16 uint32", "marks": "uint8", "sentences": "int64", "docum
 class Corpus:
     """An opened store."""
 
-    path: Path  # by which it was opened: its folder, or FOLDER@FINGERPRINT
+    path: Path  # by which it was opened: its folder, or FOLDER@FINGERPRINT; of a URL in the cache
     manifest: dict[str, Any]
+    url: str = field(default="", repr=False)  # by which it was opened, if by one
 
     @classmethod
     def open(cls, place: str | Path, *, trusting: bool = False) -> Corpus:
         """Open a store; a file that is missing, cut short or altered is refused.
 
-        A place FOLDER@FINGERPRINT is what the store in a folder was before text was added. Sizes
-        are always compared; of a store over 256 MB only the checksums of files up to 16 MB, the
-        others by `check`, and none of a store just written (`trusting`).
+        A place FOLDER@FINGERPRINT is what the store in a folder was before text was added. That at
+        a URL is fetched first. Sizes are always compared; of a store over 256 MB only the checksums
+        of files up to 16 MB, the others by `check`, and none of a store just written (`trusting`).
         """
+        if is_url(str(place)):
+            return _fetched(str(place), trusting=trusting)
         path = Path(place)
         folder, fingerprint = _parted(path)
         corpus = cls(path, _state(folder, fingerprint) if fingerprint else manifests.read(folder))
@@ -77,7 +83,17 @@ class Corpus:
 
     def __repr__(self) -> str:
         tokens = sum(split["tokens"] for split in self.manifest["splits"].values())
-        return f"Corpus({str(self.path)!r}, {tokens:,} tokens, {self.manifest['vocabulary']:,} ids)"
+        return f"Corpus({self.name!r}, {tokens:,} tokens, {self.manifest['vocabulary']:,} ids)"
+
+    @property
+    def place(self) -> str:
+        """Where it can be opened again."""
+        return self.url or str(self.path)
+
+    @property
+    def name(self) -> str:
+        """The same, as it may be printed and recorded: of a URL without credentials."""
+        return shown(self.place)
 
     @property
     def root(self) -> Path:
@@ -141,7 +157,7 @@ class Corpus:
     def documents(self, split: str = "train") -> Documents:
         """The documents of a split, memory-mapped."""
         if split not in SPLITS:
-            raise UserError(f"{self.path}: no split {split!r}; there are {' and '.join(SPLITS)}")
+            raise UserError(f"{self.name}: no split {split!r}; there are {' and '.join(SPLITS)}")
         arrays = self._arrays(split)
         return Documents(**arrays, vocabulary=self.vocabulary, spelling=self.spelling)
 
@@ -181,7 +197,7 @@ class Corpus:
         }
         if not known:
             raise UserError(
-                f"{self.path}: no {units} units in this corpus; build it again {remedy[units]}"
+                f"{self.name}: no {units} units in this corpus; build it again {remedy[units]}"
             )
 
 
@@ -194,23 +210,34 @@ def _parted(path: Path) -> tuple[Path, str]:
 def _state(folder: Path, fingerprint: str) -> dict[str, Any]:
     """The manifest of a state of a store, by the beginning of its fingerprint."""
     known = list(manifests.states(folder))
-    for manifest in known:
-        if manifest["fingerprint"].startswith(fingerprint):
-            return manifest
-    names = ", ".join(manifest["fingerprint"][:8] for manifest in known)
-    raise UserError(f"{folder}: has had no fingerprint {fingerprint}; name one of {names}")
+    return known[manifests.state(known, fingerprint, place=str(folder))]
+
+
+def _fetched(url: str, *, trusting: bool) -> Corpus:
+    """The store at a URL, in the cache; what was damaged there is fetched again."""
+    folder = fetching.fetched(url)
+    try:
+        corpus = Corpus.open(folder, trusting=trusting)
+    except UserError:
+        corpus = Corpus.open(fetching.fetched(url, checked=True), trusting=trusting)
+    return replace(corpus, url=url)
 
 
 def exists(place: str) -> bool:
-    """Whether the folder of a store is there."""
-    return _parted(Path(place))[0].is_dir()
+    """Whether the folder of a store is there; of a URL, opening it tells."""
+    return is_url(place) or _parted(Path(place))[0].is_dir()
 
 
 def as_it_was(place: str, fingerprint: str) -> str:
     """`DIR:WEIGHT` for the state of a store with that fingerprint, if text was added since."""
     path, _, weight = place.rpartition(":")
-    folder, named = _parted(Path(path))
-    earlier = [state["fingerprint"] for state in manifests.states(folder)][1:]
+    if is_url(path):
+        folder, named = fetching.parted(path)
+        states = fetching.states(folder)
+    else:
+        at, named = _parted(Path(path))
+        states = manifests.states(at)
+    earlier = [state["fingerprint"] for state in states][1:]
     return f"{path}@{fingerprint[:16]}:{weight}" if fingerprint in earlier and not named else place
 
 
@@ -219,28 +246,31 @@ Store = tuple[Corpus, float]
 
 def open_stores(places: Sequence[str]) -> list[Store]:
     """The stores behind `DIR` or `DIR:WEIGHT`, all with one tokenizer."""
-    stores = []
-    for place in places:
-        path, sign, number = place.rpartition(":")
-        weight = 1.0
-        if sign and not Path(place).exists():
-            try:
-                weight = float(number)
-            except ValueError:
-                raise UserError(
-                    f"--data {place}: {number} is no weight; write DIR or DIR:0.5"
-                ) from None
-            if not 0 < weight < float("inf"):
-                raise UserError(f"--data {place}: a weight must be above 0")
-            place = path
-        stores.append((Corpus.open(place), weight))
+    stores = [(Corpus.open(place), weight) for place, weight in map(weighted, places)]
     if not stores:
         raise UserError("no corpus to train on: give one by --data DIR")
     first = stores[0][0]
     for corpus, _ in stores[1:]:
         if corpus.tokenizer.to_str() != first.tokenizer.to_str():
             raise UserError(
-                f"{corpus.path}: its tokenizer is not that of {first.path}; build it again with"
-                f" --tokenizer-from {first.path}"
+                f"{corpus.name}: its tokenizer is not that of {first.name}; build it again with"
+                f" --tokenizer-from {first.name}"
             )
     return stores
+
+
+def weighted(word: str) -> tuple[str, float]:
+    """The place and the weight of `DIR` or `DIR:WEIGHT`."""
+    place, sign, number = word.rpartition(":")
+    host = is_url(word) and ("/" in number or re.fullmatch(r"https?://[^/]*", word))
+    if not sign or host or Path(word).exists():
+        return word, 1.0
+    try:
+        weight = float(number)
+    except ValueError:
+        raise UserError(
+            f"--data {shown(word)}: {number} is no weight; write DIR or DIR:0.5"
+        ) from None
+    if not 0 < weight < float("inf"):
+        raise UserError(f"--data {shown(word)}: a weight must be above 0")
+    return place, weight

@@ -21,8 +21,8 @@ from clozelab.contracts import Array, Counts, Documents, Ints, Keys, Mark
 from clozelab.errors import UserError
 from clozelab.keys import fold, mix
 from clozelab.packed import contains, ranges
+from clozelab.remote import access
 from clozelab.text.building import Steps
-from clozelab.text.reading import remote
 from clozelab.text.reading.sentences import splitter
 from clozelab.text.store.adding import added, publish_addition
 from clozelab.text.store.cleaning import clean
@@ -256,7 +256,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
     recorded = {name: value for name, value in options.items() if name not in left_out}
     if "exclude" in recorded:
-        recorded["exclude"] = [remote.shown(place) for place in recorded["exclude"]]
+        recorded["exclude"] = [access.shown(place) for place in recorded["exclude"]]
     return {**recorded, "unique": unique}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def render(manifest: Mapping[str, Any]) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a finished store; one that was altered or is of another shape is refused."""
+    """The manifest of a finished store."""
     file = folder / NAME
     if not file.is_file():
         if (folder / "building").is_dir():
@@ -105,8 +105,23 @@ def states(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    return parsed(file.read_bytes(), str(file))
+
+
+def state(known: Sequence[Mapping[str, Any]], fingerprint: str, *, place: str) -> int:
+    """Which of the states of a store has a fingerprint that begins so."""
+    prints = [str(manifest["fingerprint"]) for manifest in known]
+    for number, one in enumerate(prints):
+        if one.startswith(fingerprint):
+            return number
+    names = ", ".join(one[:8] for one in prints)
+    raise UserError(f"{place}: has had no fingerprint {fingerprint}; name one of {names}")
+
+
+def parsed(content: bytes, file: str) -> dict[str, Any]:
+    """What the file of a manifest says; one that was altered or is of another shape is refused."""
     try:
-        text = file.read_bytes().decode("utf-8")
+        text = content.decode("utf-8")
         manifest: dict[str, Any] = json.loads(text)
         version = manifest["version"]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -30,7 +30,7 @@ def shares(stores: Sequence[Store]) -> list[MixtureShare]:
     weighted = [count * weight for count, (_, weight) in zip(tokens, stores, strict=True)]
     return [
         MixtureShare(
-            path=str(corpus.path),
+            path=corpus.name,
             tokens=count,
             weight=weight,
             share=size / sum(weighted),
@@ -55,7 +55,7 @@ def tempered(places: Sequence[str], temperature: float | None) -> list[str]:
     powers = [(_tokens(store) / largest) ** (1 / temperature - 1) for store in stores]
     # Six digits, as a run records them: one that resumes has the same.
     return [
-        f"{corpus.path}:{weight * power:.6g}"
+        f"{corpus.place}:{weight * power:.6g}"
         for (corpus, weight), power in zip(stores, powers, strict=True)
     ]
 

@@ -7,7 +7,6 @@ plans/DIGEST/   named by what it is for
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections import Counter
@@ -24,13 +23,13 @@ import numpy as np
 from clozelab import files
 from clozelab.contracts import PlanStretch
 from clozelab.errors import UserError
+from clozelab.remote import cache
 from clozelab.text.store.corpus import CHECKED_WHOLE, Corpus
 from clozelab.text.store.manifest import render
 
 VERSION = 1  # of the files and of every format: whatever plans other blocks must count it up
 _NAME = "plan.json"
 _KIND = "plan"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ def _home(corpus: Corpus) -> Path:
     """Where plans lie: in the corpus, or the user's cache if the corpus cannot be written."""
     if os.access(corpus.root, os.W_OK):
         return corpus.root / "plans"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "clozelab" / "plans" / str(corpus.manifest["fingerprint"])[:16]
+    return cache.home() / "plans" / str(corpus.manifest["fingerprint"])[:16]
 
 
 def _written(
@@ -207,9 +205,9 @@ def _full_disk_said(corpus: Corpus) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in files.FULL:
             raise
         raise UserError(
             f"no space left on the disk for the plan of its blocks, in {_home(corpus)}; free some,"
-            f" or remove old plans: clozelab corpus plans {corpus.path} --remove"
+            f" or remove old plans: clozelab corpus plans {corpus.name} --remove"
         ) from None

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 from clozelab import interrupts
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
+from clozelab.remote import access
 from clozelab.text.building import BuildOptions, BuildProgress
 from clozelab.text.encoding import CachedTokenizer
-from clozelab.text.reading import remote
 from clozelab.text.reading.sources import BytesRead, documents, total_bytes
 from clozelab.text.store import shards
 
@@ -71,7 +71,7 @@ def tokenised(
         pool.shutdown(cancel_futures=True)
         (folder / _WORK).unlink(missing_ok=True)
     if not names:
-        raise UserError(f"{', '.join(map(remote.shown, inputs))}: no text found there")
+        raise UserError(f"{', '.join(map(access.shown, inputs))}: no text found there")
     return names
 
 

@@ -1,0 +1,1 @@
+"""Places at a URL, by fsspec: asked for, fetched into a cache, and written to."""

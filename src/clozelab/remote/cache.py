@@ -1,0 +1,257 @@
+"""What was fetched from URLs, on this machine: in a folder of bounded size that processes share.
+
+CACHE/remote/DIGEST/   an entry: the files of a corpus, or some of a folder at a URL
+  .files.json          what is there in which version, and how large it will be; touched when used
+  .used-PID            locked by a process that uses the entry, for as long as it lives
+
+One process fetches while the others wait. Who needs room removes the entries that were not used for
+the longest time, but none that a process uses.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from clozelab import files
+from clozelab.errors import UserError
+from clozelab.remote import access
+from clozelab.remote.access import MissingError, shown
+from clozelab.remote.fetching import Wanted, fetch
+
+FOLDER = "CLOZELAB_CACHE"  # environment variables: where it is, and how large it may be
+GIGABYTES = "CLOZELAB_CACHE_GB"
+_USUAL = 200  # GB
+_KIND = "cache"
+_INDEX = ".files.json"
+_USED = ".used-"
+
+Tell = Callable[[int, int], None]
+
+_uses: dict[Path, FileLock] = {}  # the entries that this process uses, until it ends
+
+
+def home() -> Path:
+    """The user's cache folder of clozelab."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get(FOLDER) or caches / "clozelab")
+
+
+def local_file(place: str) -> Path:
+    """A file on this machine: that of a path, or that of a URL, fetched."""
+    if not access.is_url(place):
+        return Path(place)
+    name = _last_name(place)
+    return entry(place, [Wanted(name, access.file_at(place))], url=place) / name
+
+
+def local_folder(place: str, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """A folder on this machine: that of a path, or the wanted files of that at a URL, fetched."""
+    if not access.is_url(place):
+        return Path(place)
+    found = access.files_under(place)
+    if not found.keys() - {""}:
+        raise MissingError(f"there is no folder {shown(place)}, or nothing in it: check the name")
+    name = _last_name(place)
+    chosen = [
+        Wanted(f"{name}/{inside}", file)
+        for inside, file in found.items()
+        if not {"", ".", ".."} & {*inside.split("/")} and "?" not in inside and wanted(inside)
+    ]
+    folder = entry(place, chosen, url=place) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _last_name(url: str) -> str:
+    return shown(url).rstrip("/").rpartition("/")[2].lstrip(".") or "root"
+
+
+def entry(
+    key: str,
+    wanted: Sequence[Wanted],
+    *,
+    url: str,
+    checked: bool = False,
+    tell: Tell = lambda done, total: None,
+) -> Path:
+    """The folder of an entry with the wanted files in it, which this process uses from now on.
+
+    Of files that are there already, checksums are compared only where that is asked for. Of what
+    is fetched it is told how many bytes are there, and how many there will be.
+    """
+    folder = home() / "remote" / sha256(key.encode()).hexdigest()[:32]
+    with _disk_said(folder.parent, url):
+        folder.mkdir(parents=True, exist_ok=True)
+        with files.locked(folder, wait=True):
+            files.claim(folder, _KIND)
+            _use(folder)
+            index = _read(folder)
+            missing = [
+                each for each in wanted if not _is_there(folder, each, index, checked=checked)
+            ]
+            if missing:
+                _make_room(folder, sum(each.bytes for each in missing), url=url)
+                _fetch(folder, missing, tell)
+            if (folder / _INDEX).exists():
+                os.utime(folder / _INDEX)
+    return folder
+
+
+def _fetch(folder: Path, missing: Sequence[Wanted], tell: Tell) -> None:
+    done, total = 0, sum(each.bytes for each in missing)
+
+    def tell_of_one(there: int) -> None:
+        tell(done + there, total)
+
+    for each in missing:
+        tell(done, total)
+        target, digest = folder / each.name, sha256(f"{each.name} {each.version}".encode())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = folder / f".{digest.hexdigest()[:16]}.part"
+        fetch(each, target, part=part, tell=tell_of_one)
+        _write(folder, files={**_read(folder)["files"], each.name: each.version})
+        done += each.bytes
+
+
+def _is_there(folder: Path, wanted: Wanted, index: Mapping[str, Any], *, checked: bool) -> bool:
+    file = folder / wanted.name
+    if not wanted.version or index["files"].get(wanted.name) != wanted.version:
+        return False
+    if not file.is_file() or wanted.file.size not in (None, file.stat().st_size):
+        return False
+    return not (checked and wanted.sha256) or files.sha256(file) == wanted.sha256
+
+
+def _make_room(folder: Path, need: int, *, url: str) -> None:
+    """Let so many bytes more fit into the cache, and claim the room before another process does."""
+    most, root, size = _most(), folder.parent, need + _there(folder)
+    larger = f"set {GIGABYTES} to more, or {FOLDER} to a folder on another disk"
+    if size > most:
+        raise UserError(
+            f"{shown(url)}: is {_gigabytes(size)} GB, and the cache {root} may have"
+            f" {_gigabytes(most)}; {larger}"
+        )
+    with files.locked(root, wait=True):
+        others = [path for path in root.iterdir() if files.kind_of(path) == _KIND]
+        others = sorted((path for path in others if path != folder), key=_last_used)
+        taken = {path: _size(path) for path in others}
+        for path in others:
+            if size + sum(taken.values()) <= most and need <= shutil.disk_usage(root).free:
+                break
+            if _cleared(path):
+                taken[path] = 0
+        if size + sum(taken.values()) > most:
+            raise UserError(
+                f"{shown(url)}: is {_gigabytes(size)} GB, and processes use"
+                f" {_gigabytes(sum(taken.values()))} of the {_gigabytes(most)} GB that the cache"
+                f" {root} may have; wait for them, or {larger}"
+            )
+        free = shutil.disk_usage(root).free
+        if need > free:
+            raise UserError(
+                f"{shown(url)}: needs {_gigabytes(need)} GB of space in {root}, where"
+                f" {_gigabytes(free)} are left; free some, or set {FOLDER} to another folder"
+            )
+        _write(folder, bytes=size)
+
+
+def _most() -> int:
+    """Bytes that the cache may have."""
+    word = os.environ.get(GIGABYTES) or str(_USUAL)
+    try:
+        number = float(word)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise UserError(f"{GIGABYTES}={word}: must be a number above 0, in gigabytes")
+    return int(number * 1e9)
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.3g}"
+
+
+def _use(folder: Path) -> None:
+    """Note that this process uses an entry, which the caller has locked."""
+    mine = folder / f"{_USED}{os.getpid()}"
+    if mine not in _uses:
+        lock = FileLock(mine, thread_local=False)
+        lock.acquire()
+        _uses[mine] = lock
+
+
+def _cleared(folder: Path) -> bool:
+    """Remove what is in an entry, but its marker and lock; not if a process uses it."""
+    lock = FileLock(folder / files.LOCK, timeout=0)
+    try:
+        with lock:
+            if any(map(_is_held, folder.glob(f"{_USED}*"))):
+                return False
+            files.clear(folder)
+            return True
+    except Timeout:
+        return False
+
+
+def _is_held(use: Path) -> bool:
+    """Whether the process that made a note of its use still lives."""
+    try:
+        with FileLock(use, timeout=0):
+            return use in _uses
+    except Timeout:
+        return True
+
+
+def _last_used(folder: Path) -> float:
+    index = folder / _INDEX
+    return index.stat().st_mtime if index.exists() else 0.0
+
+
+def _size(folder: Path) -> int:
+    """Bytes that an entry has, or will have; plans that were made in it count as well."""
+    return max(_there(folder), int(_read(folder)["bytes"]))
+
+
+def _there(folder: Path) -> int:
+    """Bytes of the files that an entry has whole."""
+    found = (file for file in folder.rglob("*") if file.suffix != ".part" and file.is_file())
+    return sum(file.lstat().st_size for file in found)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What is in an entry."""
+    empty: dict[str, Any] = {"bytes": 0, "files": {}}
+    try:
+        return {**empty, **json.loads((folder / _INDEX).read_text(encoding="utf-8"))}
+    except (OSError, ValueError, TypeError):
+        return empty
+
+
+def _write(folder: Path, **changes: Any) -> None:
+    files.write_text(folder / _INDEX, json.dumps({**_read(folder), **changes}, indent=1) + "\n")
+
+
+@contextmanager
+def _disk_said(root: Path, url: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in files.FULL:
+            raise UserError(
+                f"{shown(url)}: no space is left for it in {root}; free some, or set {FOLDER} to"
+                " another folder"
+            ) from None
+        if isinstance(error, PermissionError):
+            raise UserError(
+                f"{shown(url)}: the cache {root} cannot be written; set {FOLDER} to another folder"
+            ) from None
+        raise

@@ -1,0 +1,77 @@
+"""A corpus at a URL → the same corpus in the cache of this machine.
+
+A step reads blocks from everywhere in a corpus, so all of it is fetched before the first one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clozelab import files
+from clozelab.errors import UserError
+from clozelab.remote import access, cache
+from clozelab.remote.access import MissingError, RemoteFile, joined, shown
+from clozelab.remote.cache import Tell
+from clozelab.remote.fetching import Wanted
+from clozelab.text.store import manifest as manifests
+from clozelab.text.store.manifest import NAME, PARENT
+
+_STATE = re.compile(r"(.+/[^/?]+)@([0-9a-f]{4,64})(\?.*)?")
+
+
+def parted(url: str) -> tuple[str, str]:
+    """The URL of a corpus, and the fingerprint of a state of it, if one is named."""
+    match = _STATE.fullmatch(url)
+    return (match[1] + (match[3] or ""), match[2]) if match else (url, "")
+
+
+def states(url: str) -> Iterator[dict[str, Any]]:
+    """The manifest of a corpus, then those that it had before text was added, the last first."""
+    return (manifest for _, manifest, _ in _texts(url))
+
+
+def fetched(url: str, *, checked: bool = False, tell: Tell = lambda done, total: None) -> Path:
+    """The folder of a corpus, or of a state of it, in the cache; `checked`, with all checksums."""
+    place, fingerprint = parted(url)
+    known = list(_texts(place))
+    number = manifests.state([state for _, state, _ in known], fingerprint, place=shown(place))
+    _, manifest, text = known[number]
+    wanted = [_wanted(place, manifest, name) for name in manifest["files"]]
+    key = f"corpus {manifests.fingerprint(manifest['files'])} {manifest.get('folder', '')}"
+    folder = cache.entry(key, wanted, url=place, checked=checked, tell=tell)
+    texts = {name: content for name, _, content in known[number + 1 :]}
+    for name, content in {**texts, NAME: text}.items():
+        if not (folder / name).is_file() or (folder / name).read_bytes() != content:
+            files.write_text(folder / name, content.decode())
+    return folder
+
+
+def _texts(url: str) -> Iterator[tuple[str, dict[str, Any], bytes]]:
+    """Where each manifest lies, from the newest on; what it says; and its bytes."""
+    name, found = NAME, True
+    while found:
+        at = joined(url, name)
+        try:
+            text = access.content(at)
+        except MissingError:
+            if name == NAME:
+                raise UserError(
+                    f"{shown(url)}: no corpus there; put the folder of one there, as corpus build"
+                    " made it"
+                ) from None
+            return
+        manifest = manifests.parsed(text, shown(at))
+        yield name, manifest, text
+        found = "parent" in manifest
+        name = f"{manifest.get('folder', '')}/{PARENT}"
+
+
+def _wanted(url: str, manifest: dict[str, Any], name: str) -> Wanted:
+    """A file of a corpus, of which the manifest knows all that a store would be asked for."""
+    inside = f"{manifest['folder']}/{name}" if "folder" in manifest else name
+    known, at = manifest["files"][name], joined(url, inside)
+    file = RemoteFile(at, *access.system_of(at), known["bytes"], "")
+    return Wanted(inside, file, known["sha256"])

@@ -1,0 +1,299 @@
+"""What is at a URL, on this machine: fetched once, checked, bounded, shared."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.corpora import add, build, texts, write
+from support.serving import Server, at
+
+from clozelab.errors import UserError
+from clozelab.remote import access, cache, fetching
+from clozelab.remote.cache import local_file, local_folder
+from clozelab.text.store import Corpus, plans
+from clozelab.text.store.corpus import as_it_was, open_stores, weighted
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("made")
+    return build(write(folder / "a.jsonl", texts(20)), folder / "corpus")
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The cache of a test."""
+    monkeypatch.setenv(cache.FOLDER, str(tmp_path / "cache"))
+    yield tmp_path / "cache"
+    no_process_uses_it()
+
+
+def no_process_uses_it() -> None:
+    """As when all processes have ended."""
+    while cache._uses:
+        cache._uses.popitem()[1].release()
+
+
+def put_up(made: Corpus, server: Server) -> str:
+    shutil.copytree(made.path, server.folder / "corpus")
+    return at(server, "corpus")
+
+
+def remembered(name: str, size: int) -> str:
+    import fsspec
+
+    url = f"memory://{name}"
+    fsspec.filesystem("memory").pipe_file(url, os.urandom(size))
+    return url
+
+
+def the_same(one: Corpus, other: Corpus) -> bool:
+    arrays = zip(one._arrays("train").values(), other._arrays("train").values(), strict=True)
+    return one.manifest == other.manifest and all(np.array_equal(a, b) for a, b in arrays)
+
+
+@pytest.mark.parametrize("troubles", [[], ["503", "dropped", "500", "dropped"], ["", "altered"]])
+def test_a_corpus_at_a_url_is_that_corpus(
+    made: Corpus,
+    server: Server,
+    kept: Path,
+    troubles: list[str],
+) -> None:
+    url = put_up(made, server)
+    server.troubles = troubles
+    corpus = Corpus.open(url)
+    assert the_same(corpus, made) and server.troubles == []
+    assert corpus.path.is_relative_to(kept) and corpus.name == url == corpus.place
+    assert plans._home(corpus).is_relative_to(kept)
+    assert not list(kept.rglob("*.part"))
+    server.asked = []
+    assert the_same(Corpus.open(url), made)
+    assert [path.rpartition("/")[2] for path in server.asked] == ["manifest.json"]
+
+
+@pytest.mark.thorough
+def test_a_server_without_ranges_will_do(made: Corpus, server: Server) -> None:
+    url = put_up(made, server)
+    server.ranges = False
+    assert the_same(Corpus.open(url), made)
+
+
+def test_a_wrong_checksum_is_told(made: Corpus, server: Server, kept: Path) -> None:
+    url = put_up(made, server)
+    ids = server.folder / "corpus" / "train" / "ids.npy"
+    ids.write_bytes(ids.read_bytes()[:-1] + b"\xff")
+    said = r"ids\.npy: its checksum is not that of the manifest, fetched twice"
+    with pytest.raises(UserError, match=said):
+        Corpus.open(url)
+    assert not list(kept.rglob("train/ids.npy")) and not list(kept.rglob("*.part"))
+
+
+@pytest.mark.thorough
+def test_what_was_damaged_in_the_cache_is_fetched_again(
+    made: Corpus,
+    server: Server,
+) -> None:
+    url = put_up(made, server)
+    ids = Corpus.open(url).path / "train" / "ids.npy"
+    ids.write_bytes(ids.read_bytes()[:-1] + b"\xff")
+    assert the_same(Corpus.open(url), made)
+    ids.unlink()
+    assert the_same(Corpus.open(url), made)
+
+
+@pytest.mark.thorough
+def test_a_fetch_that_was_stopped_goes_on(
+    made: Corpus,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    url = put_up(made, server)
+    monkeypatch.setattr(fetching, "_CONNECTIONS", 1)
+    monkeypatch.setattr(access, "PIECE", 3_000)
+    pieces = -(-(made.path / "train" / "ids.npy").stat().st_size // access.PIECE)
+    assert pieces > 3
+    real = access.ranged
+
+    def stopped(file: Any, start: int, end: int) -> bytes | None:
+        if file.url.endswith("train/ids.npy") and start >= 2 * access.PIECE:
+            raise KeyboardInterrupt
+        return real(file, start, end)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(access, "ranged", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            Corpus.open(url)
+    server.asked = []
+    assert the_same(Corpus.open(url), made)
+    assert server.asked.count("/corpus/train/ids.npy") == pieces - 2
+    assert server.asked.count("/corpus/tokenizer.json") == 0
+
+
+@pytest.mark.thorough
+def test_two_that_come_at_once_share_what_one_fetches(
+    made: Corpus,
+    server: Server,
+) -> None:
+    url = put_up(made, server)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(the_same(corpus, made) for corpus in pool.map(Corpus.open, [url] * 2))
+    assert server.asked.count("/corpus/words.txt") <= -(
+        -(made.path / "words.txt").stat().st_size // access.PIECE
+    )
+
+
+def test_what_was_not_used_for_long_makes_room(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.GIGABYTES, "0.00025")
+    a, b, c = (remembered(f"room/{name}.bin", 100_000) for name in "abc")
+    places = {url: local_file(url) for url in (a, b)}
+    for age, url in enumerate((a, b)):  # the second was used before the first
+        os.utime(places[url].parent / ".files.json", (1000 - age, 1000 - age))
+    with pytest.raises(UserError, match=r"c\.bin: is .* and processes use 0\.0002 of the 0\.00025"):
+        local_file(c)
+    no_process_uses_it()
+    assert local_file(c).stat().st_size == 100_000
+    assert places[a].exists() and not places[b].exists()
+    no_process_uses_it()
+    assert local_file(b).read_bytes() and not places[a].exists()
+    whole = sum(file.stat().st_size for file in kept.rglob("*") if file.is_file())
+    assert whole < 250_000
+
+
+def test_an_entry_that_others_wait_for_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.GIGABYTES, "0.00015")
+    first = local_file(remembered("alone/a.bin", 100_000))
+    no_process_uses_it()
+    from clozelab import files
+
+    with files.locked(first.parent), pytest.raises(UserError, match="processes use"):
+        local_file(remembered("alone/b.bin", 100_000))
+    assert first.exists()
+
+
+def test_what_is_being_fetched_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.GIGABYTES, "0.00015")
+    monkeypatch.setattr(access, "PIECE", 100_000)
+    first, second = (remembered(f"whole/{name}.bin", 100_000) for name in "ab")
+    real, said = access.ranged, list[str]()
+
+    def ranged(file: Any, start: int, end: int) -> bytes | None:
+        if file.url == first:
+            with pytest.raises(UserError) as told:
+                local_file(second)
+            said.append(str(told.value))
+        return real(file, start, end)
+
+    monkeypatch.setattr(access, "ranged", ranged)
+    assert local_file(first).stat().st_size == 100_000
+    assert len(said) == 1 and "processes use 0.0001 of the 0.00015 GB" in said[0]
+
+
+def test_what_does_not_fit_is_told(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = remembered("large/a.bin", 1_000_000)
+    monkeypatch.setenv(cache.GIGABYTES, "0.0005")
+    with pytest.raises(UserError, match=r"a\.bin: is 0\.001 GB, and the cache .* may have 0\.0005"):
+        local_file(url)
+    monkeypatch.setenv(cache.GIGABYTES, "much")
+    with pytest.raises(UserError, match="CLOZELAB_CACHE_GB=much: must be a number above 0"):
+        local_file(url)
+    monkeypatch.delenv(cache.GIGABYTES)
+    with monkeypatch.context() as patched:
+        patched.setattr(cache.shutil, "disk_usage", lambda path: SimpleNamespace(free=5_000))
+        with pytest.raises(UserError, match=r"needs 0\.001 GB of space in .*CLOZELAB_CACHE to"):
+            local_file(url)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(access, "ranged", full)
+        with pytest.raises(UserError, match=r"a\.bin: no space is left for it in .*/remote; free"):
+            local_file(url)
+    assert not list(kept.rglob("a.bin"))
+    assert local_file(url).stat().st_size == 1_000_000
+
+
+def test_a_file_that_has_changed_is_fetched_again() -> None:
+    import fsspec
+
+    url = remembered("changed/a.bin", 100)
+    before = local_file(url).read_bytes()
+    fsspec.filesystem("memory").pipe_file(url, bytes(100))
+    assert local_file(url).read_bytes() == bytes(100) != before
+
+
+def test_of_a_folder_what_is_wanted_is_fetched() -> None:
+    for name in ("a/one.tsv", "a/deep/two.tsv", "b/three.tsv"):
+        remembered(f"tasks/{name}", 10)
+    folder = local_folder("memory://tasks", lambda name: name.startswith("a/"))
+    there = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*.tsv"))
+    assert there == ["a/deep/two.tsv", "a/one.tsv"] and folder.name == "tasks"
+    with pytest.raises(UserError, match="there is no folder memory://none, or nothing in it"):
+        local_folder("memory://none")
+    assert local_folder("here/and/there") == Path("here/and/there")
+
+
+@pytest.mark.thorough
+def test_a_state_of_a_corpus_before_text_was_added(
+    server: Server,
+) -> None:
+    first = build(write(server.folder / "a.jsonl", texts(8)), server.folder / "growing")
+    second = add(write(server.folder / "b.jsonl", texts(12)[8:]), server.folder / "growing")
+    url, mark = at(server, "growing"), first.manifest["fingerprint"]
+    assert the_same(Corpus.open(url), second)
+    assert the_same(Corpus.open(f"{url}@{mark[:8]}"), first)
+    assert as_it_was(f"{url}:0.5", mark) == f"{url}@{mark[:16]}:0.5"
+    assert as_it_was(f"{url}:1", second.manifest["fingerprint"]) == f"{url}:1"
+    assert f"{url}@{mark[:8]}: " in Corpus.open(url).show().facts["before text was added"]
+    with pytest.raises(UserError, match=f"has had no fingerprint 0000.*{mark[:8]}"):
+        Corpus.open(f"{url}@0000")
+
+
+def test_credentials_of_a_corpus_are_not_shown(
+    made: Corpus,
+    server: Server,
+) -> None:
+    url = f"{put_up(made, server)}?signature=secret"
+    ((corpus, weight),) = open_stores([url])
+    assert the_same(corpus, made) and weight == 1
+    assert all("signature=secret" in path for path in server.asked)
+    assert "secret" not in corpus.name + repr(corpus)
+    for wrong in (url.replace("corpus", "none"), url.replace("corpus", "corpus@0000")):
+        with pytest.raises(UserError) as told:
+            Corpus.open(wrong)
+        assert "secret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "place", "weight"),
+    [
+        ("s3://bucket/corpus", "s3://bucket/corpus", 1),
+        ("s3://bucket/corpus:0.5", "s3://bucket/corpus", 0.5),
+        ("s3://bucket/corpus@12ab:2", "s3://bucket/corpus@12ab", 2),
+        ("http://host:80/corpus", "http://host:80/corpus", 1),
+        ("http://host:80/corpus:3", "http://host:80/corpus", 3),
+        ("http://host:80", "http://host:80", 1),
+        ("corpus:0.5", "corpus", 0.5),
+    ],
+)
+def test_the_weight_of_a_corpus_at_a_url(word: str, place: str, weight: float) -> None:
+    assert weighted(word) == (place, weight)
+
+
+def test_urls_without_a_corpus_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="memory://empty: no corpus there; put the folder"):
+        Corpus.open("memory://empty")
+    with pytest.raises(UserError, match="--data memory://empty:x: x is no weight"):
+        open_stores(["memory://empty:x"])
+    monkeypatch.setattr(access, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="needs pip install 'clozelab\\[remote\\]'"):
+        Corpus.open("memory://empty")
