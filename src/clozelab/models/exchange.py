@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,22 @@ class Exchanged:
     notes: tuple[str, ...] = ()
 
 
-def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
+def export(
+    model: str | Model,
+    out: Path,
+    *,
+    family: str | None = None,
+    changes: Mapping[str, object] | None = None,
+) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
 
-    The generator of a model has a directory of its own in it.
+    The generator of a model has a directory of its own in it. What was changed in a model since it
+    was trained goes into its card.
     """
-    model = load(place)
-    generator = generator_of(model)
+    model = load(model) if isinstance(model, str) else model
+    generator, changes = generator_of(model), changes or {}
     with new_folder(out) as folder:
-        whole = _export(model, folder, family=family, name=str(out))
+        whole = _export(model, folder, family=family, name=str(out), changes=changes)
         if generator is None:
             return whole
         if model.origin is not None:
@@ -57,11 +65,14 @@ def export(place: str, out: Path, *, family: str | None = None) -> Exchanged:
             )
         fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
         family = "electra" if fits else None
-        part = _export(generator, folder / FOLDER, family=family, name=str(out / FOLDER))
+        place, name = folder / FOLDER, str(out / FOLDER)
+        part = _export(generator, place, family=family, name=name, changes=changes)
     return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
 
 
-def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchanged:
+def _export(
+    model: Model, out: Path, *, family: str | None, name: str, changes: Mapping[str, object]
+) -> Exchanged:
     """Write one model; `name` is what its card calls it."""
     place = model.place
     task, origin = _head(model), model.origin
@@ -107,7 +118,7 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
         name=name,
         title=model.recipe.title.rstrip("."),
         recipe_toml=recipes.to_toml(model.recipe),
-        data=data(model),
+        data={**data(model), **changes},
         metrics=metrics(model),
         family=kind,
         predicts=exported.predicts,
