@@ -79,11 +79,11 @@ def show_vocabulary(
         "specials": tuple(name for name in names if not name.startswith("[unused")),
     }
     if not input:
-        return VocabularySummary(**known, figures=figures(loaded))
+        return VocabularySummary(**known, figures=figures([loaded])[0])
     usage = _read(loaded, input, reading, watch)
     return VocabularySummary(
         **known,
-        figures=figures(loaded, usage.sample),
+        figures=figures([loaded], usage.sample)[0],
         used=usage.used,
         candidates=_candidates(usage, least=least),
     )
@@ -226,5 +226,5 @@ def _written(
     for line in written.notes:
         watch.warn(line)
     watch.say(f"{out}: {written.what}")
-    was, is_now = (figures(each, usage.sample) for each in (before, after))
+    was, is_now = figures([before, after], usage.sample)
     return VocabularyChange(Path(out), was, is_now, added)

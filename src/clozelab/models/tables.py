@@ -5,7 +5,7 @@ A row is that of a token that stays, or of a new one. What a new one begins with
 mean      the mean of the pieces that it was read as (FVT, arXiv:2402.09977)
 focus     tokens that are used like it in the text, weighted by sparsemax (FOCUS, arXiv:2305.14481)
 normal    drawn from the normal distribution of all rows, with their mean and covariance
-random    drawn as the rows of a fresh model
+random    drawn from a normal distribution around 0 with a deviation of 0.02
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TABLED = re.compile(
     r"(heads\.generator\.)?encoder\.embeddings\.(words\.weight|delta)"
     r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)|idle_bias"
 )
-_SPREAD = 0.02  # the standard deviation of BERT's first weights
+_SPREAD = 0.02  # of `random`
 
 
 class Source(NamedTuple):

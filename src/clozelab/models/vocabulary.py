@@ -16,7 +16,9 @@ import torch
 from tokenizers import Tokenizer
 
 from clozelab.config import slots
+from clozelab.contracts import Input
 from clozelab.errors import UserError
+from clozelab.models.build import WORDS
 from clozelab.models.generator import encoder_predicts
 from clozelab.models.load import shell
 from clozelab.models.model import Model
@@ -30,7 +32,7 @@ from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
 
 _TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a forward pass that is timed, and of a line of it
-_PASSES = 3  # of which the fastest counts
+_PASSES = 5  # of which the fastest counts
 _PREDICTED = 7  # one token in so many meets the vocabulary, as in pretraining
 
 
@@ -93,20 +95,25 @@ def without_unused(model: Model, usage: Usage, *, least: int = 1, size: int | No
     return _remade(model, tokenizer, rows)
 
 
-def figures(model: Model, texts: Sequence[str] = ()) -> VocabularyFigures:
-    """The size of a model, and how it reads some lines."""
+def figures(models: Sequence[Model], texts: Sequence[str] = ()) -> list[VocabularyFigures]:
+    """The sizes of some models, and how they read some lines."""
+    found = [_size(model) for model in models]
+    if not texts:
+        return found
+    speeds = _speeds(models, texts[:_TIMED_LINES])
+    return [
+        replace(size, text=read(model.tokenizer, list(texts)), words_per_second=speed)
+        for model, size, speed in zip(models, found, speeds, strict=True)
+    ]
+
+
+def _size(model: Model) -> VocabularyFigures:
     parameters = dict(model.module.named_parameters())
     sizes = {name: value.numel() for name, value in parameters.items()}
     width = getattr(torch, model.origin.dtype).itemsize if model.origin else 4
-    rows = len(parameters["encoder.embeddings.words.weight"])
     total = sum(sizes.values())
     tables = sum(size for name, size in sizes.items() if is_table(name))
-    found = VocabularyFigures(rows, total, tables, total * width)
-    if not texts:
-        return found
-    return replace(
-        found, text=read(model.tokenizer, list(texts)), words_per_second=_speed(model, texts)
-    )
+    return VocabularyFigures(len(parameters[WORDS]), total, tables, total * width)
 
 
 def _remade(
@@ -148,19 +155,27 @@ def _check_same(
 
 
 @torch.inference_mode()
-def _speed(model: Model, texts: Sequence[str]) -> float:
-    """Words a second through the encoder, and the head over the vocabulary if it has one."""
-    rows = model.reader().read(list(texts[:_TIMED_LINES]), most=_TIMED_TOKENS)
-    batch, words = packed(rows, model.device), sum(int(row.begins.sum()) for row in rows)
-    heads: list[Any] = []
-    if encoder_predicts(model):
-        names = language_models(model.module.heads, "masked", "causal")
-        heads = [model.module.heads[name] for name in names[:1]]
-    seconds = []
+def _speeds(models: Sequence[Model], texts: Sequence[str]) -> list[float]:
+    """Words a second through each encoder, and its head over the vocabulary if it has one.
+
+    They take turns, so that what else runs on the machine slows them all.
+    """
+    read_by = [model.reader().read(list(texts), most=_TIMED_TOKENS) for model in models]
+    batches = [packed(rows, model.device) for rows, model in zip(read_by, models, strict=True)]
+    seconds: list[list[float]] = [[] for _ in models]
     for _ in range(_PASSES):
-        begin = time.perf_counter()
-        encoded = model.module.encode(batch)
-        for head in heads:
-            head.logits(encoded.predicting[::_PREDICTED], encoded.table)
-        seconds.append(time.perf_counter() - begin)
-    return words / min(seconds)
+        for model, batch, times in zip(models, batches, seconds, strict=True):
+            begin = time.perf_counter()
+            _forward(model, batch)
+            times.append(time.perf_counter() - begin)
+    words = [sum(int(row.begins.sum()) for row in rows) for rows in read_by]
+    return [number / min(times) for number, times in zip(words, seconds, strict=True)]
+
+
+def _forward(model: Model, batch: Input) -> None:
+    """States, and logits of as many tokens as pretraining predicts."""
+    encoded = model.module.encode(batch)
+    heads: Any = model.module.heads
+    names = language_models(heads, "masked", "causal") if encoder_predicts(model) else []
+    for name in names[:1]:
+        heads[name].logits(encoded.predicting[::_PREDICTED], encoded.table)

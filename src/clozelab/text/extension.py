@@ -6,8 +6,8 @@ by more merges, unigram by a score just above that of the word's pieces. So ever
 encoded by itself, and words that hold none of the new tokens are encoded as before.
 
 The words that save most tokens come first: how often a word occurs, times its pieces less one.
-Ideographs are words by themselves; those that a tokenizer does not know are added like words, but
-for byte BPE, which knows all, and looks up only what stands alone.
+Ideographs and signs are words by themselves; those that a tokenizer does not know are added like
+words. Byte BPE knows all, and looks up only what stands alone: it is given no ideographs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from clozelab.text.words import IDEOGRAPH_CLASS, kind
 
 LEAST = 10  # occurrences of a word worth a row
 _LETTERS = re.compile(rf"(?:(?![{IDEOGRAPH_CLASS}])[^\W\d_]){{4,}}(?![\w'’-])")
-_IDEOGRAPH = re.compile(rf"[{IDEOGRAPH_CLASS}]")
+_ALONE = ("ideograph", "sign")  # characters that are words by themselves
 _MOST_RUNS = 1 << 21  # counted at a time; when there are more, the rarest are forgotten
 _ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
 
@@ -126,8 +126,9 @@ class WordCounts:
                         counts[f"▁{match[0]}"] += count
                 elif _LETTERS.fullmatch(text[first:stop].lstrip()) and (not spaced or not first):
                     counts[word] += count
-            for letter in () if spaced or text.isascii() else _IDEOGRAPH.findall(text):
-                counts[letter] += count
+            for letter in () if spaced or (text.isalpha() and text.isascii()) else text:
+                if kind(letter) in _ALONE:
+                    counts[letter] += count
         return counts
 
 
@@ -193,7 +194,9 @@ class _Way:
         return way(tokenizer)
 
     def pieces(self, word: str) -> int:
-        """How many pieces the word has; 1 where it needs no id, or cannot have one."""
+        """How many pieces the word has; 1 where it has an id, or cannot be given one."""
+        if self.model.token_to_id(word) is not None:
+            return 1
         if self.knows(word):
             return len(self.model.tokenize(word))
         return len(word) + 1 if self.takes_unknown(word) else 1
@@ -204,7 +207,7 @@ class _Way:
 
     def takes_unknown(self, word: str) -> bool:
         """Whether a word can be added that has unknown letters."""
-        return kind(word[0]) == "ideograph"
+        return len(word) == 1 and kind(word) in _ALONE
 
     def entries(self, word: str) -> list[str]:
         """What the vocabulary has to have for the word to be found."""

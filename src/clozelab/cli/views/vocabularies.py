@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from clozelab.cli.views import Values, facts, table
 if TYPE_CHECKING:
     from clozelab.api.vocabularies import VocabularyChange, VocabularySummary
     from clozelab.models.vocabulary import VocabularyFigures
+    from clozelab.text.extension import Candidate
 
 _TOP = 20  # words that are shown
 
@@ -30,8 +31,7 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
         rows["used by the text"] = f"{result.used:,} tokens, {result.used / tokens:.1%}"
     rows |= dict(_text(size))
     if result.used is not None:
-        saved = sum(each.saves for each in result.candidates)
-        rows["words worth a row"] = f"{len(result.candidates):,}, which would save {saved:,} tokens"
+        rows["words worth a row"] = _worth(result.candidates)
     yield Group(Text(result.place, style="bold"), Text(), facts(rows.items()))
     if result.candidates:
         lines = [
@@ -40,6 +40,13 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
         ]  # fmt: skip
         yield Text()
         yield table("word", right=("occurs", "pieces", "saves"), rows=lines)
+
+
+def _worth(candidates: Sequence[Candidate]) -> str:
+    saved = sum(each.saves for each in candidates if each.known)
+    unknown = sum(each.count for each in candidates if not each.known)
+    parts = [f"save {saved:,} tokens"] * bool(saved) + [f"make {unknown:,} known"] * bool(unknown)
+    return f"{len(candidates):,}" + (f", which would {' and '.join(parts)}" if parts else "")
 
 
 def changed(result: VocabularyChange, values: Values) -> Iterator[RenderableType]:
