@@ -125,6 +125,12 @@ def _remade(
     seed: int = 0,
 ) -> Model:
     """The model with another tokenizer, and tables of such rows."""
+    offset = getattr(model.recipe.encoder, "position_offset", 0)
+    if offset and list(rows[offset - 1].ids) != [offset - 1]:
+        raise UserError(
+            f"{model.place}: its positions are counted from the padding's id, {offset - 1}, which"
+            " would change with the vocabulary; use it as it is"
+        )
     old = {name: value.detach() for name, value in model.module.named_parameters()}
     weights = with_rows(old, rows, initialisation=initialisation, seed=seed)
     recipe = model.recipe.reading(tokenizer, vocabulary=len(rows))
