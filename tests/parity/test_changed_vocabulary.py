@@ -69,6 +69,22 @@ def test_a_trimmed_checkpoint_of_any_family_says_the_same(
     assert again.vocabulary.size == len(table)
 
 
+def test_positions_are_still_counted_from_the_padding(tmp_path: Path) -> None:
+    saved(tmp_path / "in", "roberta", "Model")
+    file = tmp_path / "in" / "tokenizer.json"
+    text = file.read_text()  # with a word that is not used before the padding
+    file.write_text(text.replace('"<s>"', '"?"').replace('"w0"', '"<s>"').replace('"?"', '"w0"'))
+    (tmp_path / "a.txt").write_text(TEXT)
+    change = clozelab.trim_vocabulary(
+        tmp_path / "in", tmp_path / "a.txt", out=tmp_path / "out", **SILENT
+    )
+    assert change.load().vocabulary.roles["pad"] == 1
+    before, after = (clozelab.load(tmp_path / name, **SILENT) for name in ("in", "out"))
+    assert after.tokenizer.token_to_id("w0") == 0 and after.tokenizer.token_to_id("w1") is None
+    torch.testing.assert_close(before.encode([TEXT]), after.encode([TEXT]), rtol=0, atol=1e-6)
+    assert_alike(tmp_path / "out", TEXT)
+
+
 NEW = "The plasmation of gastrology is a plasmation."
 OLD = "The river was wide, and slow."
 RECIPES = ["bert", "roberta", "albert", "xlnet", "gpt", "electra", "deberta", "modernbert"]

@@ -32,7 +32,8 @@ from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
 
 _TIMED_LINES, _TIMED_TOKENS = 16, 128  # of a forward pass that is timed, and of a line of it
-_PASSES = 5  # of which the fastest counts
+_PASSES, _LEAST_PASSES = 20, 3  # of which the fastest counts
+_SECONDS = 2.0  # after which no more are made
 _PREDICTED = 7  # one token in so many meets the vocabulary, as in pretraining
 
 
@@ -169,7 +170,9 @@ def _speeds(models: Sequence[Model], texts: Sequence[str]) -> list[float]:
     read_by = [model.reader().read(list(texts), most=_TIMED_TOKENS) for model in models]
     batches = [packed(rows, model.device) for rows, model in zip(read_by, models, strict=True)]
     seconds: list[list[float]] = [[] for _ in models]
-    for _ in range(_PASSES):
+    for number in range(_PASSES):
+        if number >= _LEAST_PASSES and sum(map(sum, seconds)) > _SECONDS:
+            break
         for model, batch, times in zip(models, batches, seconds, strict=True):
             begin = time.perf_counter()
             _forward(model, batch)

@@ -54,6 +54,15 @@ def test_the_text_itself_is_read_as_before(kind: str) -> None:
         assert ids(new, text) == [numbers[number] for number in ids(old, text)], text
 
 
+def test_a_sentence_may_stand_alone_later() -> None:
+    old = copy("byte_bpe")
+    found = used(old, ["It was wide. Nobody crossed it."])
+    new = trimmed(old, found.counts)
+    for text in ("Nobody crossed it.", "It was wide. Nobody crossed it."):
+        assert new.encode(text).tokens == old.encode(text).tokens
+    assert new.encode("Somebody").tokens != old.encode("Somebody").tokens
+
+
 @each_kind
 def test_other_text_without_the_removed_pieces_is_read_as_before(kind: str) -> None:
     old, new, numbers = made(kind)
