@@ -63,10 +63,10 @@ def usage(tokenizer: Tokenizer, documents: Iterable[RawDocument]) -> Generator[N
         paragraphs = [piece for document in batch for piece in _paragraphs(document.text)]
         cut = (lines if each.is_split else split for each in batch)
         texts = [each.text for each in batch]
-        sentences = [one for each, text in zip(cut, texts, strict=True) for one in each(text)]
-        alone = {*sentences} - {*paragraphs}
+        sentences = (one for each, text in zip(cut, texts, strict=True) for one in each(text))
+        alone = {*map(str.strip, sentences)} - {*paragraphs}
         encoder.forget()
-        for rows in (paragraphs, [each for each in sentences if each in alone]):
+        for rows in (paragraphs, sorted(alone)):
             found = encoder.encode(rows)
             all_of_it.counts += np.bincount(found.ids, minlength=vocabulary.size)
             at = np.flatnonzero(found.ids == vocabulary.roles.get("unk", -1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,11 +57,12 @@ def test_the_text_itself_is_read_as_before(kind: str) -> None:
 
 def test_a_sentence_may_stand_alone_later() -> None:
     old = copy("byte_bpe")
-    found = used(old, ["It was wide. Nobody crossed it."])
+    found = used(old, ["It was wide. The river was slow."])
     new = trimmed(old, found.counts)
-    for text in ("Nobody crossed it.", "It was wide. Nobody crossed it."):
+    assert old.encode("The").tokens[1] == "The" and old.encode("In").tokens[1] == "In"
+    for text in ("The river was slow.", "It was wide. The river was slow."):
         assert new.encode(text).tokens == old.encode(text).tokens
-    assert new.encode("Somebody").tokens != old.encode("Somebody").tokens
+    assert new.encode("In").tokens != old.encode("In").tokens
 
 
 @each_kind
@@ -179,8 +181,14 @@ def test_words_that_were_looked_up_are_still() -> None:
     assert new.encode("of plasmation", add_special_tokens=False).tokens[-1] == "Ġplasmation"
 
 
-@pytest.mark.parametrize("processor", [processors.BertProcessing, processors.RobertaProcessing])
-def test_older_files_name_their_marks_otherwise(processor: type) -> None:
+def template(sep: tuple[str, int], cls: tuple[str, int]) -> processors.PostProcessor:
+    return processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[sep, cls])
+
+
+@pytest.mark.parametrize(
+    "processor", [template, processors.BertProcessing, processors.RobertaProcessing]
+)
+def test_marks_around_a_text_have_their_new_ids_in_any_file(processor: Any) -> None:
     old = wordpiece("x", "a", "[SEP]", "[CLS]", "[PAD]")
     old.post_processor = processors.Sequence([processor(("[SEP]", 3), ("[CLS]", 4))])
     old.enable_padding(pad_id=5, pad_token="[PAD]", length=6)
