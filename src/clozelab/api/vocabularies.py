@@ -17,7 +17,7 @@ from clozelab.options import ModelLike, Place, Places, command
 if TYPE_CHECKING:
     from clozelab.models.model import Model
     from clozelab.models.vocabulary import VocabularyFigures
-    from clozelab.text.extension import Candidate
+    from clozelab.text.extension import NewWord
     from clozelab.text.usage import Usage
 
 
@@ -30,7 +30,7 @@ class VocabularySummary:
     specials: tuple[str, ...]
     figures: VocabularyFigures
     used: int | None = None  # of its tokens, in the text
-    candidates: Sequence[Candidate] = ()  # words that would save tokens, the best first
+    candidates: Sequence[NewWord] = ()  # words that would save tokens, the best first
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _start(model: Any, out: str, least: int, watch: Watch) -> Model:
     return loaded
 
 
-def _candidates(usage: Usage, *, least: int) -> list[Candidate]:
+def _candidates(usage: Usage, *, least: int) -> list[NewWord]:
     """The words worth a row; none where the tokenizer cannot be given any."""
     try:
         return usage.words.ranked(least=least)

@@ -33,7 +33,7 @@ _TABLED = re.compile(
 _SPREAD = 0.02  # of `random`
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """The rows of an old table that a new row is made of, and their weights; none: it is drawn."""
 
     ids: Sequence[int]
@@ -42,7 +42,7 @@ class Source(NamedTuple):
 
 def sources(
     old: Tokenizer, new: Tokenizer, *, initialisation: Initialisation, texts: Sequence[str] = ()
-) -> list[Source]:
+) -> list[RowSource]:
     """What each row of a table for the new tokenizer is made of; `texts` show how words are used.
 
     A word of which the old tokenizer knew no piece is drawn.
@@ -51,17 +51,19 @@ def sources(
     names = [""] * describe(new).size
     for name, number in table.items():
         names[number] = name
-    rows = [Source([known[name]], [1.0]) if name in known else Source([], []) for name in names]
+    rows = [
+        RowSource([known[name]], [1.0]) if name in known else RowSource([], []) for name in names
+    ]
     fresh = [number for number, name in enumerate(names) if name and name not in known]
     if initialisation in ("mean", "focus"):
         unknown = describe(old).roles.get("unk")
         for number, ids in zip(fresh, pieces(old, [names[n] for n in fresh]), strict=True):
             ids = [each for each in ids if each != unknown]
-            rows[number] = Source(ids, [1 / len(ids)] * len(ids) if ids else [])
+            rows[number] = RowSource(ids, [1 / len(ids)] * len(ids) if ids else [])
     if initialisation == "focus":
         stay = [number for number, name in enumerate(names) if name in known]
         for number, (others, weights) in similar(new, fresh, stay, texts=texts).items():
-            rows[number] = Source([rows[other].ids[0] for other in others], weights)
+            rows[number] = RowSource([rows[other].ids[0] for other in others], weights)
     return rows
 
 
@@ -72,7 +74,7 @@ def is_table(name: str) -> bool:
 
 def with_rows(
     weights: Mapping[str, Tensor],
-    rows: Sequence[Source],
+    rows: Sequence[RowSource],
     *,
     initialisation: Initialisation,
     seed: int = 0,
@@ -85,7 +87,7 @@ def with_rows(
     return made
 
 
-def _table(old: Tensor, rows: Sequence[Source], *, spread: str, key: int) -> Tensor:
+def _table(old: Tensor, rows: Sequence[RowSource], *, spread: str, key: int) -> Tensor:
     """One table; rows that stay are the same bits."""
     single = torch.tensor([source.ids[0] if source.ids else 0 for source in rows])
     table = old[single].clone()

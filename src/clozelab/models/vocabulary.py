@@ -23,10 +23,10 @@ from clozelab.models.generator import encoder_predicts
 from clozelab.models.load import shell
 from clozelab.models.model import Model
 from clozelab.models.reader import packed
-from clozelab.models.tables import Initialisation, Source, is_table, sources, with_rows
+from clozelab.models.tables import Initialisation, RowSource, is_table, sources, with_rows
 from clozelab.objectives import language_models
 from clozelab.runs.saving import set_weights
-from clozelab.text.extension import Candidate, extended
+from clozelab.text.extension import NewWord, extended
 from clozelab.text.trimming import trimmed
 from clozelab.text.usage import Tokenization, Usage, read
 from clozelab.text.vocabulary import describe
@@ -61,7 +61,7 @@ def check_pieces(model: Model) -> None:
 
 def with_words(
     model: Model,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[NewWord],
     usage: Usage,
     *,
     words: int,
@@ -120,7 +120,7 @@ def _size(model: Model) -> VocabularyFigures:
 def _remade(
     model: Model,
     tokenizer: Tokenizer,
-    rows: Sequence[Source],
+    rows: Sequence[RowSource],
     *,
     initialisation: Initialisation = "mean",
     seed: int = 0,
@@ -142,7 +142,7 @@ def _remade(
 
 
 def _check_same(
-    old: Tokenizer, new: Tokenizer, rows: Sequence[Source], texts: Sequence[str]
+    old: Tokenizer, new: Tokenizer, rows: Sequence[RowSource], texts: Sequence[str]
 ) -> None:
     """Refuse a tokenizer that reads lines otherwise which have none of the removed pieces.
 

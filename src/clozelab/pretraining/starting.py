@@ -18,7 +18,7 @@ from clozelab.errors import UserError
 from clozelab.models.build import build, weights_of
 from clozelab.models.load import load, pretrained, within
 from clozelab.models.model import Model
-from clozelab.models.tables import Source, sources, with_rows
+from clozelab.models.tables import RowSource, sources, with_rows
 from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
@@ -333,5 +333,5 @@ def _extended(
     rows = sources(loaded.tokenizer, tokenizer, initialisation="mean")
     # A table may have had rows to spare: the new words take those first.
     spare = range(len(rows), loaded.recipe.tokenizer.vocabulary)
-    rows += [Source([number], [1.0]) for number in spare]
+    rows += [RowSource([number], [1.0]) for number in spare]
     return with_rows(weights, rows, initialisation="mean")

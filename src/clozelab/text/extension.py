@@ -68,7 +68,7 @@ class Extension(Part):
 
 
 @dataclass(frozen=True)
-class Candidate:
+class NewWord:
     """A word of a text that a tokenizer takes apart, or does not know."""
 
     word: str  # as the tokenizer's model is given it
@@ -100,14 +100,14 @@ class WordCounts:
                 self.runs = Counter(often)
                 self.rarest += 1
 
-    def ranked(self, *, least: int = LEAST) -> list[Candidate]:
+    def ranked(self, *, least: int = LEAST) -> list[NewWord]:
         """The words that occur so often and can be added, what saves most tokens first."""
         way, candidates = _Way.of(self.tokenizer), []
         read = decoders.ByteLevel() if _splits(self.tokenizer) == "ByteLevel" else None
         for word, count in self._words().items():
             if count >= least and (pieces := way.pieces(word)) > 1:
                 text = read.decode([word]).strip() if read else word.removeprefix("▁")
-                candidates.append(Candidate(word, text, count, pieces, way.knows(word)))
+                candidates.append(NewWord(word, text, count, pieces, way.knows(word)))
         return sorted(candidates, key=lambda each: (-each.saves, each.word))
 
     def _words(self) -> Counter[str]:

@@ -9,14 +9,14 @@ import pytest
 import torch
 from support.texts import copy
 
-from clozelab.models.tables import Source, is_table, sources, with_rows
+from clozelab.models.tables import RowSource, is_table, sources, with_rows
 from clozelab.models.uses import sparsemax
 from clozelab.text.extension import extended
 
 WORDS = "encoder.embeddings.words.weight"
 
 
-def made(rows: list[Source], initialisation: Any, **tables: torch.Tensor) -> dict[str, Any]:
+def made(rows: list[RowSource], initialisation: Any, **tables: torch.Tensor) -> dict[str, Any]:
     return with_rows(tables, rows, initialisation=initialisation, seed=3)
 
 
@@ -37,14 +37,14 @@ def test_a_row_that_is_drawn_is_like_the_others() -> None:
     table = torch.randn(4000, 2, generator=generator) @ mixing.T + torch.tensor([5.0, -1.0])
     bias = torch.randn(4000, generator=generator) * 3 + 7
     found = made(
-        [Source([], [])] * 20_000, "normal", **{WORDS: table, "heads.masked_lm.bias": bias}
+        [RowSource([], [])] * 20_000, "normal", **{WORDS: table, "heads.masked_lm.bias": bias}
     )
     drawn = found[WORDS]
     torch.testing.assert_close(drawn.mean(0), table.mean(0), rtol=0, atol=0.06)
     torch.testing.assert_close(drawn.T.cov(), table.T.cov(), rtol=0.06, atol=0)
     assert found["heads.masked_lm.bias"].std() == pytest.approx(3, rel=0.05)
     plain = made(
-        [Source([], [])] * 20_000, "random", **{WORDS: table, "heads.masked_lm.bias": bias}
+        [RowSource([], [])] * 20_000, "random", **{WORDS: table, "heads.masked_lm.bias": bias}
     )
     assert plain[WORDS].std() == pytest.approx(0.02, rel=0.05)
     assert not plain["heads.masked_lm.bias"].any()
@@ -52,7 +52,7 @@ def test_a_row_that_is_drawn_is_like_the_others() -> None:
 
 def test_draws_are_the_same_for_a_seed_and_differ_between_tables() -> None:
     table = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
-    rows = [Source([1], [1.0]), Source([], []), Source([2, 3], [0.25, 0.75])]
+    rows = [RowSource([1], [1.0]), RowSource([], []), RowSource([2, 3], [0.25, 0.75])]
     both = {WORDS: table, "heads.masked_lm.table": table, "encoder.ffn.0.norm.bias": table}
     one, two = (made(rows, "normal", **both) for _ in range(2))
     assert torch.equal(one[WORDS], two[WORDS])

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Mark
 from clozelab.errors import UserError
-from clozelab.text.extension import Candidate, Extension, WordCounts, extended, pieces
+from clozelab.text.extension import Extension, NewWord, WordCounts, extended, pieces
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import after_space, begins
 
@@ -29,7 +29,7 @@ def grown(tokenizer: Tokenizer, texts: Iterable[str], *, words: int) -> Tokenize
     return extended(tokenizer, [each.word for each in ranked(tokenizer, texts)], most=words)
 
 
-def ranked(tokenizer: Tokenizer, texts: Iterable[str]) -> list[Candidate]:
+def ranked(tokenizer: Tokenizer, texts: Iterable[str]) -> list[NewWord]:
     counts = WordCounts(tokenizer)
     counts.update(texts)
     return counts.ranked()

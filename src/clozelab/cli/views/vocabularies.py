@@ -13,7 +13,7 @@ from clozelab.cli.views import Values, facts, table
 if TYPE_CHECKING:
     from clozelab.api.vocabularies import VocabularyChange, VocabularySummary
     from clozelab.models.vocabulary import VocabularyFigures
-    from clozelab.text.extension import Candidate
+    from clozelab.text.extension import NewWord
 
 _TOP = 20  # words that are shown
 
@@ -42,7 +42,7 @@ def summary(result: VocabularySummary, values: Values) -> Iterator[RenderableTyp
         yield table("word", right=("occurs", "pieces", "saves"), rows=lines)
 
 
-def _worth(candidates: Sequence[Candidate]) -> str:
+def _worth(candidates: Sequence[NewWord]) -> str:
     saved = sum(each.saves for each in candidates if each.known)
     unknown = sum(each.count for each in candidates if not each.known)
     parts = [f"save {saved:,} tokens"] * bool(saved) + [f"make {unknown:,} known"] * bool(unknown)
