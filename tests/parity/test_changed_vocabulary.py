@@ -93,8 +93,8 @@ def test_positions_are_still_counted_from_the_padding(tmp_path: Path) -> None:
 
 NEW = "The plasmation of gastrology is a plasmation."
 OLD = "The river was wide, and slow."
-# The last share their tokenizers with others.
-RECIPES = ["bert", "roberta", "albert", "gpt", "electra", "xlnet", "deberta", "modernbert"]
+# The last four share their tokenizers or their heads with others.
+RECIPES = ["bert", "roberta", "albert", "electra", "gpt", "xlnet", "deberta", "modernbert"]
 SHAPES = {"gpt": ["encoder.inner=128"]}  # as transformers has it
 
 
@@ -107,7 +107,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=[*RECIPES[:5], *(pytest.param(each, marks=pytest.mark.slow) for each in RECIPES[5:])],
+    params=[*RECIPES[:4], *(pytest.param(each, marks=pytest.mark.slow) for each in RECIPES[4:])],
 )
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vocabulary") / request.param
@@ -175,7 +175,7 @@ def test_rows_begin_as_they_are_asked_to(text: str, tmp_path: Path) -> None:
     ids = [token.id for token in model.tokenizer.model.tokenize(word)]
     old = dict(model.module.named_parameters())
     rows = {}
-    for init in ("mean", "focus", "normal", "random"):
+    for init in ("mean", "focus", "random"):
         out = tmp_path / init
         clozelab.add_to_vocabulary(
             tmp_path / "run", text, words=2, least=20, out=out, init=init, **SILENT
@@ -192,5 +192,5 @@ def test_rows_begin_as_they_are_asked_to(text: str, tmp_path: Path) -> None:
             torch.testing.assert_close(bias[at], old["heads.masked_lm.bias"][ids].mean())
         if init == "random":
             assert bias[at] == 0
-    assert len({tuple(row.tolist()) for row in rows.values()}) == 4
+    assert len({tuple(row.tolist()) for row in rows.values()}) == 3
     assert all(torch.isfinite(row).all() for row in rows.values())

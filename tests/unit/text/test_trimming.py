@@ -112,6 +112,7 @@ def test_any_text_can_still_be_read(kind: str) -> None:
             assert new.decode(ids(new, text)) == old.decode(ids(old, text))
 
 
+@pytest.mark.thorough
 @each_kind
 def test_a_size_keeps_the_most_frequent(kind: str) -> None:
     old = copy(kind)
