@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from clozelab.api.studies import Study, merge_studies, report, study
     from clozelab.api.tasks import finetune, tasks
     from clozelab.api.training import distil, pretrain, resume
+    from clozelab.api.vocabularies import add_to_vocabulary, show_vocabulary, trim_vocabulary
     from clozelab.config.recipe import Recipe
     from clozelab.errors import UserError
     from clozelab.models.model import Model
@@ -50,6 +51,7 @@ __all__ = [
     "Study",
     "UserError",
     "add_to_corpus",
+    "add_to_vocabulary",
     "answer",
     "bench",
     "build_corpus",
@@ -79,8 +81,10 @@ __all__ = [
     "score",
     "show_blocks",
     "show_corpus",
+    "show_vocabulary",
     "study",
     "tasks",
+    "trim_vocabulary",
 ]
 
 _HOMES = {
@@ -101,6 +105,7 @@ _HOMES = {
     "clozelab.api.studies": ("Study", "merge_studies", "report", "study"),
     "clozelab.api.tasks": ("finetune", "tasks"),
     "clozelab.api.training": ("distil", "pretrain", "resume"),
+    "clozelab.api.vocabularies": ("add_to_vocabulary", "show_vocabulary", "trim_vocabulary"),
     "clozelab.config.recipe": ("Recipe",),
     "clozelab.errors": ("UserError",),
     "clozelab.models.model": ("Model",),

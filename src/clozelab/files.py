@@ -185,13 +185,18 @@ def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     file.chmod(mode)  # the library lets nobody else read it
 
 
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that appears when all is in it, or not at all; it must be new or empty."""
+def check_new(folder: Path) -> None:
+    """Refuse a place for a folder where there is something, before any work is done for it."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is not a folder; name a new or empty one")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: is there already and not empty; name a new or empty folder")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that appears when all is in it, or not at all; it must be new or empty."""
+    check_new(folder)
     Path(os.path.realpath(folder)).parent.mkdir(parents=True, exist_ok=True)
     with _beside(folder) as (part, target):
         part.mkdir()

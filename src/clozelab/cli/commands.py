@@ -102,6 +102,9 @@ COMMANDS: dict[str, Command] = {
     "corpus show": Command(clozelab.show_corpus, "blocks.summary"),
     "corpus check": Command(clozelab.check_corpus, "blocks.checked"),
     "corpus plans": Command(clozelab.corpus_plans, "blocks.plans"),
+    "vocabulary show": Command(clozelab.show_vocabulary, "vocabularies.summary"),
+    "vocabulary add": Command(clozelab.add_to_vocabulary, "vocabularies.changed"),
+    "vocabulary trim": Command(clozelab.trim_vocabulary, "vocabularies.changed"),
     "show": Command(show, "recipes.shown"),
     "diff": Command(clozelab.diff, "recipes.difference"),
     "mask": Command(clozelab.mask, "blocks.masks"),
@@ -129,6 +132,12 @@ COMMANDS: dict[str, Command] = {
     "demo": Command(demo.demo),
     "completion": Command(shell.completion),
     "version": Command(version),
+}
+
+
+_GROUPS = {
+    "corpus": "build, show, check or add to a corpus, or list its plans",
+    "vocabulary": "show a model's vocabulary, add words to it, or trim it to a text",
 }
 
 
@@ -184,8 +193,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     for name, entry in commands.items():
         group, _, verb = name.rpartition(" ")
         if group not in groups:
-            about = f"build, show, check or add to a {group}, or list its plans"
-            parent = verbs.add_parser(group, help=about)
+            parent = verbs.add_parser(group, help=_GROUPS[group])
             groups[group] = parent.add_subparsers(required=True, metavar="COMMAND")
         text = summary(entry.call)
         short = text.partition("\n")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,16 +46,23 @@ class Exchanged:
     notes: tuple[str, ...] = ()
 
 
-def export(place: str, out: str | Path, *, family: str | None = None) -> Exchanged:
+def export(
+    model: str | Model,
+    out: str | Path,
+    *,
+    family: str | None = None,
+    changes: Mapping[str, object] | None = None,
+) -> Exchanged:
     """Write a Hugging Face directory; of a fine-tuned model with the head of its task.
 
     The generator of a model has a directory of its own in it. At a URL, config.json comes last.
+    What was changed in a model since it was trained goes into its card.
     """
-    model = load(place)
-    generator = generator_of(model)
+    model = load(model) if isinstance(model, str) else model
+    generator, changes = generator_of(model), changes or {}
     name = shown(str(out))
     with _new(str(out), last="config.json") as folder:
-        whole = _export(model, folder, family=family, name=name)
+        whole = _export(model, folder, family=family, name=name, changes=changes)
         if generator is None:
             return whole
         if model.origin is not None:
@@ -64,11 +71,14 @@ def export(place: str, out: str | Path, *, family: str | None = None) -> Exchang
             )
         fits = suits(generator.recipe.encoder, FAMILIES["electra"], predicts=True)
         family = "electra" if fits else None
-        part = _export(generator, folder / FOLDER, family=family, name=f"{name}/{FOLDER}")
+        name = f"{name}/{FOLDER}"
+        part = _export(generator, folder / FOLDER, family=family, name=name, changes=changes)
     return Exchanged(f"{whole.what}, and {part.what} in {FOLDER}", whole.notes)
 
 
-def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchanged:
+def _export(
+    model: Model, out: Path, *, family: str | None, name: str, changes: Mapping[str, object]
+) -> Exchanged:
     """Write one model; `name` is what its card calls it."""
     place = model.place
     task, origin = _head(model), model.origin
@@ -114,7 +124,7 @@ def _export(model: Model, out: Path, *, family: str | None, name: str) -> Exchan
         name=name,
         title=model.recipe.title.rstrip("."),
         recipe_toml=recipes.to_toml(model.recipe),
-        data=data(model),
+        data={**data(model), **changes},
         metrics=metrics(model),
         family=kind,
         predicts=exported.predicts,

@@ -105,13 +105,13 @@ def _checkpoint(checkpoint: Checkpoint, notes: tuple[str, ...]) -> Model:
     parts = [slots.use("objectives", part) for part in recipe.objectives if part.needs_teacher]
     idle = tuple(f"heads.{part}." for part in parts)
     weights = {name: w for name, w in checkpoint.weights().items() if not name.startswith(idle)}
-    module = _shell(recipe, task, origin, weights)
+    module = shell(recipe, task, origin, weights)
     set_weights(module, weights)
     place = str(checkpoint.path)
     return Model(place, recipe, tokenizer, module.eval(), checkpoint.step, notes, task, origin)
 
 
-def _shell(
+def shell(
     recipe: Recipe, task: TunedTask | None, origin: Origin | None, weights: Mapping[str, Tensor]
 ) -> PretrainingModel | Tuned:
     """The module that some weights belong to, as it was trained or as it came; still without."""
@@ -164,7 +164,7 @@ def _foreign(place: str) -> Model:
 
         length = imported.encoder.max_positions or _LENGTH
         task = inward(imported.task, place=place, length=length)
-    module = _shell(recipe, task, origin, weights)
+    module = shell(recipe, task, origin, weights)
     names = {name for name, _ in module.named_parameters()}
     set_weights(module, {name: w for name, w in weights.items() if name in names})
     left = sorted({*imported.left, *(weights.keys() - names)})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -20,23 +18,17 @@ from clozelab.errors import UserError
 from clozelab.models.build import build, weights_of
 from clozelab.models.load import load, pretrained, within
 from clozelab.models.model import Model
+from clozelab.models.tables import RowSource, sources, with_rows
 from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import fitted, notes
 from clozelab.pretraining.job import PretrainJob
 from clozelab.runs.directory import Run
-from clozelab.text.extension import pieces
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest
-
-# What has a row for each id; ELMo's head counts words.
-_TABLED = re.compile(
-    r"(heads\.generator\.)?encoder\.embeddings\.(words\.weight|delta)"
-    r"|heads\.(?!bidirectional_lm)\w+\.(head\.)?(bias|table)"
-)
 
 
 def fresh(
@@ -338,11 +330,8 @@ def _extended(
             f"{place}: its tokenizer is not that of {loaded.place}; build the corpus with"
             f" --tokenizer-from {loaded.place}, and --extend N to add words of its own"
         )
-    known = pieces(loaded.tokenizer, sorted(more, key=more.__getitem__))
-    out = dict(weights)
-    for name, value in weights.items():
-        if _TABLED.fullmatch(name):
-            rows = [value[ids].mean(0) if ids else value.mean(0) for ids in known]
-            # A table may have had rows to spare: the new words take those first.
-            out[name] = torch.cat([value[:first], torch.stack(rows), value[first + len(rows) :]])
-    return out
+    rows = sources(loaded.tokenizer, tokenizer, initialisation="mean")
+    # A table may have had rows to spare: the new words take those first.
+    spare = range(len(rows), loaded.recipe.tokenizer.vocabulary)
+    rows += [RowSource([number], [1.0]) for number in spare]
+    return with_rows(weights, rows, initialisation="mean")

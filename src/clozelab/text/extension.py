@@ -4,6 +4,10 @@ A word goes into the model's own vocabulary, after the old ids, in the way its k
 WordPiece by the longest match, byte BPE by looking a word up before merging, BPE with marked ends
 by more merges, unigram by a score just above that of the word's pieces. So every word is still
 encoded by itself, and words that hold none of the new tokens are encoded as before.
+
+The words that save most tokens come first: how often a word occurs, times its pieces less one.
+Ideographs and signs are words by themselves; those that a tokenizer does not know are added like
+words. Byte BPE knows all, and looks up only what stands alone: it is given no ideographs.
 """
 
 from __future__ import annotations
@@ -11,27 +15,28 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders
 
 from clozelab.errors import UserError
 from clozelab.ranges import Part, at_least
+from clozelab.text.numbering import behind, numbers_of, renumbered
 from clozelab.text.vocabulary import describe
-from clozelab.text.words import IDEOGRAPH_CLASS
+from clozelab.text.words import IDEOGRAPH_CLASS, kind
 
-_LEAST = 10  # occurrences of a word worth a row
-# Ideographs are words by themselves.
+LEAST = 10  # occurrences of a word worth a row
 _LETTERS = re.compile(rf"(?:(?![{IDEOGRAPH_CLASS}])[^\W\d_]){{4,}}(?![\w'’-])")
+_ALONE = ("ideograph", "sign")  # characters that are words by themselves
 _MOST_RUNS = 1 << 21  # counted at a time; when there are more, the rarest are forgotten
 _ABOVE = 0.01  # by which a unigram word's score beats that of its pieces
 
 
 @dataclass(frozen=True)
 class Extension(Part):
-    """A `TokenizerSpec` that adds up to `words` words to a tokenizer, the most frequent first."""
+    """A `TokenizerSpec` that adds up to `words` words to a tokenizer, the best first."""
 
     specials: ClassVar[tuple[str, ...]] = ()  # it has its own
 
@@ -40,7 +45,13 @@ class Extension(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _way(Tokenizer.from_str(self.tokenizer))  # refused before any text is read
+        tokenizer = Tokenizer.from_str(self.tokenizer)  # refused before any text is read
+        check_extendable(tokenizer)
+        if names := behind(json.loads(self.tokenizer)):
+            raise UserError(
+                f"--extend: {names[0]} and what else stands behind the tokenizer's pieces would get"
+                " other ids; give the model words with clozelab vocabulary add"
+            )
 
     @property
     def vocabulary(self) -> int:
@@ -49,19 +60,103 @@ class Extension(Part):
 
     def train(self, texts: Iterator[str]) -> Tokenizer:
         """Count the words of the texts and add those that the tokenizer takes apart."""
-        return extended(Tokenizer.from_str(self.tokenizer), texts, words=self.words)
+        tokenizer = Tokenizer.from_str(self.tokenizer)
+        counts = WordCounts(tokenizer)
+        counts.update(texts)
+        words = [each.word for each in counts.ranked()]
+        return extended(tokenizer, words, most=self.words)
 
 
-def extended(tokenizer: Tokenizer, texts: Iterator[str], *, words: int) -> Tokenizer:
-    """The tokenizer with words of at least four letters and ten occurrences added."""
-    add, counts = _way(tokenizer), _counted(tokenizer, texts)
-    settings, number = json.loads(tokenizer.to_str()), describe(tokenizer).size
-    last = number + words
-    for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if count < _LEAST or number == last:
-            break
-        number += add(settings, word, range(number, last))
-    return Tokenizer.from_str(json.dumps(settings))
+@dataclass(frozen=True)
+class NewWord:
+    """A word of a text that a tokenizer takes apart, or does not know."""
+
+    word: str  # as the tokenizer's model is given it
+    text: str  # as it is read
+    count: int
+    pieces: int  # that it has; one more than its letters where it is unknown
+    known: bool = True  # all of its letters are
+
+    @property
+    def saves(self) -> int:
+        """How many tokens fewer the text has with it."""
+        return self.count * (self.pieces - 1)
+
+
+@dataclass
+class WordCounts:
+    """How often each word of some texts occurs, in bounded memory."""
+
+    tokenizer: Tokenizer
+    runs: Counter[str] = field(default_factory=Counter)
+    rarest: int = 1
+
+    def update(self, texts: Iterable[str]) -> None:
+        """Count what stands between spaces."""
+        for text in texts:
+            self.runs.update(text.split())
+            if len(self.runs) > _MOST_RUNS:
+                often = {run: count for run, count in self.runs.items() if count > self.rarest}
+                self.runs = Counter(often)
+                self.rarest += 1
+
+    def ranked(self, *, least: int = LEAST) -> list[NewWord]:
+        """The words that occur so often and can be added, what saves most tokens first."""
+        way, candidates = _Way.of(self.tokenizer), []
+        read = decoders.ByteLevel() if _splits(self.tokenizer) == "ByteLevel" else None
+        for word, count in self._words().items():
+            if count >= least and (pieces := way.pieces(word)) > 1:
+                text = read.decode([word]).strip() if read else word.removeprefix("▁")
+                candidates.append(NewWord(word, text, count, pieces, way.knows(word)))
+        return sorted(candidates, key=lambda each: (-each.saves, each.word))
+
+    def _words(self) -> Counter[str]:
+        """How often each word occurs that has letters alone, as the model is given it."""
+        splits, normalizer = _splits(self.tokenizer), self.tokenizer.normalizer
+        spaced, whole = (splits == way for way in ("ByteLevel", "Metaspace"))
+        counts: Counter[str] = Counter()
+        for run, count in self.runs.items():
+            text = f" {run}" if spaced else run
+            if normalizer is not None:
+                text = normalizer.normalize_str(text)
+            assert self.tokenizer.pre_tokenizer is not None
+            for word, (first, stop) in self.tokenizer.pre_tokenizer.pre_tokenize_str(text):
+                if whole:  # cut at spaces only: the letters it begins with, signs apart
+                    if match := _LETTERS.match(word.removeprefix("▁")):
+                        counts[f"▁{match[0]}"] += count
+                elif _LETTERS.fullmatch(text[first:stop].lstrip()) and (not spaced or not first):
+                    counts[word] += count
+            for letter in () if spaced or (text.isalpha() and text.isascii()) else text:
+                if kind(letter) in _ALONE:
+                    counts[letter] += count
+        return counts
+
+
+def check_extendable(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer of a kind that words cannot be added to."""
+    _Way.of(tokenizer)
+
+
+def extended(tokenizer: Tokenizer, words: Iterable[str], *, most: int | None = None) -> Tokenizer:
+    """The tokenizer with words added, while they take at most so many ids.
+
+    Ids stay as they are, but for those of tokens that are no pieces of the model: these follow.
+    """
+    way, settings = _Way.of(tokenizer), json.loads(tokenizer.to_str())
+    old = numbers_of(settings)
+    moved = bool(behind(settings))
+    numbers = {name: at for at, name in enumerate(old)} if moved else old
+    first = len(numbers) if moved else describe(tokenizer).size
+    new: dict[str, None] = {}
+    for word in words:
+        entries = way.entries(word)
+        names = [name for name in entries if name not in numbers and name not in new]
+        if most is not None and len(new) + len(names) > most:
+            continue
+        new |= dict.fromkeys(names)
+        way.put(settings["model"], word, names)
+    numbers |= {name: first + at for at, name in enumerate(new)}
+    return renumbered(settings, numbers)
 
 
 def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
@@ -71,56 +166,6 @@ def pieces(tokenizer: Tokenizer, entries: Sequence[str]) -> list[list[int]]:
     return [[token.id for token in tokens] for tokens in words]
 
 
-def _counted(tokenizer: Tokenizer, texts: Iterator[str]) -> Counter[str]:
-    """How often each word occurs that has letters alone, as the model is given it."""
-    runs: Counter[str] = Counter()
-    rare = 1
-    for text in texts:
-        runs.update(text.split())
-        if len(runs) > _MOST_RUNS:
-            runs = Counter({run: count for run, count in runs.items() if count > rare})
-            rare += 1
-    spaced, whole = (_splits(tokenizer) == kind for kind in ("ByteLevel", "Metaspace"))
-    counts: Counter[str] = Counter()
-    for run, count in runs.items():
-        text = f" {run}" if spaced else run
-        if tokenizer.normalizer is not None:
-            text = tokenizer.normalizer.normalize_str(text)
-        assert tokenizer.pre_tokenizer is not None
-        for word, (first, stop) in tokenizer.pre_tokenizer.pre_tokenize_str(text):
-            if whole:  # cut at spaces only: the letters it begins with, signs apart
-                if match := _LETTERS.match(word.removeprefix("▁")):
-                    counts[f"▁{match[0]}"] += count
-            elif _LETTERS.fullmatch(text[first:stop].lstrip()) and (not spaced or not first):
-                counts[word] += count
-    return counts
-
-
-Add = Callable[[dict[str, Any], str, range], int]
-
-
-def _way(tokenizer: Tokenizer) -> Add:
-    """How a word is added to this kind of tokenizer; refused where there is none."""
-    model = json.loads(tokenizer.to_str())["model"]
-    ways = _Ways(tokenizer)
-    known: dict[tuple[str, str | None], Add] = {
-        ("WordPiece", "BertPreTokenizer"): ways.match,
-        ("BPE", "ByteLevel"): ways.look_up,
-        ("BPE", "BertPreTokenizer"): ways.merge,
-        ("Unigram", "Metaspace"): ways.score,
-    }
-    kind, before = model["type"], _splits(tokenizer)
-    # A unigram's ids are the places in its list: what follows it takes those of new words.
-    behind = kind == "Unigram" and len(model["vocab"]) != describe(tokenizer).size
-    if (kind, before) not in known or behind:
-        raise UserError(
-            f"--extend: a tokenizer of the kind {kind} with {before}"
-            f"{' and specials behind its pieces' * behind} cannot be given words; leave --extend"
-            " out"
-        )
-    return known[kind, before]
-
-
 def _splits(tokenizer: Tokenizer) -> str | None:
     """What cuts a text into words last."""
     before = json.loads(tokenizer.to_str())["pre_tokenizer"] or {}
@@ -128,56 +173,117 @@ def _splits(tokenizer: Tokenizer) -> str | None:
     return last
 
 
-class _Ways:
-    """Each puts a word that the tokenizer takes apart into the settings; how many ids it took."""
+class _Way:
+    """How words are added to a kind of tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.model = tokenizer.model
         self.unknown = describe(tokenizer).roles.get("unk")
-        self.merges: set[tuple[str, str]] = set()  # that were added
 
-    def match(self, settings: dict[str, Any], word: str, free: range) -> int:
-        """WordPiece: the longest match, so a word of the vocabulary is found first."""
-        tokens = self.model.tokenize(word)
-        if len(tokens) == 1 and tokens[0].id != self.unknown:
-            return 0
-        settings["model"]["vocab"][word] = free[0]
-        return 1
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> _Way:
+        """The way of this kind of tokenizer; refused where there is none."""
+        kind = json.loads(tokenizer.to_str())["model"]["type"]
+        before = _splits(tokenizer)
+        way = _WAYS.get((kind, before))
+        if way is None:
+            raise UserError(
+                f"a tokenizer of the kind {kind} with {before} cannot be given words; use it as it"
+                " is, or train one on the text (clozelab corpus build)"
+            )
+        return way(tokenizer)
 
-    def look_up(self, settings: dict[str, Any], word: str, free: range) -> int:
-        """Byte BPE: a word of the vocabulary is taken whole before anything is merged."""
-        if word in settings["model"]["vocab"]:
-            return 0
-        settings["model"]["vocab"][word] = free[0]
-        settings["model"]["ignore_merges"] = True
-        return 1
+    def pieces(self, word: str) -> int:
+        """How many pieces the word has; 1 where it has an id, or cannot be given one."""
+        if self.model.token_to_id(word) is not None:
+            return 1
+        if self.knows(word):
+            return len(self.model.tokenize(word))
+        return len(word) + 1 if self.takes_unknown(word) else 1
 
-    def merge(self, settings: dict[str, Any], word: str, free: range) -> int:
-        """BPE with marked ends: merges behind the others, from the word's end to its beginning.
+    def knows(self, word: str) -> bool:
+        """Whether all of the word is known."""
+        return all(token.id != self.unknown for token in self.model.tokenize(word))
 
-        What a merge makes needs an id as well: a word of three pieces takes two.
-        """
-        tokens = self.model.tokenize(word)
-        if any(token.id == self.unknown for token in tokens):
-            return 0
-        table, merges = settings["model"]["vocab"], settings["model"]["merges"]
-        end, steps = tokens[-1].value, []
-        for token in reversed(tokens[:-1]):
+    def takes_unknown(self, word: str) -> bool:
+        """Whether a word can be added that has unknown letters."""
+        return len(word) == 1 and kind(word) in _ALONE
+
+    def entries(self, word: str) -> list[str]:
+        """What the vocabulary has to have for the word to be found."""
+        return [word]
+
+    def put(self, model: dict[str, Any], word: str, names: list[str]) -> None:
+        """Put what the word needs, beside ids, into the settings of the model."""
+
+
+class _LongestMatch(_Way):
+    """WordPiece: a word of the vocabulary is found before any shorter piece."""
+
+    def takes_unknown(self, word: str) -> bool:
+        """Its letters do not matter."""
+        return True
+
+
+class _LookUp(_Way):
+    """Byte BPE: a word of the vocabulary is taken whole before anything is merged."""
+
+    def put(self, model: dict[str, Any], word: str, names: list[str]) -> None:
+        """Let words be looked up."""
+        model["ignore_merges"] = True
+
+
+class _Merges(_Way):
+    """BPE with marked ends: merges behind the others, from the word's end to its beginning.
+
+    What a merge makes needs an id as well: a word of three pieces takes two.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.suffix = json.loads(tokenizer.to_str())["model"].get("end_of_word_suffix") or ""
+        self.added: set[tuple[str, str]] = set()
+
+    def entries(self, word: str) -> list[str]:
+        """What each merge makes."""
+        if self._is_letter(word):
+            return [word + self.suffix]
+        return [left + right for left, right in self._steps(word)]
+
+    def put(self, model: dict[str, Any], word: str, names: list[str]) -> None:
+        """The merges, each once."""
+        steps = [] if self._is_letter(word) else self._steps(word)
+        model["merges"] += [[*step] for step in steps if step not in self.added]
+        self.added.update(steps)
+
+    def _is_letter(self, word: str) -> bool:
+        return len(word) == 1  # which is unknown: it needs no merge
+
+    def _steps(self, word: str) -> list[tuple[str, str]]:
+        *others, last = self.model.tokenize(word)
+        end, steps = last.value, []
+        for token in reversed(others):
             steps.append((token.value, end))
             end = token.value + end
-        names = [left + right for left, right in steps if left + right not in table]
-        if len(names) > len(free):
-            return 0
-        table.update(zip(names, free, strict=False))
-        merges.extend([left, right] for left, right in steps if (left, right) not in self.merges)
-        self.merges.update(steps)
-        return len(names)
+        return steps
 
-    def score(self, settings: dict[str, Any], word: str, free: range) -> int:
-        """Unigram: a piece that scores just above the best way to spell the word."""
+
+class _Scores(_Way):
+    """Unigram: a piece that scores just above the best way to spell the word."""
+
+    def put(self, model: dict[str, Any], word: str, names: list[str]) -> None:
+        """The piece with its score; a letter that was unknown has the lowest there is."""
+        scores = model["vocab"]
         tokens = self.model.tokenize(word)
-        if len(tokens) == 1 or any(token.id == self.unknown for token in tokens):
-            return 0
-        scores = settings["model"]["vocab"]
-        scores.append([word, sum(scores[token.id][1] for token in tokens) + _ABOVE])
-        return 1
+        score = sum(scores[token.id][1] for token in tokens) + _ABOVE
+        if self.unknown in [token.id for token in tokens]:
+            score = min(score for _, score in scores)
+        scores.append([word, score])
+
+
+_WAYS: dict[tuple[str, str | None], type[_Way]] = {
+    ("WordPiece", "BertPreTokenizer"): _LongestMatch,
+    ("BPE", "ByteLevel"): _LookUp,
+    ("BPE", "BertPreTokenizer"): _Merges,
+    ("Unigram", "Metaspace"): _Scores,
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from clozelab.contracts import Mark
 from clozelab.errors import UserError
-from clozelab.text.extension import Extension, extended, pieces
+from clozelab.text.extension import Extension, NewWord, WordCounts, extended, pieces
 from clozelab.text.vocabulary import describe
 from clozelab.text.words import after_space, begins
 
@@ -24,13 +25,23 @@ TEXT = [
 WORDS = ["plasmation", "gastrology"]
 
 
+def grown(tokenizer: Tokenizer, texts: Iterable[str], *, words: int) -> Tokenizer:
+    return extended(tokenizer, [each.word for each in ranked(tokenizer, texts)], most=words)
+
+
+def ranked(tokenizer: Tokenizer, texts: Iterable[str]) -> list[NewWord]:
+    counts = WordCounts(tokenizer)
+    counts.update(texts)
+    return counts.ranked()
+
+
 def made(kind: str, *, times: int = 10, words: int = 50) -> Tokenizer:
     return Tokenizer.from_str(_made(kind, times, words))
 
 
 @cache
 def _made(kind: str, times: int, words: int) -> str:
-    return extended(copy(kind), iter(TEXT * times), words=words).to_str()
+    return grown(copy(kind), TEXT * times, words=words).to_str()
 
 
 def added(kind: str, more: Tokenizer) -> list[str]:
@@ -131,13 +142,37 @@ def test_the_pieces_of_a_new_word_are_those_the_old_tokenizer_gave_it(kind: str)
 
 
 @each_kind
-def test_letters_of_any_script_make_words_but_ideographs_do_not(kind: str) -> None:
+def test_letters_of_any_script_make_words_and_ideographs_stay_alone(kind: str) -> None:
     text = "Кардиология кардиология, naïvetés naïvetés 中国人民中国人民 中国人民"
-    more = extended(copy(kind), iter([text] * 10), words=9)
+    more = grown(copy(kind), [text] * 10, words=30)
     found = encoder(more).encode(["x naïvetés"])
-    new = set(range(copy(kind).get_vocab_size(), more.get_vocab_size()))
-    assert found.ids[-1] in new
-    assert new.isdisjoint(encoder(more).encode(["x 中国人民"]).ids.tolist())
+    old, new = copy(kind), {*more.get_vocab()} - {*copy(kind).get_vocab()}
+    assert more.id_to_token(int(found.ids[-1])) in new
+    unknown = describe(old).roles.get("unk")
+    for letter in "中国人民":
+        was, now = (encoder(each).encode([f"x {letter}"]).ids.tolist() for each in (old, more))
+        if kind == "byte_bpe":
+            assert was == now
+        else:  # one that was unknown is a token now
+            assert unknown not in now
+            assert (unknown in was) == (more.id_to_token(now[-1]) in new)
+    several = encoder(more).encode(["x 中国人民"]).ids.tolist()
+    assert len(several) >= 5
+
+
+def test_what_saves_most_tokens_comes_first() -> None:
+    tokenizer, words = copy("wordpiece"), ["plasmation", "abcdefghijk", "gastrology"]
+    many = {word: len(tokenizer.model.tokenize(word)) for word in words}
+    assert many["abcdefghijk"] > many["gastrology"] > 1
+    texts = ["abcdefghijk"] * 10 + ["gastrology"] * 11 + ["plasmation"] * 40
+    found = ranked(tokenizer, texts)
+    assert [each.word for each in found] == words  # the second is rarer than the third
+    assert [each.saves for each in found] == [
+        times * (many[word] - 1) for times, word in zip((40, 10, 11), words, strict=True)
+    ]
+    more = extended(tokenizer, [each.word for each in found])
+    was, now = (sum(len(encoder(t).encode([x]).ids) for x in texts) for t in (tokenizer, more))
+    assert was - now == sum(each.saves for each in found)
 
 
 def test_an_extension_trains_like_any_tokenizer() -> None:
@@ -151,15 +186,23 @@ def test_words_split_twice_as_in_the_files_of_albert_are_extended_too() -> None:
     twice.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
     )
-    more = extended(twice, iter(TEXT * 10), words=9)
+    more = grown(twice, TEXT * 10, words=9)
     assert more.encode("of plasmation,", add_special_tokens=False).tokens[1] == "▁plasmation"
 
 
-def test_a_unigram_with_specials_behind_its_pieces_is_refused() -> None:
-    behind = copy("unigram")
-    behind.add_special_tokens(["<extra>"])
-    with pytest.raises(UserError, match="and specials behind its pieces cannot be given words"):
-        Extension(behind.to_str(), 5)
+@each_kind
+def test_specials_behind_the_pieces_stay_behind_them(kind: str) -> None:
+    old = copy(kind)
+    old.add_special_tokens(["<extra>"])
+    with pytest.raises(UserError, match=r"<extra> and what else stands behind .* vocabulary add"):
+        Extension(old.to_str(), 5)
+    more = grown(old, TEXT * 10, words=9)
+    table = more.get_vocab()
+    assert sorted(table.values()) == [*range(len(table))]
+    assert table["<extra>"] == len(table) - 1
+    assert more.encode("of <extra>", add_special_tokens=False).ids[-1] == len(table) - 1
+    text = "of plasmation and gastrology now"
+    assert more.decode(more.encode(text).ids) == old.decode(old.encode(text).ids)
 
 
 def test_what_cannot_be_extended_is_refused_at_once() -> None:

@@ -1,0 +1,230 @@
+"""Vocabularies: what one makes of a text, words added to it, what a text does not use removed."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from clozelab.api.corpora import ReadingOptions
+from clozelab.api.models import opened
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.files import check_new
+from clozelab.options import ModelLike, Place, Places, command
+
+if TYPE_CHECKING:
+    from clozelab.models.model import Model
+    from clozelab.models.vocabulary import VocabularyFigures
+    from clozelab.text.extension import NewWord
+    from clozelab.text.usage import Usage
+
+
+@dataclass(frozen=True)
+class VocabularySummary:
+    """A model's vocabulary, and what it makes of a text."""
+
+    place: str
+    kind: str  # of tokenizer
+    specials: tuple[str, ...]
+    figures: VocabularyFigures
+    used: int | None = None  # of its tokens, in the text
+    candidates: Sequence[NewWord] = ()  # words that would save tokens, the best first
+
+
+@dataclass(frozen=True)
+class VocabularyChange:
+    """A model that was written with another vocabulary: what it was, and what it is."""
+
+    path: Path
+    before: VocabularyFigures
+    after: VocabularyFigures
+    added: tuple[str, ...] = ()  # words, the best first
+
+    def load(self) -> Model:
+        """The model that was written."""
+        from clozelab.models.load import load
+
+        return load(str(self.path))
+
+
+@command
+def show_vocabulary(
+    model: ModelLike,
+    input: Places = (),
+    *,
+    least: int = 10,
+    reading: ReadingOptions,
+    watch: Watch,
+) -> VocabularySummary:
+    """Show a model's vocabulary, and what it makes of a text.
+
+    With a text: tokens a word, how many tokens it uses, and the words that would save most.
+
+    Args:
+        input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
+        least: occurrences of a word worth a row (10)
+    """
+    from clozelab.config import slots
+    from clozelab.models.vocabulary import check_pieces, figures
+
+    loaded = opened(model, watch)
+    check_pieces(loaded)
+    special = loaded.vocabulary.special.tolist()
+    names = [loaded.tokenizer.id_to_token(number) or "" for number in special]
+    known: dict[str, Any] = {
+        "place": loaded.place,
+        "kind": slots.use("tokenizer", loaded.recipe.tokenizer),
+        "specials": tuple(name for name in names if not name.startswith("[unused")),
+    }
+    if not input:
+        return VocabularySummary(**known, figures=figures([loaded])[0])
+    usage = _read(loaded, input, reading, watch)
+    return VocabularySummary(
+        **known,
+        figures=figures([loaded], usage.sample)[0],
+        used=usage.used,
+        candidates=_candidates(usage, least=least),
+    )
+
+
+@command
+def add_to_vocabulary(
+    model: ModelLike,
+    input: Places,
+    *,
+    words: int,
+    out: Place,
+    init: Literal["mean", "focus", "normal", "random"] = "mean",
+    least: int = 10,
+    seed: int = 0,
+    reading: ReadingOptions,
+    watch: Watch,
+) -> VocabularyChange:
+    """Add words of a text to a model's vocabulary, and write it as a Hugging Face directory.
+
+    The words that save most tokens are added: by how often they occur, times their pieces less one.
+    Text without them is read as before. Train the model on afterwards (pretrain --from).
+
+    Args:
+        input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
+        words: how many
+        out (DIR): the folder to make
+        init: what their embeddings begin with: the mean of their pieces (FVT), words used like them
+            (FOCUS), or a draw from the distribution of all rows or of fresh ones (mean)
+        least: occurrences of a word worth a row (10)
+        seed: of what is drawn (0)
+    """
+    from clozelab.models.vocabulary import with_words
+    from clozelab.text.extension import check_extendable
+
+    if words < 1:
+        raise UserError(f"--words {words}: at least 1")
+    loaded = _start(model, out, least, watch)
+    check_extendable(loaded.tokenizer)
+    usage = _read(loaded, input, reading, watch)
+    found = usage.words.ranked(least=least)
+    made = with_words(loaded, found, usage, words=words, initialisation=init, seed=seed)
+    note = f"{words:,} words were added ({init}); results below are those before"
+    added = tuple(each.text for each in found[:words])
+    return _written(loaded, made, out, usage=usage, note=note, watch=watch, added=added)
+
+
+@command
+def trim_vocabulary(
+    model: ModelLike,
+    input: Places,
+    *,
+    out: Place,
+    least: int = 1,
+    size: int | None = None,
+    reading: ReadingOptions,
+    watch: Watch,
+) -> VocabularyChange:
+    """Remove from a model's vocabulary what a text does not use, and write it as a Hugging Face
+    directory.
+
+    The special tokens stay. Text without the removed pieces has the same outputs as before.
+
+    Args:
+        input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
+        out (DIR): the folder to make
+        least: occurrences below which a piece is removed (1)
+        size: at most so many tokens, the most frequent (all that occur)
+    """
+    from clozelab.models.vocabulary import without_unused
+
+    loaded = _start(model, out, least, watch)
+    usage = _read(loaded, input, reading, watch)
+    made = without_unused(loaded, usage, least=least, size=size)
+    note = f"trimmed from {loaded.vocabulary.size:,} tokens to {made.vocabulary.size:,}"
+    return _written(loaded, made, out, usage=usage, note=note, watch=watch)
+
+
+def _start(model: Any, out: str, least: int, watch: Watch) -> Model:
+    """The model, once nothing that is asked for is refused."""
+    from clozelab.models.vocabulary import check_pieces
+
+    if least < 1:
+        raise UserError(f"--least {least}: at least 1")
+    check_new(Path(out))
+    loaded = opened(model, watch)
+    check_pieces(loaded)
+    return loaded
+
+
+def _candidates(usage: Usage, *, least: int) -> list[NewWord]:
+    """The words worth a row; none where the tokenizer cannot be given any."""
+    try:
+        return usage.words.ranked(least=least)
+    except UserError:
+        return []
+
+
+def _read(model: Model, input: Sequence[str], reading: ReadingOptions, watch: Watch) -> Usage:
+    """What the model's tokenizer makes of the text."""
+    from clozelab.contracts import Counts
+    from clozelab.text.reading.layouts import Reading
+    from clozelab.text.reading.sources import BytesRead, documents, total_bytes
+    from clozelab.text.usage import usage
+
+    how, done, counts = Reading(**asdict(reading)), BytesRead(), Counts()
+    stream = documents(input, how, counts, progress=done)
+
+    def work() -> Generator[int, None, Usage]:
+        steps = usage(model.tokenizer, stream)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                result: Usage = ended.value
+                return result
+            yield done.done
+
+    result = watch.drain(work(), "reading", total_bytes(input, how) or 0)
+    if not result.sample:
+        raise UserError(f"{', '.join(input)}: there is no text to read; name other files")
+    return result
+
+
+def _written(
+    before: Model,
+    after: Model,
+    out: str,
+    *,
+    usage: Usage,
+    note: str,
+    watch: Watch,
+    added: tuple[str, ...] = (),
+) -> VocabularyChange:
+    """Write the model, and say what changed."""
+    from clozelab.models.exchange import export
+    from clozelab.models.vocabulary import figures
+
+    written = export(after, Path(out), changes={"vocabulary": note})
+    for line in written.notes:
+        watch.warn(line)
+    watch.say(f"{out}: {written.what}")
+    was, is_now = figures([before, after], usage.sample)
+    return VocabularyChange(Path(out), was, is_now, added)

@@ -1,0 +1,84 @@
+"""Which tokens are used alike in a text, for new tokens that begin as those (FOCUS, §3).
+
+FOCUS (arXiv:2305.14481) makes a new row of the rows of known tokens, by how similar they are in
+static vectors of the text, weighted by sparsemax (arXiv:1602.02068).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import svds
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Bools, Counts, Ints
+from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.vocabulary import describe
+
+Floats = NDArray[np.float64]
+
+_Sparse: Any = sparse.csr_matrix
+_WINDOW = 5  # tokens on either side that a token is used with
+_RARE = 5  # occurrences below which nothing is known of a token's use
+_DIMENSIONS = 64  # of a token's use
+_TINY = 1e-12
+
+
+def similar(
+    tokenizer: Tokenizer, fresh: Sequence[int], known: Sequence[int], *, texts: Sequence[str]
+) -> dict[int, tuple[list[int], list[float]]]:
+    """For new tokens, the known ones that are used like them in the texts, and their weights."""
+    vectors, often = _uses(tokenizer, texts)
+    special = {*describe(tokenizer).special.tolist()}
+    others = np.array([n for n in known if often[n] and n not in special], np.int64)
+    rows = [n for n in fresh if often[n]]
+    if not len(others) or not rows:
+        return {}
+    found = {}
+    for number, cosines in zip(rows, vectors[rows] @ vectors[others].T, strict=True):
+        weights = sparsemax(cosines)
+        at = np.flatnonzero(weights)
+        found[number] = (others[at].tolist(), weights[at].tolist())
+    return found
+
+
+# Differs from FOCUS, whose vectors are fastText's: these are of counts, and need no training.
+def _uses(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[Floats, Bools]:
+    """[V, D] how tokens are used, as vectors of length 1; [V] which occur often enough to tell.
+
+    They are the singular vectors of positive pointwise mutual information with what stands near.
+    """
+    size = describe(tokenizer).size
+    found = CachedTokenizer(tokenizer, segment=False, counts=Counts()).encode(list(texts))
+    ids, row = found.ids, np.repeat(np.arange(len(texts)), np.diff(found.starts))
+    counts = np.bincount(ids, minlength=size)
+    pairs = _Sparse((size, size))
+    for step in range(1, _WINDOW + 1):
+        same = row[step:] == row[:-step]
+        near: tuple[Ints, Ints] = (ids[:-step][same], ids[step:][same])
+        pairs = pairs + _Sparse((np.ones(len(near[0])), near), shape=(size, size))
+    pairs = (pairs + pairs.T).tocoo()
+    margin = np.asarray(pairs.sum(axis=1)).ravel()
+    expected = margin[pairs.row] * margin[pairs.col] / max(margin.sum(), 1)
+    information = np.maximum(np.log(pairs.data / np.maximum(expected, _TINY)), 0)
+    matrix = _Sparse((information, (pairs.row, pairs.col)), shape=(size, size))
+    often = counts >= _RARE
+    depth = min(_DIMENSIONS, int(often.sum()) - 1)
+    if depth < 1 or not matrix.nnz:
+        return np.zeros((size, 1)), np.zeros(size, bool)
+    left, values, _ = svds(matrix, k=min(depth, size - 1), random_state=0)
+    vectors = left * np.sqrt(values)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _TINY), often
+
+
+def sparsemax(scores: Floats) -> Floats:
+    """The nearest point of the simplex: weights that sum to one, most of them zero."""
+    ordered = np.sort(scores)[::-1]
+    sums = np.cumsum(ordered)
+    many = np.flatnonzero(1 + np.arange(1, len(scores) + 1) * ordered > sums)[-1] + 1
+    weights: Floats = np.maximum(scores - (sums[many - 1] - 1) / many, 0)
+    return weights

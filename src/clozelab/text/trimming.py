@@ -1,0 +1,132 @@
+"""A tokenizer without the pieces that a text does not use.
+
+Text that was read without any of these is read as before, by the same pieces in the same order:
+
+- WordPiece and whole words take the longest match: without longer or other pieces it is the same.
+- BPE merges by rank. A piece stays with the merges that make it and all that these need, and a
+  merge that stays has the rank among the others that it had.
+- Unigram takes the best of all ways to spell. One with what is left was the best of more ways
+  before; and the piece with the lowest score stays, by which unknown letters are scored.
+
+WordPiece has one exception. A word that it did not know may be known without a piece that led it
+astray; where that is a word of the text, the piece stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from tokenizers import Tokenizer, pre_tokenizers
+
+from clozelab.contracts import Ints
+from clozelab.errors import UserError
+from clozelab.text.numbering import behind, numbers_of, renumbered
+from clozelab.text.vocabulary import ROLES, settings_of
+
+
+def trimmed(
+    tokenizer: Tokenizer,
+    counts: Ints,
+    *,
+    unknown: Collection[str] = (),
+    least: int = 1,
+    size: int | None = None,
+    first: int = 0,
+) -> Tokenizer:
+    """The tokenizer with its special tokens and the pieces that occur `least` times or more.
+
+    `counts` says how often each id occurs, `unknown` are the words of the text that are unknown to
+    WordPiece. With a `size`, pieces are left out from the rarest on until no more tokens are there.
+    The first so many ids stay as they are.
+    """
+    settings = json.loads(tokenizer.to_str())
+    numbers = numbers_of(settings)
+    needs = _Needs(settings)
+    kept = needs.of([*_always(tokenizer, settings), *list(numbers)[:first]])
+    more = len(behind(settings))
+    if size is not None and size < len(kept) + more:
+        raise UserError(
+            f"--size {size:,}: the special tokens and what else no text can be read without are"
+            f" {len(kept) + more:,}; give it at least that"
+        )
+    for word in unknown if least == 1 and size is None else ():
+        kept |= {*_longest_matches(word, settings["model"])}
+    often = [piece for piece, number in numbers.items() if counts[number] >= least]
+    for piece in sorted(often, key=lambda piece: (-counts[numbers[piece]], numbers[piece])):
+        new = needs.of([piece]) - kept
+        if size is not None and len(kept) + len(new) + more > size:
+            break
+        kept |= new
+    if len(kept) == len(numbers):
+        raise UserError("there is nothing to trim: the text uses every piece of the vocabulary")
+    names = (piece for piece in numbers if piece in kept)
+    return renumbered(needs.without(kept), {piece: at for at, piece in enumerate(names)})
+
+
+def _always(tokenizer: Tokenizer, settings: dict[str, Any]) -> Iterator[str]:
+    """The pieces that stay whatever the text is; BERT's unused entries are none of them."""
+    model, numbers = settings["model"], numbers_of(settings)
+    yield from (name for spellings in ROLES.values() for name in spellings)
+    names = [token["content"] for token in settings["added_tokens"]]
+    yield from (name for name in names if not name.startswith("[unused"))
+    yield model.get("unk_token") or ""
+    if "ByteLevel" in json.dumps(settings_of(tokenizer.pre_tokenizer)):
+        yield from pre_tokenizers.ByteLevel.alphabet()
+    if model.get("byte_fallback"):
+        yield from (f"<0x{byte:02X}>" for byte in range(256))
+    if model["type"] == "Unigram" and numbers:
+        yield min(model["vocab"], key=lambda entry: float(entry[1]))[0]
+        yield from [list(numbers)[model["unk_id"]]] if model.get("unk_id") is not None else ()
+
+
+def _longest_matches(word: str, model: dict[str, Any]) -> Iterator[str]:
+    """The pieces by which WordPiece begins a word that it finds no end of."""
+    table, start = model["vocab"], 0
+    if len(word) > model["max_input_chars_per_word"]:
+        return
+    while start < len(word):
+        prefix = model["continuing_subword_prefix"] if start else ""
+        stops = range(len(word), start, -1)
+        stop = next((stop for stop in stops if prefix + word[start:stop] in table), None)
+        if stop is None:
+            return
+        yield prefix + word[start:stop]
+        start = stop
+
+
+class _Needs:
+    """What else a piece needs to be found: in BPE, all that it is merged of."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        model = settings["model"]
+        self._settings, self._pieces = settings, numbers_of(settings)
+        self._prefix = model.get("continuing_subword_prefix") or ""
+        self._merges: dict[str, list[list[str]]] = defaultdict(list)
+        for pair in model.get("merges", ()):
+            self._merges[self._merged(pair)].append(pair)
+
+    def of(self, pieces: Iterable[str]) -> set[str]:
+        """The pieces of the vocabulary among these, and all that they need."""
+        found: set[str] = set()
+        waiting = [piece for piece in pieces if piece in self._pieces]
+        while waiting:
+            piece = waiting.pop()
+            if piece not in found:
+                found.add(piece)
+                waiting += [part for pair in self._merges.get(piece, ()) for part in pair]
+        return found
+
+    def without(self, kept: Collection[str]) -> dict[str, Any]:
+        """The settings without the merges and the added tokens of what is not kept."""
+        model, tokens = self._settings["model"], self._settings["added_tokens"]
+        if "merges" in model:
+            model["merges"] = [pair for pair in model["merges"] if self._merged(pair) in kept]
+        gone = self._pieces.keys() - {*kept}
+        tokens[:] = [token for token in tokens if token["content"] not in gone]
+        return self._settings
+
+    def _merged(self, pair: Sequence[str]) -> str:
+        return pair[0] + pair[1].removeprefix(self._prefix)
