@@ -24,13 +24,16 @@ BARS = {  # from dark to light, so that they differ without colour
     "transformers": "#c9c9c9",
 }
 TITLES = {"sentence_pair": "BERT-base, sentence pairs", "segment_pair": "BERT-base, 128 tokens"}
+NAMES = {"roberta": "RoBERTa", "modernbert": "ModernBERT", "deberta": "DeBERTa"}
 
 
 def title(row: dict[str, Any]) -> str:
     """What a row measures, in a few words."""
     kind = next((name for name in TITLES if f'use = "{name}"' in row["recipe"]), None)
     what = row["what"]
-    return TITLES[kind] if kind else f"RoBERTa-{what['size']}, {what['length']} tokens"
+    if kind:
+        return TITLES[kind]
+    return f"{NAMES[what['recipe']]}-{what['size']}, {what['length']:,} tokens"
 
 
 def speed(file: Path) -> None:
@@ -49,7 +52,7 @@ def speed(file: Path) -> None:
             axis.text(rate, at, text, va="center", fontsize=8)
     axis.set_yticks(range(len(rows)), [title(row) for row in rows])
     axis.invert_yaxis()
-    axis.set_xlabel("thousand real tokens a second, one H200, bf16, dropout 0.1")
+    axis.set_xlabel("thousand real tokens a second, one H200, bf16")
     axis.set_xlim(right=1.18 * axis.get_xlim()[1])
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, fontsize=8, loc="lower right")
