@@ -61,7 +61,7 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
             f"--on {address}: needs Ray's client ({error}); install it by pip install clozelab[ray]"
         ) from None
     except (ConnectionError, RuntimeError, TimeoutError) as error:
-        told = " ".join(str(error).split())
+        told = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"--on {address}: cannot be reached ({told}); check the address") from None
     try:
         _check_nodes(ray, address)

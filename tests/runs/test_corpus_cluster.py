@@ -10,18 +10,20 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support import clusters
 from support.corpora import build, digests, refused, run, start, texts, write
+from support.processes import family
 
 from clozelab import cluster
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.text.building import BuildOptions
-from clozelab.text.reading import sources
 from clozelab.text.store import shards
 from clozelab.text.store.build import build as begin
+from clozelab.text.store.engines import RayEngine
 from clozelab.text.tokenizers import ByteBpe
 
 OPTIONS = ["--vocabulary", "600", "--tokenizer", "byte_bpe"]
@@ -73,9 +75,7 @@ def test_workers_and_readers_that_are_killed_change_nothing(
 ) -> None:
     """By Ray's client, as from another machine; what is at URLs is read by a node."""
     monkeypatch.setenv("PYTHONPATH", clusters.SOURCE)
-    monkeypatch.setattr(sources, "PORTION", 100_000)
-    names, written = [f"{name}.jsonl" for name in "abc"], texts(10_000)
-    urls = [f"file://{write(tmp_path / name, written[at::3])}" for at, name in enumerate(names)]
+    urls = [f"file://{write(tmp_path / 'a.jsonl', 4 * texts(10_000))}"]  # of seven shards
     build(urls, tmp_path / "here")
     port = clusters.free_port()
     broken = tmp_path / "broken.jsonl.gz"
@@ -83,13 +83,15 @@ def test_workers_and_readers_that_are_killed_change_nothing(
     with clusters.cluster(num_cpus=2, ray_client_server_port=port):
         with pytest.raises(UserError, match=r"broken.jsonl.gz is cut short or no .gz file"):
             [*_begun([*urls, f"file://{broken}"], tmp_path / "c", f"ray://127.0.0.1:{port}")]
-        killed: set[str] = set()
+        killed, started = set[str](), Mock(wraps=RayEngine.reader)
+        monkeypatch.setattr(RayEngine, "reader", lambda *arguments: started(*arguments))
         for _ in _begun(urls, tmp_path / "there", f"ray://127.0.0.1:{port}"):
             for name in {"ray::ShardReader", "ray::_run_on_node"} - killed:
                 for process in _called(name):
                     os.kill(process, signal.SIGKILL)
                     killed.add(name)
     assert killed == {"ray::ShardReader", "ray::_run_on_node"}
+    assert 2 <= started.call_count <= 3  # the file is read again for what was lost, and only then
     assert digests(tmp_path / "there") == digests(tmp_path / "here")
 
 
@@ -143,10 +145,11 @@ def test_a_node_with_another_clozelab_or_none_is_told_of(
 
 
 def _called(name: str) -> list[int]:
-    """The processes of that name."""
+    """The processes of that name that this one started."""
     found = []
-    for line in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in family(os.getpid()):
         with suppress(OSError):
-            if line.read_text(encoding="utf-8", errors="replace").startswith(name):
-                found.append(int(line.parent.name))
+            line = Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
+            if line.startswith(name):
+                found.append(process)
     return found

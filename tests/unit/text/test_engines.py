@@ -39,8 +39,11 @@ class _Losing:
     width, readers = 7, 3
 
     def __init__(self, lost: Collection[int]) -> None:
-        self._lost, self.submitted = lost, 0
-        self.reader = _Promising
+        self._lost, self.submitted, self.started = lost, 0, 0
+
+    def reader(self, *arguments: Any) -> _Promising:
+        self.started += 1
+        return _Promising(*arguments)
 
     def prepare(self, settings: shards.TokenisingSettings, folder: Path) -> None:
         self._settings = settings
@@ -63,9 +66,13 @@ class _Losing:
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of several portions, of several shards each."""
     monkeypatch.setattr(shards, "SHARD", 1_500)
-    monkeypatch.setattr(sources, "PORTION", 30_000)
+    monkeypatch.setattr(sources, "PORTION", 10_000)
     names = [f"{name}.jsonl" for name in "abcdefghij"]
-    return [write(tmp_path / name, TEXTS[at::10]) for at, name in enumerate(names)]
+    written = [write(tmp_path / name, TEXTS[at::10]) for at, name in enumerate(names)]
+    for name in (written[0], written[-1]):  # something to be counted, at its first place
+        with Path(name).open("ab") as file:
+            file.write(b'{"text": "one\0two"}\n')
+    return written
 
 
 def _on(monkeypatch: pytest.MonkeyPatch, lost: Collection[int]) -> list[_Losing]:
@@ -86,13 +93,17 @@ def test_what_is_lost_is_read_again_and_comes_to_the_same(
 ) -> None:
     counted, again = Counts(), Counts()
     build(many, tmp_path / "here", counts=counted)
-    expected = digests(tmp_path / "here")
-    with monkeypatch.context() as patch:
-        engines = _on(patch, lost={3, 4, 5, 11, 30, 31})
-        build(many, tmp_path / "there", counts=again)
-    assert digests(tmp_path / "there") == expected
-    assert again == counted
-    assert engines[0].submitted > 31
+    assert [many[0] in place for what, place in counted.places.items() if "NUL" in what] == [True]
+    portions = len(sources.portions(many, sources.Reading(), Counts()))
+    for name, lost, read_again in (("whole", set[int](), 0), ("losing", {3, 4, 5, 11, 30, 31}, 4)):
+        with monkeypatch.context() as patch:
+            engines = _on(patch, lost=lost)
+            build(many, tmp_path / name, counts=again)
+        assert digests(tmp_path / name) == digests(tmp_path / "here")
+        assert again == counted
+        again.clear()
+        assert portions + bool(lost) <= engines[0].started <= portions + read_again
+        assert engines[0].submitted > max(lost, default=0)
 
 
 def test_text_that_is_lost_again_and_again_is_told_of_and_what_is_finished_stays(

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -199,7 +199,7 @@ class RayEngine:
         portion, *_ = arguments
         if not portion.is_remote:
             return ShardReader(*arguments)
-        return _NodeReader(self._ray, self._reader.remote(*arguments))
+        return _NodeReader(self._reader.remote(*arguments))
 
     def submit(self, cut: Any) -> Any:
         """Have a task run on any node; what it works on may still be on its way."""
@@ -233,15 +233,14 @@ class RayEngine:
 class _NodeReader:
     """A reader on a node."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
-        self._ray, self._actor = ray, actor
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
 
     def next(self) -> Any:
         return self._actor.next.remote()
 
     def close(self) -> None:
-        with suppress(self._ray.exceptions.RayError):  # it is gone already
-            self._ray.kill(self._actor)
+        self._actor = None  # it ends when it has given what it was asked for
 
 
 def _run_on_node(

@@ -101,7 +101,7 @@ class _Making:
         try:
             made = self._where.result(task)
         except TaskLost as lost:
-            if self._latest[part] is reader:  # a later one has read it again
+            if self._latest[part] is reader:  # else a later one reads it again
                 self._read_again(part, lost)
             return
         if isinstance(made, PortionEnd):
