@@ -48,6 +48,20 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
             f"--on {address}: this process is connected to a cluster; call ray.shutdown() first"
         )
     try:
+        _connect(ray, address)
+        _check_nodes(ray, address)
+        yield ray
+    except ConnectionError as error:
+        raise UserError(
+            f"--on {address}: the connection was lost ({error}); run the same command again,"
+            " which goes on"
+        ) from None
+    finally:
+        ray.shutdown()  # also of what could not be reached, or Ray takes the next for the same
+
+
+def _connect(ray: Any, address: str) -> None:
+    try:
         with interrupts.kept():
             ray.init(
                 address=address,
@@ -63,16 +77,6 @@ def _connected(ray: Any, address: str) -> Iterator[Any]:
     except (ConnectionError, RuntimeError, TimeoutError) as error:
         told = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"--on {address}: cannot be reached ({told}); check the address") from None
-    try:
-        _check_nodes(ray, address)
-        yield ray
-    except ConnectionError as error:
-        raise UserError(
-            f"--on {address}: the connection was lost ({error}); run the same command again,"
-            " which goes on"
-        ) from None
-    finally:
-        ray.shutdown()
 
 
 @contextmanager
