@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from multiprocessing import parent_process, resource_tracker
@@ -23,6 +23,7 @@ _LOOK = 0.2  # seconds that a signal waits at most while others work
 _GRACE = 3.5  # seconds that a process has to save after its parent's end
 
 T = TypeVar("T")
+Found = TypeVar("Found", bound=Collection[Any])
 
 
 class Stopped(UserError):  # noqa: N818 - a command that ends as it was told to
@@ -38,11 +39,15 @@ def signal_of(interrupt: KeyboardInterrupt) -> int:
     return int(next(iter(interrupt.args), signal.SIGINT))
 
 
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
 def _handling(handler: Callable[[int, Any], None], *signs: signal.Signals) -> Iterator[None]:
     """Handle signals so until the end; in the main thread, which alone hears them."""
-    is_main = threading.current_thread() is threading.main_thread()
-    before = {sign: signal.signal(sign, handler) for sign in (signs if is_main else ())}
+    signs = signs if _in_main_thread() else ()
+    before = {sign: signal.signal(sign, handler) for sign in signs}
     try:
         yield
     finally:
@@ -88,6 +93,18 @@ def noted() -> Iterator[list[int]]:
 
 
 @contextmanager
+def kept() -> Iterator[None]:
+    """Handle signals as before, whatever a library does about them: Ray would end at SIGTERM."""
+    signs = (signal.SIGINT, signal.SIGTERM) if _in_main_thread() else ()
+    before = {sign: signal.getsignal(sign) for sign in signs}
+    try:
+        yield
+    finally:
+        for sign, handler in before.items():
+            signal.signal(sign, handler)
+
+
+@contextmanager
 def held() -> Iterator[None]:
     """Hold signals back until the end; a process that starts meanwhile begins deaf to Ctrl-C.
 
@@ -107,15 +124,21 @@ def held() -> Iterator[None]:
 
 
 def first_done(futures: Iterable[Future[T]]) -> set[Future[T]]:
-    """Wait until some are done. A signal is raised after the last look at them, never inside one,
-    where it would leave their locks taken, and whoever ends them next would wait for ever; nor
-    between two, where a callback of the garbage collector would swallow it.
+    """Wait until some are done."""
+    return awaited(lambda limit: wait(futures, timeout=limit, return_when=FIRST_COMPLETED).done)
+
+
+def awaited(look: Callable[[float], Found]) -> Found:
+    """Look, for so many seconds at a time, until something is found; or a signal comes.
+
+    It is raised after the last look, never inside one, where it would leave locks taken, and
+    whoever ends what is waited for would wait for ever; nor between two, where a callback of the
+    garbage collector would swallow it.
     """
-    ready: set[Future[T]] = set()
     with noted() as came:
-        while not ready and not came:
-            ready = wait(futures, timeout=_LOOK, return_when=FIRST_COMPLETED).done
-    return ready
+        while not (found := look(_LOOK)) and not came:
+            pass
+    return found
 
 
 def end_with_parent() -> None:

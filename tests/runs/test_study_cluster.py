@@ -13,10 +13,9 @@ import pytest
 from support.learning import MACHINE
 from support.studying import BROKEN, SAVE_OPTIONS, STATIC, STUDENT, made, plan_of, ran
 
-from clozelab import registry
+from clozelab import cluster, registry
 from clozelab.errors import UserError
 from clozelab.runs.directory import Run
-from clozelab.studies import cluster
 from clozelab.studies.run import CellFinished, follow
 
 
@@ -34,7 +33,9 @@ def test_the_workers_of_a_cluster_get_the_modules_of_parts_from_outside(
 ) -> None:
     started: list[dict[str, Any]] = []
     ray = SimpleNamespace(
+        is_initialized=lambda: False,
         init=lambda **options: started.append(options),
+        nodes=list,
         cluster_resources=dict,
         remote=lambda **needs: lambda work: work,
         shutdown=lambda: None,

@@ -26,7 +26,7 @@ from clozelab import data, files
 from clozelab.cli import main
 from clozelab.contracts import Counts
 from clozelab.text.building import BuildOptions
-from clozelab.text.store import Corpus, workers
+from clozelab.text.store import Corpus, engines
 from clozelab.text.store.build import add as add_text
 from clozelab.text.store.build import build as make
 from clozelab.text.store.manifest import render
@@ -98,7 +98,7 @@ def build(
 ) -> Corpus:
     """Build a corpus, all of it in this process unless `workers` says otherwise."""
     if "workers" not in options:
-        with patch.object(workers, "ProcessPoolExecutor", _HerePool):
+        with patch.object(engines, "ProcessPoolExecutor", _HerePool):
             return build(inputs, out, tokenizer, counts=counts, workers=1, **options)
     building = make(
         [inputs] if isinstance(inputs, str) else inputs,
@@ -113,7 +113,7 @@ def build(
 def add(inputs: str, out: Path, *, counts: Counts | None = None, **options: Any) -> Corpus:
     """Add a text to a corpus, all of it in this process."""
     chosen, counts = BuildOptions(**options), Counts() if counts is None else counts
-    with patch.object(workers, "ProcessPoolExecutor", _HerePool):
+    with patch.object(engines, "ProcessPoolExecutor", _HerePool):
         return _finished(add_text([inputs], out, options=chosen, counts=counts))
 
 
@@ -158,7 +158,7 @@ def run(
         chdir(cwd or "."),
         patch.dict(os.environ, COLUMNS="200"),
         patch.object(sys, "stdin", given),
-        patch.object(workers, "ProcessPoolExecutor", _HerePool),
+        patch.object(engines, "ProcessPoolExecutor", _HerePool),
         redirect_stdout(out),
         redirect_stderr(err),
     ):

@@ -41,10 +41,10 @@ def run_process(
     try:
         out, err = process.communicate(input, timeout=timeout)
     except BaseException as error:
-        family = _family(process.pid)
-        _send(family, signal.SIGABRT)  # at which faulthandler prints the stacks
+        members = family(process.pid)
+        _send(members, signal.SIGABRT)  # at which faulthandler prints the stacks
         time.sleep(1)
-        _send(family, signal.SIGKILL)
+        _send(members, signal.SIGKILL)
         out, err = process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
             raise AssertionError(f"{words} was not done after {timeout} s\n{out}\n{err}") from None
@@ -64,17 +64,18 @@ def started(words: Sequence[str], **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(words, preexec_fn=_hear, **given)
 
 
-def _family(process: int) -> list[int]:
+def family(process: int) -> list[int]:
     """A process and all that it started, whatever group they are in."""
-    family = [process]
-    for member in family:
+    members = [process]
+    for member in members:
         for thread in Path(f"/proc/{member}/task").glob("*/children"):
-            family += map(int, thread.read_text(encoding="ascii").split())
-    return family
+            with suppress(OSError):  # it has just ended
+                members += map(int, thread.read_text(encoding="ascii").split())
+    return members
 
 
-def _send(family: list[int], number: signal.Signals) -> None:
-    for member in family:
+def _send(members: list[int], number: signal.Signals) -> None:
+    for member in members:
         with suppress(ProcessLookupError):
             os.kill(member, number)
 

@@ -109,6 +109,7 @@ def build_corpus(
     held_out: float = 0.01,
     words: int = 30_000,
     workers: Few | None = None,
+    on: str | None = None,
     tokenizing: TokenizerOptions,
     cleaning: CleaningOptions,
     reading: ReadingOptions,
@@ -128,9 +129,10 @@ def build_corpus(
         segmentation: segment Chinese into words
         held_out: share of the tokens that is held out (0.01)
         words: whole words kept for ELMo (30,000)
-        workers: processes (one a core)
+        workers: processes (one a core), or tasks at once on a cluster
+        on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
-    from clozelab.text.building import BuildOptions, cores, missing
+    from clozelab.text.building import BuildOptions, missing
     from clozelab.text.reading.layouts import Reading
     from clozelab.text.store.build import build
 
@@ -143,7 +145,8 @@ def build_corpus(
         phrases=phrases,
         held_out=held_out,
         words=words,
-        workers=cores() if workers is None else workers,
+        workers=workers,
+        on=on,
         **cleaning.chosen(),
     )
     tokenizer = tokenizing.choose()
@@ -160,6 +163,7 @@ def add_to_corpus(
     *,
     held_out: float | None = None,
     workers: Few | None = None,
+    on: str | None = None,
     cleaning: CleaningOptions,
     reading: ReadingOptions,
     watch: Watch,
@@ -173,9 +177,10 @@ def add_to_corpus(
         corpus: its folder
         input: files, folders, patterns, URLs, - (standard input), hf:OWNER/NAME
         held_out: share of the new tokens that is held out (as when it was built)
-        workers: processes (one a core)
+        workers: processes (one a core), or tasks at once on a cluster
+        on (CLUSTER): ray://HOST:PORT or local, with Ray
     """
-    from clozelab.text.building import BuildOptions, cores
+    from clozelab.text.building import BuildOptions
     from clozelab.text.reading.layouts import Reading
     from clozelab.text.store import Corpus
     from clozelab.text.store.build import add
@@ -184,7 +189,8 @@ def add_to_corpus(
     options = BuildOptions(
         reading=Reading(**asdict(reading)),
         held_out=share if held_out is None else held_out,
-        workers=cores() if workers is None else workers,
+        workers=workers,
+        on=on,
         **cleaning.chosen(),
     )
     return _done(partial(add, input, Path(corpus), options=options), corpus, watch)

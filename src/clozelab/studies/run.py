@@ -10,6 +10,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Any
 
+from clozelab import cluster
 from clozelab.errors import UserError
 from clozelab.interrupts import first_done
 from clozelab.runs import warm
@@ -18,7 +19,7 @@ from clozelab.runs.events import Ended, Said
 from clozelab.runs.machine import Machine
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.processes import workers
-from clozelab.studies import cluster, timing
+from clozelab.studies import timing
 from clozelab.studies.cells import (
     PRETRAINING,
     CellEvent,

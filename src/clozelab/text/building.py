@@ -42,7 +42,8 @@ class BuildOptions(CheckedOptions):
     exclude: tuple[str, ...] = ()  # evaluation files, to be kept out
     exclude_ngram: PositiveInt = 13  # words in a row that a line must share with one
     words: int = 30_000  # size of the vocabulary of whole words
-    workers: PositiveInt = 1
+    workers: PositiveInt | None = 1  # None: one a core, of all nodes
+    on: str | None = None  # a Ray cluster to build on
 
 
 @dataclass(frozen=True)

@@ -366,7 +366,8 @@ def test_a_broken_shard_is_known_by_any_byte(tmp_path: Path) -> None:
         Tokenizer.from_str(work.tokenizer), segment=False, counts=Counts()
     )
     job = shards.ShardJob([shards.RawDocument("One two. Three.", "a:1")])
-    shards.save(shards.tokenise(job, work, encoder, Counts()), Counts(), tmp_path / "a.npz")
+    content = shards.pack(shards.tokenise(job, work, encoder, Counts()), Counts())
+    shards.save(content, tmp_path / "a.npz")
     whole = (tmp_path / "a.npz").read_bytes()
     assert shards.sound(tmp_path / "a.npz")
     for stop in range(0, len(whole), 97):

@@ -47,6 +47,8 @@ _STDIN = "-"
 _BARE_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _PROBED, _PROBE = 16, 1 << 22  # files looked into for the size of their text, and bytes of each
 
+PORTION = 1 << 26  # bytes, after which another reader takes the next file
+
 ByLines = Callable[[Lines, Reading], Iterator[RawDocument]]
 _COLUMNAR = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 _BY_LINES: dict[str, ByLines] = {
@@ -85,6 +87,41 @@ class _Item:
         return from_hub(self.name, reading, counts=counts)
 
 
+@dataclass(frozen=True)
+class Portion:
+    """Some of what is to be read, for one reader: a large file, or smaller ones in a row."""
+
+    items: tuple[_Item, ...]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is at URLs, which any machine can read."""
+        return all(item.file is not None and access.is_url(item.name) for item in self.items)
+
+    def documents(
+        self, reading: Reading, *, counts: Counts, progress: BytesRead
+    ) -> Generator[RawDocument, None, None]:
+        """Its documents, in order."""
+        for item in self.items:
+            # A reader that stops early closes the file at once.
+            with closing(item.documents(reading, counts=counts, progress=progress)) as stream:
+                yield from stream
+
+
+def portions(inputs: Sequence[str], reading: Reading, counts: Counts) -> list[Portion]:
+    """All that the inputs name, in order and by size alone: of files in a row one reader takes
+    those that begin in the first PORTION bytes. Names that lead nowhere are refused."""
+    groups: list[list[_Item]] = []
+    size, before = 0, None
+    for item in _expand(inputs, reading.split, counts=counts):
+        if size >= PORTION or access.is_url(item.name) != before:
+            groups.append([])
+            size, before = 0, access.is_url(item.name)
+        groups[-1].append(item)
+        size += item.file.size if item.file else 0
+    return [Portion(tuple(group)) for group in groups]
+
+
 def documents(
     inputs: Sequence[str], reading: Reading, counts: Counts, *, progress: BytesRead | None = None
 ) -> Generator[RawDocument, None, None]:
@@ -92,26 +129,28 @@ def documents(
 
     Names that lead nowhere are refused at once; an input without any document at the end.
     """
-    items = _expand(inputs, reading.split, counts=counts)
+    everything = Portion(tuple(_expand(inputs, reading.split, counts=counts)))
     progress = progress or BytesRead()
 
     def read() -> Generator[RawDocument, None, None]:
         any_text = False
-        for item in items:
-            # A reader that stops early closes the file at once.
-            with closing(item.documents(reading, counts=counts, progress=progress)) as stream:
-                for document in stream:
-                    any_text = True
-                    yield document
+        with closing(everything.documents(reading, counts=counts, progress=progress)) as stream:
+            for document in stream:
+                any_text = True
+                yield document
         if not any_text:
-            skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
-            raise UserError(
-                f"there is no text in {', '.join(map(access.shown, inputs))}"
-                f"{f' ({skipped})' if skipped else ''}:"
-                " name other files, or another --field"
-            )
+            raise no_text(inputs, counts)
 
     return read()
+
+
+def no_text(inputs: Sequence[str], counts: Counts) -> UserError:
+    """What to say of inputs without any document."""
+    skipped = "; ".join(f"{what}: {number}" for what, number in counts.numbers.items())
+    return UserError(
+        f"there is no text in {', '.join(map(access.shown, inputs))}"
+        f"{f' ({skipped})' if skipped else ''}: name other files, or another --field"
+    )
 
 
 def by_file(

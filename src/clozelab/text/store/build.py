@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from clozelab import files
+from clozelab import cluster, files
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
 from clozelab.keys import root
@@ -36,6 +36,7 @@ from clozelab.text.store import shards
 from clozelab.text.store.adding import check_addition
 from clozelab.text.store.comparing import Comparison
 from clozelab.text.store.corpus import Corpus
+from clozelab.text.store.engines import Engine, engine
 from clozelab.text.store.finish import finish
 from clozelab.text.store.manifest import NAME
 from clozelab.text.store.workers import tokenised
@@ -67,14 +68,16 @@ def build(
     spans = read_spans(_read_lines(options.spans), options.spans) if options.spans else {}
     names = _read_lines(options.entities) if options.entities else []
     comparison = _comparison(options, counts)
-    listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
-    with _telling(out), _held(out) as folder:
+    _check_places(inputs, options)
+    with _telling(out), _held(out) as folder, engine(options) as where:
         inputs = _spooled(inputs, folder)
         if not isinstance(tokenizer, Tokenizer):
             tokenizer = yield from _trained(tokenizer, inputs, folder, options.reading)
         _check_tokenizer(tokenizer)
         settings = _settings(tokenizer, names, comparison, options=options, counts=counts)
-        plan = yield from _planned(inputs, folder, settings, spans, options=options, counts=counts)
+        plan = yield from _planned(
+            inputs, folder, settings, spans, reading=options.reading, counts=counts, where=where
+        )
         for stage, done, total in finish(out, plan, options=asdict(options), counts=counts):
             yield BuildProgress(stage, done, total, "steps")
         files.remove_folder(folder, last=_ADDING)
@@ -95,14 +98,14 @@ def add(
     Until the end the store is as it was; an addition that was stopped goes on like a build.
     """
     comparison = _comparison(options, counts)
-    listing(inputs, options.reading)  # a name that leads nowhere is refused before anything is made
-    with _telling(out), _held_to_add(out) as (folder, parent):
+    _check_places(inputs, options)
+    with _telling(out), _held_to_add(out) as (folder, parent), engine(options) as where:
         inputs = _spooled(inputs, folder)
         read = [
             (name, files.sha256(Path(name)) if Path(name).parent == folder else (size, changed))
             for name, size, changed in listing(inputs, options.reading)
         ]
-        asked = repr([read, asdict(replace(options, workers=1))])
+        asked = repr([read, asdict(replace(options, workers=None, on=None))])
         note, request = folder / _ADDING, blake2b(asked.encode(), digest_size=16).hexdigest()
         before = note.read_text(encoding="utf-8").split() if note.exists() else []
         if before == [request, parent.manifest.get("parent")]:  # it was killed at its very end
@@ -110,7 +113,9 @@ def add(
             counts.add("additions that had been finished before they were stopped")
             return parent
         settings = _settings_of(parent, comparison)
-        plan = yield from _planned(inputs, folder, settings, {}, options=options, counts=counts)
+        plan = yield from _planned(
+            inputs, folder, settings, {}, reading=options.reading, counts=counts, where=where
+        )
         files.write_text(note, f"{request} {parent.manifest['fingerprint']}\n")
         steps = finish(out, plan, options=asdict(options), counts=counts, parent=parent)
         for stage, done, total in steps:
@@ -119,20 +124,28 @@ def add(
     return Corpus.open(out, trusting=True)
 
 
+def _check_places(inputs: Sequence[str], options: BuildOptions) -> None:
+    """Refuse names that lead nowhere before anything is made."""
+    listing(inputs, options.reading)
+    if options.on is not None:
+        cluster.known(options.on)
+
+
 def _planned(
     inputs: list[str],
     folder: Path,
     settings: shards.TokenisingSettings,
     spans: dict[str, shards.Spans],
     *,
-    options: BuildOptions,
+    reading: Reading,
     counts: Counts,
+    where: Engine,
 ) -> Generator[BuildProgress, None, shards.ShardPlan]:
     """Tokenise all text into shards, and say which they are."""
     names = yield from tokenised(
-        inputs, folder, settings, spans=spans, options=options, counts=counts
+        inputs, folder, settings, spans=spans, reading=reading, counts=counts, where=where
     )
-    read = [name for name, *_ in listing(inputs, options.reading)]
+    read = [name for name, *_ in listing(inputs, reading)]
     sources = ["standard input" if Path(name).parent == folder else shown(name) for name in read]
     return shards.ShardPlan(folder, settings, names, sources)
 

@@ -251,7 +251,7 @@ def _recorded(options: dict[str, Any]) -> dict[str, Any]:
     Both keep manifests as they were before.
     """
     unique = {None: False, "documents": True}.get(options["unique"], options["unique"])
-    left_out = {"workers", "reading"}
+    left_out = {"workers", "on", "reading"}
     left_out |= set() if options["exclude"] else {"exclude", "exclude_ngram"}
     left_out |= set() if options["near_duplicates"] else {"near_duplicates"}
     recorded = {name: value for name, value in options.items() if name not in left_out}

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
+from io import BytesIO
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -196,16 +197,12 @@ class ShardPlan:
             yield shard
 
 
-def jobs(
-    documents: Iterable[RawDocument], spans: dict[str, Spans], counts: Counts
-) -> Iterator[ShardJob]:
+def jobs(documents: Iterable[RawDocument], spans: dict[str, Spans]) -> Iterator[ShardJob]:
     """Group documents into jobs: by their size alone, so that workers cannot change them."""
     job, size = ShardJob(), 0
-    seen: set[str] = set()
     for document in documents:
         if document.name in spans:
             job.spans[len(job.documents)] = spans[document.name]
-            seen.add(document.name)
         job.documents.append(document)
         size += len(document.text)
         if size >= SHARD:
@@ -213,7 +210,6 @@ def jobs(
             job, size = ShardJob(), 0
     if job.documents:
         yield job
-    counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
 
 
 def tokenise(
@@ -309,11 +305,18 @@ def _words(ids: Array, marks: Bytes, times: Ints) -> tuple[Keys, Ints, Ints]:
     return keys, counts, np.stack([rows, ids[ranges(first[at], sizes[at])]], axis=1)
 
 
-def save(arrays: dict[str, Array], counts: Counts, file: Path) -> None:
-    """Write a shard whole or not at all."""
+def pack(arrays: dict[str, Array], counts: Counts) -> bytes:
+    """A shard as the content of its file."""
     notes = np.frombuffer(json.dumps(asdict(counts)).encode(), dtype=np.uint8)
+    content = BytesIO()
+    np.savez(content, allow_pickle=False, **arrays, counts=notes)
+    return content.getvalue()
+
+
+def save(content: bytes, file: Path) -> None:
+    """Write a shard whole or not at all."""
     with files.replacing(file) as stream:
-        np.savez(stream, allow_pickle=False, **arrays, counts=notes)
+        stream.write(content)
 
 
 def load(file: Path) -> Shard:

@@ -1,27 +1,27 @@
-"""The processes that tokenise: handed shards, never outliving their parent, deaf to Ctrl-C."""
+"""The shards of a build, made by tasks wherever they run.
+
+Some portions of the text are read at a time, and their shards are made by as many tasks as the
+engine wants. A portion of which something is lost is read again, as a build that was stopped reads
+everything again: the shards that are finished are known by their names.
+"""
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
+from collections import Counter, deque
 from collections.abc import Generator
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from tokenizers import Tokenizer
-
-from clozelab import interrupts
 from clozelab.contracts import Counts
 from clozelab.errors import UserError
-from clozelab.remote import access
-from clozelab.text.building import BuildOptions, BuildProgress
-from clozelab.text.encoding import CachedTokenizer
-from clozelab.text.reading.sources import BytesRead, documents, total_bytes
+from clozelab.text.building import BuildProgress
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import Portion, no_text, portions, total_bytes
 from clozelab.text.store import shards
+from clozelab.text.store.engines import Engine, ShardSource, Task, TaskLost
+from clozelab.text.store.tasks import PortionEnd
 
-_WORK = "work"  # in the build's folder, for its processes
+_TRIES = 5  # of reading a portion of which not one more shard is finished
 
 
 def tokenised(
@@ -30,87 +30,108 @@ def tokenised(
     settings: shards.TokenisingSettings,
     *,
     spans: dict[str, shards.Spans],
-    options: BuildOptions,
+    reading: Reading,
     counts: Counts,
+    where: Engine,
 ) -> Generator[BuildProgress, None, list[str]]:
     """Tokenise everything, shard by shard; returns the shards' names in the text's order."""
-    total, read = total_bytes(inputs, options.reading), BytesRead()
-    digest = settings.digest()
-    # A process that dies while it starts reads nothing more: what is handed to it at its start must
-    # fit into a pipe, or whoever hands it over would wait for ever.
-    settings.write(folder / _WORK)
-    names: list[str] = []
-    running: dict[Future[None], int] = {}
-    with interrupts.held():
-        pool = ProcessPoolExecutor(
-            options.workers,
-            mp_context=get_context("spawn"),
-            initializer=start,
-            initargs=(str(folder),),
-        )
-    stream = documents(inputs, options.reading, counts, progress=read)
+    total = total_bytes(inputs, reading)
+    parts = portions(inputs, reading, counts)
+    finished = {file.stem for file in folder.glob("*.npz") if shards.sound(file)}
+    where.prepare(settings, folder)
+    given = (reading, spans, settings.digest(), finished)
+    making = _Making(where, parts, given, folder=folder)
     try:
-        started: set[str] = set()
-        done = 0
-        for job in shards.jobs(stream, spans, counts):
-            name = job.name(digest)
-            names.append(name)
-            if name not in started and not shards.sound(folder / f"{name}.npz"):
-                started.add(name)
-                with interrupts.held():
-                    running[pool.submit(run, job, name)] = read.done
-            while len(running) > options.workers:
-                done = max(done, _finished(running))
-                yield BuildProgress("tokenising", done, total)
-            yield BuildProgress("tokenising", done, total)
-        while running:
-            done = max(done, _finished(running))
-            yield BuildProgress("tokenising", done, total)
+        yield BuildProgress("tokenising", 0, total)
+        while making.goes_on():
+            yield BuildProgress("tokenising", making.reached(), total)
     finally:
-        stream.close()
-        pool.shutdown(cancel_futures=True)
-        (folder / _WORK).unlink(missing_ok=True)
-    if not names:
-        raise UserError(f"{', '.join(map(access.shown, inputs))}: no text found there")
-    return names
+        making.close()
+    for _, end in sorted(making.ends.items()):
+        counts.merge(end.counts)
+    seen = {name for end in making.ends.values() for name in end.seen}
+    counts.add("documents named in --spans and not found", number=len(spans.keys() - seen))
+    if not making.names:
+        raise no_text(inputs, counts)
+    return [name for _, name in sorted(making.names.items())]
 
 
-def _finished(running: dict[Future[None], int]) -> int:
-    """Wait for a shard or two; returns how far into the input they reach."""
-    reached = 0
-    for future in interrupts.first_done(running):
-        future.result()
-        reached = max(reached, running.pop(future))
-    return reached
+class _Making:
+    """The shards of some portions, on their way."""
 
+    def __init__(
+        self, where: Engine, parts: list[Portion], given: tuple[Any, ...], *, folder: Path
+    ) -> None:
+        self._where, self._parts, self._given, self._folder = where, parts, given, folder
+        self._finished: set[str] = given[-1]
+        self._unread = deque(range(len(parts)))
+        self._readers: dict[int, ShardSource] = {}  # by the portion, the next to be asked first
+        self._latest: dict[int, ShardSource | None] = {}  # reader of a portion, at its end too
+        self._tasks: dict[Task, tuple[int, ShardSource]] = {}
+        self._tries: Counter[int] = Counter()
+        self._reached: Counter[int] = Counter()
+        self.names: dict[tuple[int, int], str] = {}  # by portion and number
+        self.ends: dict[int, PortionEnd] = {}
 
-class _Process:
-    """What a worker process holds between jobs."""
+    def reached(self) -> int:
+        """Bytes of the text that are done."""
+        return self._reached.total()
 
-    settings: shards.TokenisingSettings
-    tokenizer: CachedTokenizer
-    counts: Counts
-    folder: Path
+    def goes_on(self) -> bool:
+        """Begin what is to be begun, take what is done; whether anything is left."""
+        width, most = self._where.width, self._where.readers
+        while len(self._tasks) < width and (self._readers or self._unread):
+            while self._unread and len(self._readers) < most:
+                part = self._unread.popleft()
+                reader = self._where.reader(self._parts[part], *self._given)
+                self._readers[part] = self._latest[part] = reader
+            part = next(iter(self._readers))
+            reader = self._readers[part] = self._readers.pop(part)  # the others come first now
+            cut = reader.next()
+            if isinstance(cut, PortionEnd):  # one on a node promises something, which is told later
+                self._end(part, cut)
+            else:
+                self._tasks[self._where.submit(cut)] = part, reader
+        for task in self._where.first_done(self._tasks) if self._tasks else ():
+            self._take(task, *self._tasks.pop(task))
+        return bool(self._tasks or self._readers or self._unread)
 
+    def _take(self, task: Task, part: int, reader: ShardSource) -> None:
+        """What a task came to."""
+        try:
+            made = self._where.result(task)
+        except TaskLost as lost:
+            if self._latest[part] is reader:  # else a later one reads it again
+                self._read_again(part, lost)
+            return
+        if isinstance(made, PortionEnd):
+            if self._readers.get(part) is reader:
+                self._end(part, made)
+            return
+        if made.cut.name not in self._finished:
+            made.save(self._folder)
+            self._finished.add(made.cut.name)
+            self._tries[part] = 0
+        self.names[part, made.cut.number] = made.cut.name
+        self._reached[part] = max(self._reached[part], made.cut.reached)
 
-def start(folder: str) -> None:
-    """Make ready a worker process; it ends when its parent does, however that ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
-    gc.set_threshold(1_000_000)  # millions of strings and no cycles: looking often costs a fifth
-    interrupts.end_with_parent()
-    _Process.folder = Path(folder)
-    _Process.settings = settings = shards.TokenisingSettings.read(_Process.folder / _WORK)
-    _Process.counts = Counts()
-    tokenizer = Tokenizer.from_str(settings.tokenizer)
-    _Process.tokenizer = CachedTokenizer(
-        tokenizer, segment=settings.segment, counts=_Process.counts
-    )
+    def _end(self, part: int, end: PortionEnd) -> None:
+        self._readers.pop(part).close()
+        self.ends[part] = end
 
+    def _read_again(self, part: int, lost: TaskLost) -> None:
+        if part in self._readers:
+            self._readers.pop(part).close()
+        self._latest[part] = None
+        self._tries[part] += 1
+        if self._tries[part] >= _TRIES:
+            raise UserError(
+                f"--on: text was lost {_TRIES} times on its way ({lost}); run the same command"
+                " again, finished parts are kept"
+            )
+        self._unread.appendleft(part)
 
-def run(job: shards.ShardJob, name: str) -> None:
-    """Tokenise a job in a worker process into the shard of that name."""
-    counts = _Process.counts
-    counts.clear()
-    arrays = shards.tokenise(job, _Process.settings, _Process.tokenizer, counts)
-    shards.save(arrays, counts, _Process.folder / f"{name}.npz")
+    def close(self) -> None:
+        """Read no further."""
+        for reader in self._readers.values():
+            reader.close()

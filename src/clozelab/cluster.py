@@ -1,0 +1,116 @@
+"""A Ray cluster to work on, as `--on` names it: ray://HOST:PORT, or local for one on this machine.
+
+Studies run their cells there, corpora are built there.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, TypeVar
+
+from clozelab import __version__, interrupts, registry
+from clozelab.errors import UserError
+
+LOCAL = "local"
+_ANSWER = 60  # seconds that a node has to say whether clozelab is there
+T = TypeVar("T")
+Job = TypeVar("Job")
+
+
+def known(address: str) -> Any:
+    """Ray, if that is the address of a cluster and it is installed."""
+    if address != LOCAL and not address.startswith("ray://"):
+        raise UserError(f"--on {address}: is no cluster; give ray://HOST:PORT, or local")
+    try:
+        return import_module("ray")
+    except ImportError:
+        raise UserError(
+            f"--on {address}: needs Ray; install it by pip install clozelab[ray]"
+        ) from None
+
+
+@contextmanager
+def connected(address: str) -> Iterator[Any]:
+    """Ray, connected to a cluster whose nodes have clozelab; what it warns of is no user's."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="ray")
+        yield from _connected(known(address), address)
+
+
+def _connected(ray: Any, address: str) -> Iterator[Any]:
+    if ray.is_initialized():
+        raise UserError(
+            f"--on {address}: this process is connected to a cluster; call ray.shutdown() first"
+        )
+    try:
+        _connect(ray, address)
+        _check_nodes(ray, address)
+        yield ray
+    except ConnectionError as error:
+        raise UserError(
+            f"--on {address}: the connection was lost ({error}); run the same command again,"
+            " which goes on"
+        ) from None
+    finally:
+        ray.shutdown()  # also of what could not be reached, or Ray takes the next for the same
+
+
+def _connect(ray: Any, address: str) -> None:
+    try:
+        with interrupts.kept():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                include_dashboard=False,
+                runtime_env={"env_vars": registry.environment()},  # for parts from outside
+            )
+    except ImportError as error:
+        raise UserError(
+            f"--on {address}: needs Ray's client ({error}); install it by pip install clozelab[ray]"
+        ) from None
+    except (ConnectionError, RuntimeError, TimeoutError) as error:
+        told = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UserError(f"--on {address}: cannot be reached ({told}); check the address") from None
+
+
+@contextmanager
+def jobs(
+    address: str, work: Callable[[Job], T], *, share: int, device: str | None
+) -> Iterator[Callable[[Job], Future[T]]]:
+    """A function that runs jobs on the cluster; `share` of them share a GPU."""
+    with connected(address) as ray:
+        gpus = ray.cluster_resources().get("GPU", 0) if device != "cpu" else 0
+        needs: dict[str, Any] = {"num_cpus": 1, "num_gpus": 1 / share if gpus else 0}
+        task = ray.remote(max_retries=0, **needs)(work)
+        yield lambda job: task.remote(job).future()
+
+
+def _check_nodes(ray: Any, address: str) -> None:
+    """Refuse a cluster with a node on which clozelab is not installed, or another version."""
+    affinity = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
+    # A lambda travels whole; a function of a module is imported where it runs.
+    task = ray.remote(num_cpus=0, max_retries=0)(lambda: __import__("clozelab").__version__)
+    asked = {
+        task.options(scheduling_strategy=affinity(node["NodeID"], soft=False)).remote(): node
+        for node in ray.nodes()
+        if node["Alive"] and node["Resources"].get("CPU")
+    }
+    answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=_ANSWER) if asked else ([], [])
+    for answer in answered:
+        try:
+            found = f"clozelab {ray.get(answer)}"
+        except ImportError as error:
+            found = f"no clozelab that can be imported ({error.args[-1]})"
+        except ray.exceptions.RayError:  # a node that has just died gets no work either
+            continue
+        if found != f"clozelab {__version__}":
+            raise UserError(
+                f"--on {address}: the node {asked[answer]['NodeManagerAddress']} has {found};"
+                f" install clozelab {__version__} on every node"
+            )

@@ -1,0 +1,106 @@
+"""The tasks of a build, wherever they run: to read and cut a portion, to tokenise a shard.
+
+All that a task makes is what it returns. So one that is lost can be run again, anywhere, and no
+node of a cluster needs the build's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from clozelab.contracts import Counts
+from clozelab.text.encoding import CachedTokenizer
+from clozelab.text.reading.layouts import Reading
+from clozelab.text.reading.sources import BytesRead, Portion
+from clozelab.text.store import shards
+
+
+@dataclass(frozen=True)
+class ShardCut:
+    """The next shard of a portion."""
+
+    number: int  # in the portion
+    name: str
+    reached: int  # bytes of the portion, up to its end
+    job: shards.ShardJob | None  # none, if the shard is finished
+
+
+@dataclass(frozen=True)
+class PortionEnd:
+    """All of a portion was cut."""
+
+    counts: Counts = field(default_factory=Counts)  # what was skipped or repaired
+    seen: set[str] = field(default_factory=set)  # documents that spans were given for
+
+
+class ShardReader:
+    """Reads a portion and cuts it."""
+
+    def __init__(
+        self,
+        portion: Portion,
+        reading: Reading,
+        spans: dict[str, shards.Spans],
+        digest: bytes,
+        finished: Set[str],
+    ) -> None:
+        self._end, self._read, self._number = PortionEnd(), BytesRead(), -1
+        self._digest, self._finished = digest, finished
+        self._documents = portion.documents(reading, counts=self._end.counts, progress=self._read)
+        self._jobs = shards.jobs(self._documents, spans)
+
+    def next(self) -> ShardCut | PortionEnd:
+        """The next shard; after the last one, the end."""
+        job = next(self._jobs, None)
+        if job is None:
+            return self._end
+        self._number += 1
+        self._end.seen.update(job.documents[number].name for number in job.spans)
+        name = job.name(self._digest)
+        unfinished = None if name in self._finished else job
+        return ShardCut(self._number, name, self._read.done, unfinished)
+
+    def close(self) -> None:
+        """Read no further."""
+        self._documents.close()
+
+
+@dataclass(frozen=True)
+class ShardMade:
+    """A shard that a task has made."""
+
+    cut: ShardCut  # without the text
+    content: bytes | None = None  # none, if it is in its file
+
+    def save(self, folder: Path) -> ShardMade:
+        """It in the build's folder."""
+        if self.content is not None:
+            shards.save(self.content, folder / f"{self.cut.name}.npz")
+        return replace(self, content=None)
+
+
+def make_shard(
+    settings: shards.TokenisingSettings, cut: ShardCut | PortionEnd
+) -> ShardMade | PortionEnd:
+    """Tokenise the text of a shard; what there is no text of is passed on."""
+    if isinstance(cut, PortionEnd):
+        return cut
+    done = replace(cut, job=None)
+    if cut.job is None:
+        return ShardMade(done)
+    tokenizer, counts = _cached(settings.tokenizer, settings.segment)
+    counts.clear()
+    arrays = shards.tokenise(cut.job, settings, tokenizer, counts)
+    return ShardMade(done, shards.pack(arrays, counts))
+
+
+@lru_cache(maxsize=1)
+def _cached(tokenizer: str, segment: bool) -> tuple[CachedTokenizer, Counts]:
+    """A tokenizer with its memory, which stays in the process for the next task."""
+    counts = Counts()
+    return CachedTokenizer(Tokenizer.from_str(tokenizer), segment=segment, counts=counts), counts
