@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clozelab.api.adapting import adapt
     from clozelab.api.benching import bench
     from clozelab.api.corpora import (
         add_to_corpus,
@@ -50,6 +51,7 @@ __all__ = [
     "Run",
     "Study",
     "UserError",
+    "adapt",
     "add_to_corpus",
     "add_to_vocabulary",
     "answer",
@@ -88,6 +90,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "clozelab.api.adapting": ("adapt",),
     "clozelab.api.benching": ("bench",),
     "clozelab.api.corpora": (
         "add_to_corpus",

@@ -101,7 +101,7 @@ def pretrain(
             own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
             **source,
         )
-    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
+    return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 @command
@@ -164,17 +164,17 @@ def distil(
         own=[key.removeprefix("encoder.") for key in keys if key.startswith("encoder.")],
     )
     on = machine_of(machine, shard=shard)
-    return _trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
+    return trained(job, out, copy_to=copy_to, saving=saving, machine=on, watch=watch)
 
 
 def _resumed(run: str, recipe: Recipe | None, data: Data, **options: Any) -> Run:
     from clozelab.pretraining import starting
 
     job = starting.resumed(Path(run), recipe=recipe, data=data)
-    return _trained(job, run, resume=True, **options)
+    return trained(job, run, resume=True, **options)
 
 
-def _trained(
+def trained(
     job: Any,
     out: str,
     *,
@@ -193,7 +193,8 @@ def _trained(
     job, saving = _probing(job, saving, place, machine)
     with copying(place, copy_to, watch) as update:
         events = train(job, place, machine=machine, saving=saving)
-        follow_run(noticed(events, update), place, watch)
+        verb = "pretrain" if job.adaptation is None else "adapt"
+        follow_run(noticed(events, update), place, watch, verb=verb)
     return Run(place)
 
 

@@ -102,8 +102,10 @@ class Watch:
             return result
 
 
-def follow_run(events: Iterator[Event], place: Path, watch: Watch) -> None:
-    """Draw a run's events until it ends."""
+def follow_run(
+    events: Iterator[Event], place: Path, watch: Watch, *, verb: str = "pretrain"
+) -> None:
+    """Draw a run's events until it ends; the verb is the command that goes on with it."""
     from clozelab.runs.diagnostics import SENTENCES
 
     with watch.bars() as bars:
@@ -113,7 +115,7 @@ def follow_run(events: Iterator[Event], place: Path, watch: Watch) -> None:
     assert last is not None
     if not last.whole:
         raise Stopped(
-            f"stopped after step {last.step:,}, which is saved; go on with clozelab pretrain"
+            f"stopped after step {last.step:,}, which is saved; go on with clozelab {verb}"
             f" --resume {place}",
             signal=last.signal,
         )
@@ -280,7 +282,8 @@ class View:
         for name, mean in means(event.sums).items():
             right = f" ({mean['accuracy']:.1%} right)" if "accuracy" in mean else ""
             losses.append(f"{name} {mean['loss']:.3f}{right}")
-        self.watch.say(f"step {event.step:,}: held out {', '.join(losses)}")
+        text = event.of.replace("_", " ")
+        self.watch.say(f"step {event.step:,}: {text} {', '.join(losses)}")
 
 
 def _words(name: str) -> str:

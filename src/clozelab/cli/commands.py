@@ -110,6 +110,7 @@ COMMANDS: dict[str, Command] = {
     "mask": Command(clozelab.mask, "blocks.masks"),
     "blocks": Command(clozelab.show_blocks, "blocks.blocks"),
     "pretrain": Command(clozelab.pretrain),
+    "adapt": Command(clozelab.adapt, "adaptation.adapted"),
     "distil": Command(clozelab.distil),
     "evaluate": Command(clozelab.evaluate, "tasks.measured"),
     "matrix": Command(clozelab.matrix, "scores.matrix"),

@@ -28,6 +28,11 @@ def data(model: Model) -> dict[str, object]:
     return {name: fact for name, fact in entries.items() if fact not in (None, "")}
 
 
+def corpora(model: Model) -> list[str]:
+    """The corpora that the model's run was trained on, each with its weight, if that is known."""
+    return [str(place) for place in _facts(model).get("data") or ()]
+
+
 def metrics(model: Model) -> dict[str, object]:
     """What came out at the end of the run, if this is its end."""
     run = _run(model)

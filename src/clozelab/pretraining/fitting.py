@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from clozelab.config import recipe as recipes
 from clozelab.config.recipe import Recipe
@@ -23,6 +24,16 @@ def fitted(recipe: Recipe, corpus: Corpus) -> Recipe:
     objectives = tuple(part.with_words(words) for part in recipe.objectives)
     recorded = recipe.reading(corpus.tokenizer, vocabulary=corpus.vocabulary.size)
     return replace(recorded, objectives=objectives)
+
+
+def changes(before: Recipe, after: Recipe) -> list[str]:
+    """What a recipe does differently, a line for each key."""
+    rows = recipes.difference(before, after)
+    return [f"{key} {_word(old)} → {_word(new)}" for key, old, new in rows]
+
+
+def _word(value: Any) -> str:
+    return "–" if value is None else written(value)
 
 
 def notes(recipe: Recipe, corpus: Corpus) -> tuple[str, ...]:

@@ -18,19 +18,24 @@ from clozelab.errors import UserError
 from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
+from clozelab.pretraining.kept import KeptWeights
+from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
 from clozelab.remote.access import shown
 from clozelab.runs import machine as machines
 from clozelab.runs import warm
+from clozelab.runs.diagnostics import followed_objective
 from clozelab.runs.directory import machine_facts
-from clozelab.runs.events import Began, Evaluated, Said, Scored
+from clozelab.runs.events import Began, Evaluated, Said, Scored, means
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
+from clozelab.text.store import Corpus
 from clozelab.text.store.corpus import Store
 from clozelab.text.store.mixture import shares
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
+from clozelab.training.checkpoint import Checkpoint
 from clozelab.training.feed import Cursor, ahead
 from clozelab.training.loop import Measured, Prepared, Step, TrainState, train
 from clozelab.training.memory import raising_one
@@ -40,6 +45,19 @@ from clozelab.training.world import World, full_tensor
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
 _FEW = 64  # blocks that show how long an evaluation takes
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What a run has that adapts a model to other text.
+
+    Both texts are measured from before the first step. The weights with the lowest loss of the new
+    text are kept, and the run ends when it stops falling.
+    """
+
+    general: Corpus | None  # text like that which the model learned from
+    patience: int  # evaluations without improvement; 0: it never ends early
+    request: Mapping[str, Any]  # what else was asked for, and is recorded
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,7 @@ class PretrainJob:
     notes: tuple[str, ...] = ()
     # What the model's layers are probed by as it is trained: scores by task, of a model there.
     probe: Callable[[Model, torch.device], dict[str, dict[str, float]]] | None = None
+    adaptation: Adaptation | None = None
 
 
 class PretrainTrainer:
@@ -72,7 +91,11 @@ class PretrainTrainer:
         self.model = self._model()
         self.train_state = self._train_state()
         self.steps = self._steps()
-        self._held_out: dict[int, HeldOut | str] = {}
+        self._held_out: dict[tuple[str, int], HeldOut | str] = {}
+        self.kept: KeptWeights | None = None
+        if job.adaptation is not None:
+            objective = followed_objective(self.recipe)
+            self.kept = KeptWeights(objective, job.adaptation.patience)
 
     @property
     def schedule(self) -> Schedule:
@@ -123,16 +146,18 @@ class PretrainTrainer:
 
     def seconds_an_evaluation(self, blocks: int) -> float:
         """Of so many held-out blocks, timed on a few; 0 where nothing is held out."""
-        length, corpus = self.length(0), self.job.stores[0][0]
-        sample = held_out(self.recipe, corpus, length=length, count=blocks)
-        if isinstance(sample, str):
-            return 0.0
-        few, seconds = sample.first(_FEW), 0.0
-        for _ in range(2):  # the first time is slower
-            began = machines.now(self.world.device)
-            self._judged(few, length)
-            seconds = machines.now(self.world.device) - began
-        return self._mean(seconds * sample.size / few.size)
+        length, total = self.length(0), 0.0
+        for corpus in self._texts().values():
+            sample = held_out(self.recipe, corpus, length=length, count=blocks)
+            if isinstance(sample, str):
+                continue
+            few, seconds = sample.first(_FEW), 0.0
+            for _ in range(2):  # the first time is slower
+                began = machines.now(self.world.device)
+                self._judged(few, length)
+                seconds = machines.now(self.world.device) - began
+            total += seconds * sample.size / few.size
+        return self._mean(total)
 
     def shrink(self) -> str:
         """Halve the micro-batch after memory ran out; says so, or refuses where that is no help."""
@@ -197,6 +222,9 @@ class PretrainTrainer:
                 for part in shares(self.job.stores)
             )
             said.append(f"the tokens of a step are of {', '.join(mixed)}")
+        if self.job.adaptation is not None:
+            total = self.schedule.total * self.steps.tokens_a_step()
+            said.append(passes_note(self.job.stores, total, budget=self.job.budget))
         wanted = self.recipe.schedule.batch_size_at(0)
         there = sum(source.size for source in self.sources(0))
         if there < wanted:
@@ -205,16 +233,42 @@ class PretrainTrainer:
 
     def evaluate(self, number: int, *, blocks: int) -> Iterator[Said | Evaluated | Scored]:
         """The losses on held-out blocks of the length of that step."""
-        length = self.length(number - 1)
-        corpus = self.job.stores[0][0]
-        if length not in self._held_out:
-            blocks_or_reason = held_out(self.recipe, corpus, length=length, count=blocks)
-            self._held_out[length] = blocks_or_reason
-            if isinstance(blocks_or_reason, str):
-                yield Said(blocks_or_reason)
-        sample = self._held_out[length]
-        if isinstance(sample, HeldOut):
-            yield Evaluated(number, self._judged(sample, length))
+        length = self.length(max(0, number - 1))
+        for of, corpus in self._texts().items():
+            if (of, length) not in self._held_out:
+                blocks_or_reason = held_out(self.recipe, corpus, length=length, count=blocks)
+                self._held_out[of, length] = blocks_or_reason
+                if isinstance(blocks_or_reason, str):
+                    yield Said(blocks_or_reason)
+            sample = self._held_out[of, length]
+            if isinstance(sample, HeldOut):
+                sums = self._judged(sample, length)
+                if of == "held_out" and self.kept is not None:
+                    self._compare(number, sums)
+                yield Evaluated(number, sums, of, self.kept.step if self.kept else None)
+
+    def _texts(self) -> dict[str, Corpus]:
+        """Whose held-out text is measured, by what the log calls it."""
+        texts = {"held_out": self.job.stores[0][0]}
+        if self.job.adaptation is not None and self.job.adaptation.general is not None:
+            texts["general"] = self.job.adaptation.general
+        return texts
+
+    def _compare(self, number: int, sums: Measured) -> None:
+        """Keep the weights where they are the best; while all is read causally, none count."""
+        assert self.kept is not None
+        detour = number and self.schedule.causal_share(number - 1) == 1
+        if not detour:
+            loss = means(sums)[self.kept.objective]["loss"]
+            self.kept.see(number, loss, self._weights)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: value.detach().cpu().clone() for name, value in self._parameters()}
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the loss of the new text has stopped falling."""
+        return self.kept is not None and self.kept.exhausted
 
     def _judged(self, sample: HeldOut, length: int) -> Measured:
         """The held-out sums; where memory runs out, over smaller micro-batches."""
@@ -244,19 +298,33 @@ class PretrainTrainer:
     def save(
         self, folder: Path, step: Step, *, state: dict[str, Any], keep: int, ends: bool
     ) -> Path | None:
-        """Write a checkpoint that the run can go on from, at its end too."""
+        """Write a checkpoint that the run can go on from, at its end too.
+
+        A model that is adapted ends with the weights that were kept.
+        """
+        state = {"data": self.identity(), "seed": self.seed, **state}
+        if self.kept is not None:
+            state["kept"] = self.kept.state()
+            if ends and self.kept.weights:
+                set_weights(self.train_state.model, self.kept.weights)
         return save(
             folder,
             step,
             self.train_state,
             self.world,
-            state={"data": self.identity(), "seed": self.seed, **state},
+            state=state,
             texts={
                 "recipe.toml": recipes.to_toml(self.recipe),
                 "tokenizer.json": self.job.stores[0][0].tokenizer.to_str(),
             },
             keep=keep,
+            more=self.kept.tensors() if self.kept and not ends else {},
         )
+
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Which weights were kept before the run was stopped."""
+        if self.kept is not None:
+            self.kept.recall(checkpoint)
 
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
@@ -282,18 +350,24 @@ class PretrainTrainer:
             "fingerprint": [store["made"] for store in self.identity()],
             "from": None if self.job.teacher else origin,
             "teacher": origin if self.job.teacher else None,
+            "adaptation": self._adaptation(),
         }
+
+    def _adaptation(self) -> dict[str, Any] | None:
+        """What machine.toml says of an adaptation, by which it is resumed."""
+        adaptation = self.job.adaptation
+        if adaptation is None:
+            return None
+        objective = followed_objective(self.recipe)
+        facts = {"patience": adaptation.patience, **adaptation.request, "objective": objective}
+        if adaptation.general is not None:
+            (general,) = identities([(adaptation.general, 1.0)])
+            facts |= {"general": general["path"], "general_fingerprint": general["made"]}
+        return facts
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""
-        return [
-            {
-                "path": corpus.name if corpus.url else str(corpus.path.resolve()),
-                "weight": weight,
-                "made": corpus.manifest["fingerprint"],
-            }
-            for corpus, weight in self.job.stores
-        ]
+        return identities(self.job.stores)
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.batch_size, self.world.size
@@ -386,3 +460,15 @@ class PretrainTrainer:
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.named_parameters())
+
+
+def identities(stores: Sequence[Store]) -> list[dict[str, Any]]:
+    """Some stores as a run records them: where each is, its weight and its fingerprint."""
+    return [
+        {
+            "path": corpus.name if corpus.url else str(corpus.path.resolve()),
+            "weight": weight,
+            "made": corpus.manifest["fingerprint"],
+        }
+        for corpus, weight in stores
+    ]

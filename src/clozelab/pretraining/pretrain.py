@@ -25,7 +25,7 @@ from clozelab.runs.machine import Machine, recorded_device
 from clozelab.runs.options import SaveOptions
 from clozelab.runs.pacing import Pacer, Stopwatch, Times
 from clozelab.runs.saving import restore
-from clozelab.runs.session import Session
+from clozelab.runs.session import EarlyEnd, Session
 from clozelab.text.tokenizers import part_of
 from clozelab.training.budget import Budget
 from clozelab.training.checkpoint import newest, tidy
@@ -97,6 +97,7 @@ def resume(
             _check(out, state["data"], trainer.identity())
             with room_for("the checkpoint", world.device):
                 first, cursor = checkpoint.step, restore(checkpoint, trainer.train_state, world)
+                trainer.recall(checkpoint)
         times = Times(**state.get("times", {}))
         times.add("setup", watch.read())
         session = _session(trainer, run, saving, times=times, first=first)
@@ -117,10 +118,13 @@ def _alone(run: Run, world: World) -> AbstractContextManager[None]:
 def _session(
     trainer: PretrainTrainer, run: Run, saving: SaveOptions, *, times: Times, first: int = 0
 ) -> Session:
-    again = f"clozelab pretrain --resume {run.path}"
+    verb = "pretrain" if trainer.job.adaptation is None else "adapt"
+    again = f"clozelab {verb} --resume {run.path}"
     plateau = plateau_of(trainer.recipe, trainer.job.stores)
     session = Session(trainer, run, saving, again=again, plateau=plateau, times=times)
     session.probe = trainer.probed if trainer.job.probe is not None else None
+    if trainer.kept is not None:
+        session.early = EarlyEnd(lambda: trainer.stalled, trainer.refit)
     budget = trainer.job.budget
     if budget is not None and budget.kind == "seconds" and first < trainer.schedule.total:
         session.pacer = Pacer(

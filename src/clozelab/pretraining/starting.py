@@ -13,7 +13,6 @@ from torch import Tensor
 from clozelab.config import recipe as recipes
 from clozelab.config import slots
 from clozelab.config.recipe import Recipe
-from clozelab.config.toml import written
 from clozelab.errors import UserError
 from clozelab.models.build import build, weights_of
 from clozelab.models.load import load, pretrained, within
@@ -22,8 +21,8 @@ from clozelab.models.tables import RowSource, sources, with_rows
 from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
-from clozelab.pretraining.fitting import fitted, notes
-from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.fitting import changes, fitted, notes
+from clozelab.pretraining.job import Adaptation, PretrainJob
 from clozelab.runs.directory import Run
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
@@ -56,14 +55,15 @@ def continued(
     budget: str | None = None,
     shaped: bool = False,
     own: Collection[str] = (),
+    loaded: Model | None = None,
 ) -> PretrainJob:
     """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
 
-    Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
+    The model is the one at the place, `loaded` if it is open already. Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
     Of the encoder only what has no weights may be its `own`.
     """
     job = fresh(recipe, data=data, seed=seed, budget=budget)
-    loaded = load(place)
+    loaded = loaded or load(place)
     encoder: Any = loaded.recipe.encoder
     if not {*own} <= encoder.free_settings:
         free = [f"encoder.{name}" for name in sorted(encoder.free_settings)]
@@ -194,11 +194,10 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             asked.schedule.fitted(recorded.schedule.steps), refits=recorded.schedule.refits
         )
         same = replace(asked, schedule=fit)
-        changed = recipes.difference(recorded, same)
+        changed = changes(recorded, same)
         if changed:
-            changes = "; ".join(f"{k} {_word(a)} → {_word(b)}" for k, a, b in changed[:5])
             raise UserError(
-                f"{place}: was started with another recipe ({changes}); resume it as it was, or"
+                f"{place}: was started with another recipe ({'; '.join(changed[:5])}); resume it as it was, or"
                 f" start a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
@@ -208,7 +207,7 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
             return replace(job, recipe=recorded, budget=budget)
         if facts.get("from"):
             job = continued(recorded, facts["from"], **inputs)
-            return replace(job, recipe=recorded, budget=budget)
+            return replace(job, recipe=recorded, budget=budget, adaptation=_adaptation(facts))
     teacher = pretrained(load(facts["teacher"])) if facts.get("teacher") else None
     return PretrainJob(
         recorded,
@@ -217,7 +216,22 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         budget=budget,
         teacher=teacher,
         origin=facts.get("teacher") or facts.get("from"),
+        adaptation=_adaptation(facts),
     )
+
+
+def _adaptation(facts: Mapping[str, Any]) -> Adaptation | None:
+    """What a run recorded of the adaptation that it is."""
+    if "adaptation" not in facts:
+        return None
+    asked = dict(facts["adaptation"])
+    general, made = asked.pop("general", None), asked.pop("general_fingerprint", "")
+    patience = asked.pop("patience")
+    if general is not None and not exists(general):
+        raise UserError(f"{general}: the corpus of general text is gone; put it back to go on")
+    places = [] if general is None else [as_it_was(f"{general}:1", made)]
+    corpora = [corpus for corpus, _ in open_stores(places)] if places else [None]
+    return Adaptation(corpora[0], patience, asked)
 
 
 def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequence[str]:
@@ -235,10 +249,6 @@ def _where(place: Path, data: Sequence[str], facts: Mapping[str, Any]) -> Sequen
         raise UserError(f"{place}: its corpus {gone[0]} is gone; give its new place by --data")
     made = facts.get("fingerprint") or [""] * len(before)  # of which early runs had no record
     return [as_it_was(*store) for store in zip(before, made, strict=True)]
-
-
-def _word(value: Any) -> str:
-    return "–" if value is None else written(value)
 
 
 def _beside(

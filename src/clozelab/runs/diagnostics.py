@@ -159,6 +159,17 @@ class Plateau:
         )
 
 
+def followed_objective(recipe: Recipe) -> str:
+    """The objective whose held-out loss says how well a text is known: the language model.
+
+    One that is causal in part is a masked language model in the end.
+    """
+    causal = recipe.schedule.causal
+    parts = [p for p in recipe.objectives if not (causal and p.language_model == "causal")]
+    models = [part for part in parts if part.language_model or part.generates_input]
+    return slots.use("objectives", (models or parts)[0])
+
+
 def plateau_of(recipe: Recipe, stores: Sequence[Store]) -> Plateau | None:
     """The plateau of a run, if its objectives have one."""
     parts = (part for part in recipe.objectives if part.language_model or part.generates_input)

@@ -44,10 +44,12 @@ class Refitted:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The held-out text, with the same masks every time."""
+    """A held-out text, with the same masks every time."""
 
     step: int
     sums: Measured
+    of: str = "held_out"  # the text of the run; "general": what an adapted model learned from
+    kept: int | None = None  # the step whose weights an adaptation would end with
 
 
 @dataclass(frozen=True)

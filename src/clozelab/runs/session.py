@@ -80,6 +80,14 @@ class Trainer(Protocol):
         """The machine and its settings, for the record."""
 
 
+@dataclass(frozen=True)
+class EarlyEnd:
+    """How a run ends before its last step: such a run is measured before its first, too."""
+
+    wanted: Callable[[], bool]  # after an evaluation
+    refit: Callable[[int, int], str]  # (step, steps of the run) → the text of its recipe
+
+
 @dataclass(eq=False)
 class Session:
     """A run in its directory."""
@@ -93,6 +101,7 @@ class Session:
     times: Times = field(default_factory=Times)
     pacer: Pacer | None = None  # of a budget of time
     probe: Callable[[], Mapping[str, Mapping[str, float]]] | None = None
+    early: EarlyEnd | None = None
 
     def __post_init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
@@ -134,6 +143,10 @@ class Session:
         self._recall(first)
         number = first
         self.times.add("setup", self._watch.read())
+        if self.early is not None and not first:
+            yield from self._evaluate(0, log)
+            yield from self._probed(0, log)
+            self.times.add("evaluation", self._watch.read())
         with stopping() as stopped, closing(log):
             if first == self.trainer.schedule.total:
                 yield from self._lost(log)
@@ -149,14 +162,16 @@ class Session:
                 limit = saving.max_seconds_between_saves
                 late = limit is not None and time.monotonic() - self._saved > limit
                 due = self.trainer.world.all_reduce_max(2 * stopped() + late)
-                schedule = self.trainer.schedule
-                ends = number == schedule.total or due >= 2
                 looks = self.pacer.evaluations if self.pacer else 10
+                schedule = self.trainer.schedule
                 evaluates = saving.due(saving.evaluate_every, number, schedule, times=looks)
-                probes = saving.due(saving.probe_every, number, schedule, times=looks)
-                probes = probes and self.probe is not None
                 if evaluates:
                     yield from self._evaluate(number, log)
+                    yield from self._end_early(number)
+                schedule = self.trainer.schedule
+                ends = number == schedule.total or due >= 2
+                probes = saving.due(saving.probe_every, number, schedule, times=looks)
+                probes = probes and self.probe is not None
                 if probes:
                     yield from self._probed(number, log)
                 if evaluates or probes:
@@ -176,6 +191,18 @@ class Session:
         if is_main and number == total and (self.last or self.run.result() is None):
             self.run.write_result(result)
         yield Ended(number, number == total, result, signal=sign)
+
+    def _end_early(self, number: int) -> Iterator[Refitted]:
+        """Make this the last step, if that is wanted; what is recorded says so.
+
+        The step was taken at the share of the run that it still has.
+        """
+        if self.early is None or number == self.trainer.schedule.total or not self.early.wanted():
+            return
+        text = self.early.refit(number - 1, number)
+        if self.trainer.world.is_main:
+            self.run.refit(number - 1, number, recipe_toml=text)
+        yield Refitted(number - 1, number)
 
     def _summary(self, number: int, began: Began) -> dict[str, Any]:
         """What came out so far."""
@@ -202,10 +229,10 @@ class Session:
                     self.last["train"] = losses
             yield from self._evaluate(total, log)
             yield from self._probed(total, log)
-        elif "held_out" in self._result:
-            log.restored("held_out", total, self._result["held_out"])
-        if self._result is not None and "probes" in self._result:
-            log.restored("probe", total, self._result["probes"])
+        result, kinds = self._result or {}, {"probes": "probe"}
+        for name in ("held_out", "general", "probes"):
+            if name in result:
+                log.restored(kinds.get(name, name), total, result[name])
 
     def _train(self, first: int, cursor: Cursor) -> Iterator[Event]:
         """The steps; where memory runs out the micro-batch is halved and the step taken again.
@@ -286,8 +313,10 @@ class Session:
     def _evaluate(self, number: int, log: Log) -> Iterator[Event]:
         for event in self.trainer.evaluate(number, blocks=self.saving.evaluate_blocks):
             if isinstance(event, Evaluated):
-                self.last["held_out"] = means(event.sums)
-                log.measured("held_out", number, self.last["held_out"])
+                self.last[event.of] = means(event.sums)
+                if event.kept is not None:
+                    self.last["kept"] = event.kept
+                log.measured(event.of, number, self.last[event.of])
             elif isinstance(event, Scored):
                 self.last["dev"] = {"step": event.best, **event.at_best}
                 self.last["selected"] = event.selected

@@ -1,0 +1,209 @@
+"""Adapt: go on with a pretrained model on one's own text, and see what it gains and forgets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clozelab.api.corpora import fetch_corpora
+from clozelab.api.scoring import score
+from clozelab.api.tasks import finetune
+from clozelab.api.texts import lines_of
+from clozelab.api.training import Budget, Seed, machine_of, trained
+from clozelab.api.watching import Watch
+from clozelab.errors import UserError
+from clozelab.files import write_text
+from clozelab.options import (
+    Few,
+    LocalFolder,
+    ModelPlace,
+    Place,
+    Settings,
+    Words,
+    command,
+)
+from clozelab.runs.adaptation import FILE, BeforeAfter, read_adaptation
+from clozelab.runs.directory import Run
+from clozelab.runs.options import MachineOptions, SaveOptions
+from clozelab.runs.record import read_run
+
+
+@command
+def adapt(
+    model: ModelPlace | None = None,
+    *,
+    data: Place | None = None,
+    out: LocalFolder | None = None,
+    budget: Budget | None = None,
+    replay: Place | None = None,
+    general: Place | None = None,
+    detour: float = 0.0,
+    patience: Few = 3,
+    tasks: Words = (),
+    seeds: Few = 1,
+    texts: Place | None = None,
+    seed: Seed = 0,
+    set: Settings = (),
+    resume: LocalFolder | None = None,
+    saving: SaveOptions,
+    machine: MachineOptions,
+    watch: Watch,
+) -> Run:
+    """Go on with a pretrained model on one's own text, by a recipe that is made for it.
+
+    The recipe is the model's own but for a few changes, which are shown. Held-out losses of the new
+    and of general text are measured from before the first step; the weights with the lowest loss of
+    the new text are kept. Before and after are in adaptation.html of the run, and in the card of
+    the model when it is exported.
+
+    Args:
+        data (CORPUS): the new text, built with the model's tokenizer
+        out (DIR): the run's folder
+        budget: 20m, 300Mtok or 12steps (four passes over the text)
+        replay (CORPUS[:SHARE]): keep general text in: this share of the tokens (0.1)
+        general (CORPUS): whose held-out text shows what is forgotten (that of --replay, or of the
+            model's own run)
+        detour (SHARE): read that share of the steps causally first, then both ways (0)
+        patience: stop after so many evaluations without improvement; 0 never stops (3)
+        tasks (TASK,…): fit the model to these before and after, and compare
+        seeds: fine-tunings of each (1)
+        texts (FILE): compare the pseudo-perplexity of these, one a line
+        set (KEY=VALUE): change the recipe once
+        resume (RUN): go on with this adaptation, as it was started
+    """
+    on = machine_of(machine)
+    if resume is not None:
+        if any((model, data, out, budget, replay, general, detour, tasks, texts, set)):
+            raise UserError(f"{resume}: is resumed as it was started; leave other options out")
+        run = Run.open(resume)
+        if "adaptation" not in run.machine():
+            raise UserError(
+                f"{resume}: is no adaptation; go on with clozelab pretrain --resume {resume}"
+            )
+        from clozelab.pretraining import starting
+
+        job = starting.resumed(run.path)
+        trained(job, resume, copy_to=None, saving=saving, machine=on, watch=watch, resume=True)
+        return _finished(run, machine, watch)
+    if model is None or data is None or out is None:
+        raise UserError(
+            "adapt needs a model, --data CORPUS and --out DIR; or --resume DIR to go on"
+        )
+    request = _request(tasks, seeds, texts, saving)
+    fetch_corpora([place for place in (data, replay, general) if place], watch)
+
+    from clozelab.pretraining.adaptation import adaptation
+
+    job = adaptation(
+        model,
+        data,
+        replay=replay,
+        general=general,
+        detour=detour,
+        patience=patience,
+        changes=set,
+        seed=seed,
+        budget=budget,
+        request=request,
+    )
+    _explain(job, model, watch)
+    trained(job, out, copy_to=None, saving=saving, machine=on, watch=watch)
+    return _finished(Run(Path(out)), machine, watch)
+
+
+def _request(
+    tasks: Sequence[str], seeds: int, texts: str | None, saving: SaveOptions
+) -> dict[str, Any]:
+    """What is to be measured at the end, known to be there before anything is written."""
+    request: dict[str, Any] = {}
+    if tasks:
+        from clozelab.finetuning.request import Data
+
+        for task in tasks:
+            Data(task, root=saving.task_data).check()
+        request = {"tasks": list(tasks), "seeds": seeds}
+        if saving.task_data is not None:
+            request["task_data"] = saving.task_data
+    if texts is not None:
+        if not any(line.strip() for line in lines_of(texts)):
+            raise UserError(f"--texts {texts}: is empty; give it a text a line")
+        request["texts"] = str(Path(texts).resolve())
+    return request
+
+
+def _explain(job: Any, model: str, watch: Watch) -> None:
+    """Show the recipe as a difference, and what is watched, before anything runs."""
+    watch.say(f"what adapting changes in the recipe of {model} ({job.recipe.name}):")
+    for line in job.adaptation.request["changes"]:
+        watch.say(f"  {line}")
+    if job.adaptation.general is None:
+        watch.warn(
+            "what the model forgets is not measured: name a corpus of general text by --general or"
+            " --replay"
+        )
+    else:
+        watch.say(f"general text: {job.adaptation.general.name}")
+
+
+def _finished(run: Run, machine: MachineOptions, watch: Watch) -> Run:
+    """Measure what was asked for before and after, and write all of it down."""
+    from clozelab.reporting import adaptation as reporting
+
+    facts = run.machine()
+    rows = [
+        *_tasks(run, facts, machine, watch),
+        *_perplexity(run, facts, machine, watch),
+    ]
+    record = json.dumps({"rows": [asdict(row) for row in rows]}, indent=1, ensure_ascii=False)
+    write_text(run.path / FILE, record + "\n")
+    adapted = read_adaptation(run)
+    if adapted is None:
+        return run
+    place = run.path / "adaptation.html"
+    page = reporting.page(adapted, read_run(run, run.path.resolve().name))
+    write_text(place, page.html())
+    watch.say(f"{place}: {adapted.verdict}")
+    if adapted.outweighed:
+        watch.warn(
+            f"forgetting outweighs the gain ({adapted.forgetting:.3f} to {adapted.gain:.3f} nats):"
+            " keep general text in by --replay CORPUS:0.1 or more, or take a lower"
+            " optimiser.learning_rate or fewer steps"
+        )
+    return run
+
+
+def _tasks(
+    run: Run, facts: Mapping[str, Any], machine: MachineOptions, watch: Watch
+) -> list[BeforeAfter]:
+    """Scores on dev sets, each the mean over the seeds."""
+    asked, rows = facts["adaptation"], []
+    how: dict[str, Any] = {**asdict(machine), "task_data": asked.get("task_data")}
+    how |= {"seeds": asked.get("seeds", 1), "progress": watch.progress}
+    for task in asked.get("tasks", []):
+        means = []
+        for name, place in (("before", facts["from"]), ("after", str(run.path))):
+            tuned = finetune(place, task, out=run.path / "tasks" / f"{task}-{name}", **how)
+            (cell,) = (tuned.result() or {})["cells"]
+            means.append({metric: each["mean"] for metric, each in cell["scores"].items()})
+        rows += [
+            BeforeAfter(f"{task}, {metric.replace('_', ' ')}", mean, means[1][metric], ".2f")
+            for metric, mean in means[0].items()
+        ]
+    return rows
+
+
+def _perplexity(
+    run: Run, facts: Mapping[str, Any], machine: MachineOptions, watch: Watch
+) -> list[BeforeAfter]:
+    """That of a token, over all texts."""
+    file = facts["adaptation"].get("texts")
+    if file is None:
+        return []
+    how: dict[str, Any] = {"device": machine.device, "progress": watch.progress}
+    before, after = (
+        score(place, file=[file], **how).perplexity for place in (facts["from"], str(run.path))
+    )
+    return [BeforeAfter(f"pseudo-perplexity of {Path(file).name}", before, after, ".2f")]

@@ -1,0 +1,53 @@
+"""Early stopping: the weights with the lowest held-out loss so far, and how long ago that was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from clozelab.training.checkpoint import Checkpoint
+
+_PREFIX = "kept."  # of the tensors of a checkpoint that are these weights
+
+
+@dataclass(eq=False)
+class KeptWeights:
+    """What a run ends with; it ends when `patience` evaluations in a row brought nothing better."""
+
+    objective: str  # whose held-out loss is compared
+    patience: int  # 0: it never ends early
+    _: KW_ONLY
+    loss: float | None = None
+    step: int = 0  # after which the loss was lowest
+    waited: int = 0  # evaluations since then
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the loss has stopped falling."""
+        return 0 < self.patience <= self.waited
+
+    def see(self, step: int, loss: float, weights: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Take an evaluation into account."""
+        if self.loss is None or loss < self.loss:
+            self.loss, self.step, self.waited, self.weights = loss, step, 0, weights()
+        else:
+            self.waited += 1
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint says of them, beside the weights."""
+        return {"loss": self.loss, "step": self.step, "waited": self.waited}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights, as a checkpoint has them beside the last ones."""
+        return {f"{_PREFIX}{name}": value for name, value in self.weights.items()}
+
+    def recall(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        for name, value in checkpoint.state().get("kept", {}).items():
+            setattr(self, name, value)
+        saved = checkpoint.tensors().items()
+        self.weights = {n.removeprefix(_PREFIX): t for n, t in saved if n.startswith(_PREFIX)}

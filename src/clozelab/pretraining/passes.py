@@ -1,0 +1,33 @@
+"""How often a run reads its text, and how often is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clozelab.text.store.corpus import Store
+from clozelab.text.store.mixture import shares
+from clozelab.training.budget import Budget
+
+PASSES = 4  # over a text, beyond which one more teaches little (arXiv:2305.16264)
+
+
+def passes_note(stores: Sequence[Store], tokens: float, *, budget: Budget | None) -> str:
+    """How often a run of so many tokens reads its first text, and what would be enough."""
+    text = shares(stores)[0]
+    passes = text.epochs(tokens)
+    said = f"passes over {text.path}: {passes:.2g}"
+    if passes <= 1.05 * PASSES:
+        return said
+    seconds = budget.amount if budget and budget.kind == "seconds" else None
+    enough = (tokens if seconds is None else seconds) * PASSES / passes
+    return (
+        f"{said}; beyond {PASSES} of them one more teaches little (arXiv:2305.16264), and a model"
+        f" learns a text by heart: --budget {_budget(enough, seconds is not None)} would do"
+    )
+
+
+def _budget(amount: float, is_time: bool) -> str:
+    """An amount as a budget is written."""
+    units = ((60, "m"), (1, "s")) if is_time else ((1e6, "Mtok"), (1e3, "ktok"))
+    size, unit = next((each for each in units if amount >= each[0]), units[-1])
+    return f"{max(1.0, amount / size):.2g}{unit}" if amount < 100 * size else f"{amount / size:.0f}{unit}"

@@ -1,0 +1,133 @@
+"""An adaptation read from its run: what it gained on the new text, and what it forgot.
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozelab.runs.directory import Entry, Run, read_json
+
+FILE = "adaptation.json"  # in the run's folder: what was measured when it was done
+_TEXTS = {"held_out": "new text", "general": "general text"}  # by what the log calls them
+
+
+@dataclass(frozen=True)
+class BeforeAfter:
+    """One measure of the model before and after."""
+
+    name: str
+    before: float
+    after: float
+    form: str = ".3f"  # how it is written
+
+    def written(self) -> tuple[str, str, str, str]:
+        """Its name, both values and their difference, with a true minus sign."""
+        change = self.after - self.before
+        signed = f"{change:+{self.form}}".replace("-", "−")
+        return self.name, f"{self.before:{self.form}}", f"{self.after:{self.form}}", signed
+
+
+@dataclass(frozen=True)
+class AdaptationRecord:
+    """What an adaptation did, as far as it got."""
+
+    texts: Mapping[str, str]  # the corpora of "held_out" and "general" by their places
+    losses: Mapping[str, Sequence[tuple[int, float]]]  # the held-out loss of each text by step
+    kept: int  # the step whose weights it ends with
+    steps: int
+    changes: Sequence[str]  # what it changed in the model's recipe
+    others: Sequence[BeforeAfter]  # probes, tasks and pseudo-perplexity
+
+    @property
+    def gain(self) -> float:
+        """By how many nats the loss of the new text fell."""
+        before, after = self._ends("held_out")
+        return before - after
+
+    @property
+    def forgetting(self) -> float | None:
+        """By how many nats the loss of the general text rose, if that was measured."""
+        if "general" not in self.losses:
+            return None
+        before, after = self._ends("general")
+        return after - before
+
+    @property
+    def outweighed(self) -> bool:
+        """Whether it forgot more than it gained."""
+        return self.forgetting is not None and self.forgetting > max(self.gain, 0.0)
+
+    @property
+    def verdict(self) -> str:
+        """The gain and the forgetting in a sentence."""
+        new = _short(self.texts["held_out"])
+        if not self.kept:
+            return f"no step made the loss of {new} lower; the model is as it was"
+        words = [f"{new}: {self.gain:.3f} nats gained"]
+        if self.forgetting is None:
+            words.append("what was forgotten is not measured, for want of general text")
+        else:
+            what = "forgotten" if self.forgetting > 0 else "gained"
+            words.append(f"{_short(self.texts['general'])}: {abs(self.forgetting):.3f} {what}")
+        words[-1] += f" (the weights of step {self.kept:,} of {self.steps:,} are kept)"
+        return ", ".join(words)
+
+    def rows(self) -> list[BeforeAfter]:
+        """All measures before and after."""
+        rows = []
+        for of in self.losses:
+            name = f"held-out loss, {_TEXTS[of]} ({_short(self.texts[of])})"
+            rows.append(BeforeAfter(name, *self._ends(of)))
+        return [*rows, *self.others]
+
+    def _ends(self, of: str) -> tuple[float, float]:
+        losses = dict(self.losses[of])
+        return losses[0], losses[self.kept]
+
+
+def read_adaptation(run: Run) -> AdaptationRecord | None:
+    """What a run's folder says of its adaptation; None, if it is none or not done."""
+    facts, result = run.machine(), run.result()
+    if "adaptation" not in facts or result is None or "kept" not in result:
+        return None
+    asked = facts["adaptation"]
+    curves = {of: run.losses(of).get(asked["objective"], []) for of in _TEXTS}
+    texts = {"held_out": facts["data"][0].rpartition(":")[0], "general": asked.get("general", "")}
+    kept = int(result["kept"])
+    return AdaptationRecord(
+        texts=texts,
+        losses={of: points for of, points in curves.items() if {0, kept} <= {*dict(points)}},
+        kept=kept,
+        steps=result["steps"],
+        changes=asked.get("changes", []),
+        others=[
+            *_probes(run.events("probe"), kept),
+            *_measures(read_json(run.path / FILE)),
+        ],
+    )
+
+
+def _probes(entries: Sequence[Entry], kept: int) -> Iterator[BeforeAfter]:
+    """Scores of probes, of those that were probed both times."""
+    by_step = {entry["step"]: entry for entry in entries}
+    before, after = by_step.get(0, {}), by_step.get(kept, {})
+    for task, scores in before.items():
+        for metric, score in scores.items() if isinstance(scores, dict) else ():
+            if metric != "layer" and None not in (score, after.get(task, {}).get(metric)):
+                name = f"probe of {task}, {metric.replace('_', ' ')}"
+                yield BeforeAfter(name, score, after[task][metric], ".2f")
+
+
+def _measures(measured: Mapping[str, Any]) -> Iterator[BeforeAfter]:
+    """Scores of tasks and pseudo-perplexity, as they were recorded."""
+    for row in measured.get("rows", []):
+        yield BeforeAfter(**row)
+
+
+def _short(place: str) -> str:
+    return Path(place.partition("@")[0]).name
