@@ -79,7 +79,8 @@ ALLOWED: dict[str, set[str]] = {
     "benching": BELOW | {"models", "pretraining"},
     "diagnosis": BELOW,
     "reporting": GROUND
-    | {"text", "config", "runs.directory", "runs.record", "studies", "__init__"},
+    | {"text", "config", "runs.directory", "runs.record", "runs.adaptation", "studies"}
+    | {"__init__"},
     "api": BELOW
     | {"models", "pretraining", "finetuning", "scoring", "studies", "benching", "reporting"}
     | {"diagnosis", "options"},

@@ -203,7 +203,7 @@ def _perplexity(
     if file is None:
         return []
     how: dict[str, Any] = {"device": machine.device, "progress": watch.progress}
-    before, after = (
-        score(place, file=[file], **how).perplexity for place in (facts["from"], str(run.path))
-    )
+    places = (facts["from"], str(run.path))
+    scores: list[Any] = [score(place, file=[file], **how) for place in places]
+    before, after = (each.perplexity for each in scores)
     return [BeforeAfter(f"pseudo-perplexity of {Path(file).name}", before, after, ".2f")]

@@ -18,7 +18,7 @@ from clozelab.files import new_folder, write_text
 from clozelab.finetuning import loading
 from clozelab.models.build import weights_of
 from clozelab.models.generator import FOLDER, generator_of
-from clozelab.models.history import data, lineage, metrics
+from clozelab.models.history import adaptation, data, lineage, metrics
 from clozelab.models.interop import huggingface, onnx
 from clozelab.models.interop.card import card
 from clozelab.models.interop.exporting import to_transformers
@@ -131,6 +131,7 @@ def _export(
         task=task,
         lineage=lineage(model),
         task_toml=loading.to_toml(tuned) if tuned else "",
+        adaptation=adaptation(model),
     )
     huggingface.write(
         out, exported, tokenizer=model.tokenizer, vocabulary=model.vocabulary, card=text

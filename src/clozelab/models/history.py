@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clozelab.models.model import Model
+from clozelab.runs.adaptation import AdaptationRecord, read_adaptation
 from clozelab.runs.directory import PLAN, Run
 from clozelab.training.checkpoint import CHECKSUMS
 
@@ -45,6 +46,13 @@ def metrics(model: Model) -> dict[str, object]:
     best = scores.pop("step", model.step)
     shown = {f"{name} on dev": f"{score:.4g}{_spread(run, name)}" for name, score in scores.items()}
     return {**shown, "steps": f"{model.step:,}, the best after {best:,}"}
+
+
+def adaptation(model: Model) -> AdaptationRecord | None:
+    """What the model's run gained and forgot, if it is an adaptation and this is its end."""
+    run = _run(model)
+    record = read_adaptation(run) if run else None
+    return record if record is not None and record.steps == model.step else None
 
 
 def lineage(model: Model) -> list[str]:

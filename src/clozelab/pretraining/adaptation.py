@@ -22,7 +22,8 @@ from clozelab.objectives import CausalLm
 from clozelab.objectives.objective import weight_at
 from clozelab.pretraining.fitting import changes as changes_of
 from clozelab.pretraining.held_out import held_out
-from clozelab.pretraining.job import Adaptation, PretrainJob
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.kept import Adaptation
 from clozelab.pretraining.passes import PASSES
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.starting import continued
@@ -97,15 +98,20 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
     batch = max(1, min(_TOKENS // length, max(_LEAST, blocks // _STEPS)))
     batch = min(old.batch_size, batch)
     # Adam's steps should shrink by the root of the batch; a larger one never makes them longer.
-    rate = own.optimiser.learning_rate * sqrt(batch / old.batch_size)
+    smaller = sqrt(batch / old.batch_size)
     # As it was when pretraining ended: some courses have an end.
     causal = old.causal_share(old.total)
     schedule = replace(
         old,
         warmup=round(_WARMUP * old.steps),
         batch_size=batch,
-        **{"decay": "linear", "power": 1.0, "final": 0.0, "decay_share": 1.0},
-        **{"phases": (), "ramp": (), "refits": None},
+        decay="linear",
+        power=1.0,
+        final=0.0,
+        decay_share=1.0,
+        phases=(),
+        ramp=(),
+        refits=None,
         causal=((causal, 1.0),) if causal else (),
     )
     objectives = [_settled(part) for part in own.objectives]
@@ -125,7 +131,7 @@ def adapted(own: Recipe, *, blocks: int, detour: float = 0.0) -> Recipe:
             blocks=form,
             masking=_masking(own.masking),
             objectives=tuple(objectives),
-            optimiser=replace(own.optimiser, learning_rate=float(f"{rate:.3g}")),
+            optimiser=_slower(own.optimiser, smaller),
             schedule=schedule,
         )
     except UserError as error:
@@ -178,6 +184,13 @@ def _masking(masking: Any) -> Any:
     return masking
 
 
+def _slower(optimiser: Any, factor: float) -> Any:
+    """The optimiser with its peak learning rates times a factor."""
+    names = [name for name in ("learning_rate", "matrix_learning_rate") if hasattr(optimiser, name)]
+    rates = {name: float(f"{getattr(optimiser, name) * factor:.3g}") for name in names}
+    return replace(optimiser, **rates)
+
+
 def _settled(part: Any) -> Any:
     """An objective with the weight that it had at the end of pretraining."""
     if not part.course:
@@ -218,4 +231,3 @@ def _general(job: PretrainJob, model: Model, place: str | None) -> Corpus | None
             raise
         return None
     return general
-

@@ -18,7 +18,7 @@ from clozelab.errors import UserError
 from clozelab.models.build import DELTA, PretrainingModel, build
 from clozelab.models.model import Model
 from clozelab.pretraining.held_out import HeldOut, held_out
-from clozelab.pretraining.kept import KeptWeights
+from clozelab.pretraining.kept import Adaptation, KeptWeights
 from clozelab.pretraining.passes import passes_note
 from clozelab.pretraining.source import BlockSource
 from clozelab.pretraining.steps import Steps
@@ -31,7 +31,7 @@ from clozelab.runs.events import Began, Evaluated, Said, Scored, means
 from clozelab.runs.machine import Machine
 from clozelab.runs.saving import begin_with, plainly, save, set_weights
 from clozelab.text.store import Corpus
-from clozelab.text.store.corpus import Store
+from clozelab.text.store.corpus import Store, store_identity
 from clozelab.text.store.mixture import shares
 from clozelab.training import budget as budgets
 from clozelab.training.budget import Budget
@@ -45,19 +45,6 @@ from clozelab.training.world import World, full_tensor
 _NARROW = 512  # width of a model whose kernels run no longer than their launches take
 _WARM = 3  # steps before those that a budget of time is computed by
 _FEW = 64  # blocks that show how long an evaluation takes
-
-
-@dataclass(frozen=True)
-class Adaptation:
-    """What a run has that adapts a model to other text.
-
-    Both texts are measured from before the first step. The weights with the lowest loss of the new
-    text are kept, and the run ends when it stops falling.
-    """
-
-    general: Corpus | None  # text like that which the model learned from
-    patience: int  # evaluations without improvement; 0: it never ends early
-    request: Mapping[str, Any]  # what else was asked for, and is recorded
 
 
 @dataclass(frozen=True)
@@ -329,6 +316,7 @@ class PretrainTrainer:
     def facts(self) -> dict[str, Any]:
         """The machine and its settings, for the record."""
         device, origin, budget = self.world.device, self.job.origin, self.job.budget
+        adapts = self.job.adaptation
         if origin is not None:  # a hub name is no path
             origin = str(Path(origin).resolve()) if Path(origin).exists() else shown(origin)
         return {
@@ -350,24 +338,12 @@ class PretrainTrainer:
             "fingerprint": [store["made"] for store in self.identity()],
             "from": None if self.job.teacher else origin,
             "teacher": origin if self.job.teacher else None,
-            "adaptation": self._adaptation(),
+            "adaptation": adapts.facts(followed_objective(self.recipe)) if adapts else None,
         }
-
-    def _adaptation(self) -> dict[str, Any] | None:
-        """What machine.toml says of an adaptation, by which it is resumed."""
-        adaptation = self.job.adaptation
-        if adaptation is None:
-            return None
-        objective = followed_objective(self.recipe)
-        facts = {"patience": adaptation.patience, **adaptation.request, "objective": objective}
-        if adaptation.general is not None:
-            (general,) = identities([(adaptation.general, 1.0)])
-            facts |= {"general": general["path"], "general_fingerprint": general["made"]}
-        return facts
 
     def identity(self) -> list[dict[str, Any]]:
         """The stores a run was started with: going on with others would be another run."""
-        return identities(self.job.stores)
+        return [store_identity(store) for store in self.job.stores]
 
     def _check_rows(self) -> None:
         sequences, size = self.recipe.schedule.batch_size, self.world.size
@@ -460,15 +436,3 @@ class PretrainTrainer:
 
     def _parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
         return list(self.model.named_parameters())
-
-
-def identities(stores: Sequence[Store]) -> list[dict[str, Any]]:
-    """Some stores as a run records them: where each is, its weight and its fingerprint."""
-    return [
-        {
-            "path": corpus.name if corpus.url else str(corpus.path.resolve()),
-            "weight": weight,
-            "made": corpus.manifest["fingerprint"],
-        }
-        for corpus, weight in stores
-    ]

@@ -1,4 +1,4 @@
-"""Early stopping: the weights with the lowest held-out loss so far, and how long ago that was."""
+"""What an adaptation has that other runs have not: early stopping, by held-out loss."""
 
 from __future__ import annotations
 
@@ -8,14 +8,39 @@ from typing import Any
 
 from torch import Tensor
 
+from clozelab.text.store.corpus import Corpus, store_identity
 from clozelab.training.checkpoint import Checkpoint
 
 _PREFIX = "kept."  # of the tensors of a checkpoint that are these weights
 
 
+@dataclass(frozen=True)
+class Adaptation:
+    """What a run has that adapts a model to other text.
+
+    Both texts are measured from before the first step. The weights with the lowest loss of the new
+    text are kept, and the run ends when it stops falling.
+    """
+
+    general: Corpus | None  # text like that which the model learned from
+    patience: int  # evaluations without improvement; 0: it never ends early
+    request: Mapping[str, Any]  # what else was asked for, and is recorded
+
+    def facts(self, objective: str) -> dict[str, Any]:
+        """What machine.toml says of it, by which it is resumed; the objective is compared."""
+        facts = {"patience": self.patience, **self.request, "objective": objective}
+        if self.general is not None:
+            known = store_identity((self.general, 1.0))
+            facts |= {"general": known["path"], "general_fingerprint": known["made"]}
+        return facts
+
+
 @dataclass(eq=False)
 class KeptWeights:
-    """What a run ends with; it ends when `patience` evaluations in a row brought nothing better."""
+    """The weights with the lowest loss so far, with which a run ends.
+
+    It ends when `patience` evaluations in a row brought nothing better.
+    """
 
     objective: str  # whose held-out loss is compared
     patience: int  # 0: it never ends early

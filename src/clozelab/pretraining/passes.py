@@ -30,4 +30,5 @@ def _budget(amount: float, is_time: bool) -> str:
     """An amount as a budget is written."""
     units = ((60, "m"), (1, "s")) if is_time else ((1e6, "Mtok"), (1e3, "ktok"))
     size, unit = next((each for each in units if amount >= each[0]), units[-1])
-    return f"{max(1.0, amount / size):.2g}{unit}" if amount < 100 * size else f"{amount / size:.0f}{unit}"
+    count = max(1.0, amount / size)
+    return f"{count:.2g}{unit}" if count < 100 else f"{count:.0f}{unit}"

@@ -22,7 +22,8 @@ from clozelab.nearest import listed
 from clozelab.objectives import PAIRS
 from clozelab.objectives.heads.teacher import start_from
 from clozelab.pretraining.fitting import changes, fitted, notes
-from clozelab.pretraining.job import Adaptation, PretrainJob
+from clozelab.pretraining.job import PretrainJob
+from clozelab.pretraining.kept import Adaptation
 from clozelab.runs.directory import Run
 from clozelab.text.store.corpus import as_it_was, exists, open_stores
 from clozelab.training import budget as budgets
@@ -59,8 +60,9 @@ def continued(
 ) -> PretrainJob:
     """A run of a recipe that goes on from another model's weights, with its size and tokenizer.
 
-    The model is the one at the place, `loaded` if it is open already. Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
-    Of the encoder only what has no weights may be its `own`.
+    Unless the recipe's blocks and steps were `shaped` by hand, they are no larger than the model's.
+    Of the encoder only what has no weights may be its `own`. A model that is open already is given
+    as `loaded`.
     """
     job = fresh(recipe, data=data, seed=seed, budget=budget)
     loaded = loaded or load(place)
@@ -68,7 +70,7 @@ def continued(
     if not {*own} <= encoder.free_settings:
         free = [f"encoder.{name}" for name in sorted(encoder.free_settings)]
         but = f", but for {listed(free)}" if free else ""
-        raise UserError(f"--from brings its own encoder: leave --set encoder.… out{but}")
+        raise UserError(f"the model brings its own encoder: leave --set encoder.… out{but}")
     encoder = replace(encoder, **{name: getattr(recipe.encoder, name) for name in own})
     objectives = _as_built(job.recipe, loaded.recipe, loaded.module.heads)
     recipe = within(job.recipe, encoder, objectives=objectives)
@@ -197,8 +199,8 @@ def resumed(place: Path, *, recipe: Recipe | None = None, data: Sequence[str] = 
         changed = changes(recorded, same)
         if changed:
             raise UserError(
-                f"{place}: was started with another recipe ({'; '.join(changed[:5])}); resume it as it was, or"
-                f" start a run of its own with --from {place}"
+                f"{place}: was started with another recipe ({'; '.join(changed[:5])}); resume"
+                f" it as it was, or start a run of its own with --from {place}"
             )
     if newest(run.checkpoints)[0] is None:  # it starts again, from what it was started from
         inputs: dict[str, Any] = {"data": places, "seed": facts["seed"]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clozelab.reporting import figures
 from clozelab.reporting import page as pages
-from clozelab.reporting.document import NumberCell, Page, PageTable, Part, Section
+from clozelab.reporting.document import NumberCell, Page, PageTable, Part, Section, TableCell
 from clozelab.reporting.figures import Line
 from clozelab.runs.adaptation import AdaptationRecord
 from clozelab.runs.record import RunRecord
@@ -34,7 +34,7 @@ def picture(adapted: AdaptationRecord) -> str:
 
 def _parts(adapted: AdaptationRecord) -> Iterator[Part]:
     yield ("figure", picture(adapted))
-    rows = []
+    rows: list[list[TableCell]] = []
     for row in adapted.rows():
         name, *texts = row.written()
         values = (row.before, row.after, row.after - row.before)

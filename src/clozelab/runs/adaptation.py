@@ -99,9 +99,12 @@ def read_adaptation(run: Run) -> AdaptationRecord | None:
     curves = {of: run.losses(of).get(asked["objective"], []) for of in _TEXTS}
     texts = {"held_out": facts["data"][0].rpartition(":")[0], "general": asked.get("general", "")}
     kept = int(result["kept"])
+    losses = {of: points for of, points in curves.items() if {0, kept} <= {*dict(points)}}
+    if "held_out" not in losses:  # of which the log has been damaged since
+        return None
     return AdaptationRecord(
         texts=texts,
-        losses={of: points for of, points in curves.items() if {0, kept} <= {*dict(points)}},
+        losses=losses,
         kept=kept,
         steps=result["steps"],
         changes=asked.get("changes", []),

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from clozelab.markdown import fenced, plain
 from clozelab.models.interop.families import MODEL_TYPES, TABLES
 from clozelab.models.interop.heads import TaskHead
+from clozelab.runs.adaptation import AdaptationRecord
 
 _TEXTS = TABLES.find("card").tables()
 
@@ -30,6 +31,7 @@ def card(
     task: TaskHead | None = None,
     lineage: Sequence[str] = (),
     task_toml: str = "",
+    adaptation: AdaptationRecord | None = None,
 ) -> str:
     """The text of README.md; `name` is how the model is opened, a place or a hub name.
 
@@ -52,6 +54,7 @@ def card(
         f"## Use\n\n```python\n{use}\n```",
         f"## Data\n\n{_table('', data)}",
         f"## Results\n\n{_table('value', metrics)}",
+        *([] if adaptation is None else [_adapted(adaptation)]),
         f"## Training\n\n{recipe}:\n\n{fenced(recipe_toml, 'toml')}",
         *([f"The task, and its tuning:\n\n{fenced(task_toml, 'toml')}"] if task_toml else []),
         f"## Versions\n\n{_table('version', _versions())}",
@@ -92,6 +95,16 @@ def _about(task: TaskHead, lineage: Sequence[str]) -> list[str]:
     if lineage:
         lines.append(f"Fine-tuned from: {' → '.join(map(plain, lineage))}.")
     return lines
+
+
+def _adapted(record: AdaptationRecord) -> str:
+    """What an adaptation gained and forgot, and how it was done."""
+    rows = [["measure", "before", "after", "change"], ["---"] * 4]
+    rows += [[plain(cell) for cell in row.written()] for row in record.rows()]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    changes = "\n".join(record.changes)
+    how = f"\n\nWhat it changed in the model's recipe:\n\n{fenced(changes)}" if changes else ""
+    return f"## Adaptation\n\n{plain(record.verdict)}.\n\n{lines}{how}"
 
 
 def _withdrawn(task: TaskHead) -> str:

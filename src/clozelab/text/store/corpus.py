@@ -259,6 +259,13 @@ def open_stores(places: Sequence[str]) -> list[Store]:
     return stores
 
 
+def store_identity(store: Store) -> dict[str, Any]:
+    """A store as a run records it: where it is, its weight and its fingerprint."""
+    corpus, weight = store
+    path = corpus.name if corpus.url else str(corpus.path.resolve())
+    return {"path": path, "weight": weight, "made": corpus.manifest["fingerprint"]}
+
+
 def weighted(word: str) -> tuple[str, float]:
     """The place and the weight of `DIR` or `DIR:WEIGHT`."""
     place, sign, number = word.rpartition(":")

@@ -1,0 +1,239 @@
+"""Adapt: gain and forgetting from before the first step, early stopping, resumes, bad input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.corpora import build, texts, write
+from support.finetuning import sample
+from support.learning import MACHINE, assert_same, checkpoint, of, store, task, went
+from support.probing import sst2
+from support.texts import tokenizer
+
+import clozelab
+from clozelab import cli
+from clozelab.models.load import load
+from clozelab.pretraining import starting
+from clozelab.pretraining.adaptation import adaptation
+from clozelab.pretraining.pretrain import pretrain, resume
+from clozelab.runs.adaptation import read_adaptation
+from clozelab.runs.directory import Run
+from clozelab.runs.events import Ended, Evaluated
+from clozelab.runs.session import SaveOptions
+from clozelab.training.loop import Step
+
+torch.set_num_threads(1)
+
+HERE: dict[str, Any] = {"device": "cpu", "workers": 0, "progress": False, "evaluate_blocks": 16}
+OFTEN = SaveOptions(save_every=2, keep=0, evaluate_every=2, evaluate_blocks=16)
+
+
+def general() -> str:
+    """The corpus that the model was trained on."""
+    return store("wordpiece", made="small")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on general text."""
+    folder = tmp_path_factory.mktemp("general") / "run"
+    went(task("bert", steps=2), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def new(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A corpus of other text."""
+    folder = tmp_path_factory.mktemp("new")
+    file = write(folder / "new.jsonl", texts(90)[60:])
+    build(file, folder / "new", tokenizer("wordpiece", "small"), held_out=0.2)
+    return str(folder / "new")
+
+
+def said(capsys: pytest.CaptureFixture[str], words: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.main([*words.split(), "--device", "cpu", "--workers", "0"])
+    told = capsys.readouterr()
+    return code, told.out, " ".join(told.err.split())
+
+
+def test_gain_and_forgetting_are_measured_from_before_the_first_step(
+    model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "texts.txt").write_text("a small house\nthe garden of a friend\n")
+    root = sst2(tmp_path / "data")
+    out = tmp_path / "out"
+    words = f"adapt {model} --data {new} --budget 6steps --evaluate-every 3 --evaluate-blocks 16"
+    words += f" --set optimiser.learning_rate=0.003 --out {out} --texts {tmp_path}/texts.txt"
+    words += f" --tasks sst2 --probe sst2 --probe-every 3 --task-data {root}"
+    code, printed, err = said(capsys, words)
+    assert code == 0, err
+    assert "what adapting changes in the recipe of" in err
+    assert "optimiser.learning_rate 0.001 → 0.003" in err and "passes over" in err
+    assert f"general text: {general()}" in err  # which the model was trained on
+    run = Run(out)
+    for of_text in ("held_out", "general"):
+        assert [entry["step"] for entry in run.events(of_text)] == [0, 3, 6]
+    record = read_adaptation(run)
+    assert record is not None and record.kept == 6 and record.gain > 0
+    # Before is what the model has on its own, after is what the run has.
+    ends = [dict(record.losses[text])[step] for text in ("held_out", "general") for step in (0, 6)]
+    alone = [
+        clozelab.evaluate(place, data=data, blocks=16, device="cpu")["masked_lm"]["loss"]
+        for data in (new, general())
+        for place in (model, out)
+    ]
+    assert ends == pytest.approx(alone, rel=1e-5)
+    measured = [row.name for row in record.rows()]
+    assert {"probe of sst2, accuracy", "sst2, accuracy"} <= {*measured}
+    assert "pseudo-perplexity of texts.txt" in measured and all(n in printed for n in measured[2:])
+    page = (out / "adaptation.html").read_text()
+    assert "new text" in page and "general text" in page and "<polyline" in page
+    clozelab.export(out, tmp_path / "hf", progress=False)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "## Adaptation" in card and "pseudo-perplexity of texts.txt" in card
+
+
+def test_it_stops_when_the_loss_stops_falling_and_keeps_the_best_weights(
+    model: Path, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = f"adapt {model} --data {new} --budget 40steps --evaluate-every 1 --evaluate-blocks 16"
+    words += f" --set optimiser.learning_rate=30 --out {out} --patience 2"
+    code, _, err = said(capsys, words)
+    assert code == 0, err
+    run = Run(out)
+    assert [entry["step"] for entry in run.events("held_out")] == [0, 1, 2]
+    assert run.recipe().schedule.total == 2 and (run.result() or {})["kept"] == 0
+    assert "no step made the loss of new lower; the model is as it was" in err
+    before, after = (load(str(place)).module.state_dict() for place in (model, out))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    # It is done, and says the same when it is asked to go on.
+    steps = run.events("step")
+    code, _, err = said(capsys, f"adapt --resume {out}")
+    assert code == 0 and Run(out).events("step") == steps
+
+
+def test_forgetting_that_outweighs_the_gain_is_told(
+    model: Path, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    from clozelab.pretraining.job import PretrainTrainer
+
+    plain = PretrainTrainer._judged
+    calls: list[int] = []
+
+    def judged(self: PretrainTrainer, sample: Any, length: int) -> Any:
+        """New text first, then general; at the end the first fell a little, the second rose."""
+        sums = plain(self, sample, length)
+        calls.append(1)
+        shift = {3: -0.1, 4: 0.5}.get(len(calls), 0.0)
+        sums["masked_lm"]["loss"] += shift * sums["masked_lm"]["count"]
+        return sums
+
+    words = f"adapt {model} --data {new} --budget 1steps --evaluate-blocks 16 --out {tmp_path}/out"
+    monkeypatch.setattr(PretrainTrainer, "_judged", judged)
+    code, _, err = said(capsys, words)
+    assert code == 0 and "forgetting outweighs the gain (0.5" in err and "--replay" in err
+
+
+def test_an_adaptation_that_was_killed_is_the_same_when_it_goes_on(
+    model: Path, new: str, tmp_path: Path
+) -> None:
+    job = adaptation(
+        str(model), new, replay=f"{general()}:0.25", budget="6steps", patience=1,
+        changes=["optimiser.learning_rate=0.003"],
+    )  # fmt: skip
+    straight, halved = tmp_path / "straight", tmp_path / "halved"
+    events = went(job, straight, MACHINE, OFTEN)
+    assert {event.of for event in of(Evaluated, events)} == {"held_out", "general"}
+    for event in pretrain(job, halved, machine=MACHINE, saving=OFTEN):
+        if isinstance(event, Step) and event.number == 5:
+            break
+    again = starting.resumed(halved)
+    assert again.adaptation is not None and again.adaptation.patience == 1
+    assert again.adaptation.general is not None
+    rest = list(resume(again, halved, machine=MACHINE, saving=OFTEN))
+    (ended,) = of(Ended, rest)
+    assert ended.whole and ended.result["kept"] == of(Ended, events)[0].result["kept"]
+    last = Run(straight).recipe().schedule.total
+    assert_same(checkpoint(straight, last), checkpoint(halved, last))
+    assert any(name.startswith("kept.") for name in checkpoint(halved, 4).tensors())
+    assert Run(straight).losses("general") == Run(halved).losses("general")
+    # A share of the tokens, whatever the sizes of the two.
+    from clozelab.text.store.mixture import shares
+
+    assert shares(again.stores)[1].share == pytest.approx(0.25, rel=1e-5)
+
+
+def test_a_folder_of_transformers_is_adapted_by_a_detour(
+    model: Path, new: str, tmp_path: Path
+) -> None:
+    """Evaluations during the detour count neither as improvements nor as failures."""
+    run = tmp_path / "run"
+    went(task("roberta", steps=1), run)
+    clozelab.export(run, tmp_path / "hf", progress=False)
+    file = write(tmp_path / "new.jsonl", texts(75)[60:])
+    build(file, tmp_path / "corpus", tokenizer("byte_bpe", "small"), held_out=0.2)
+    out = clozelab.adapt(
+        tmp_path / "hf", data=tmp_path / "corpus", out=tmp_path / "out", detour=0.5, patience=1,
+        budget="4steps", evaluate_every=1, **HERE,
+    )  # fmt: skip
+    steps = [entry["step"] for entry in out.events("held_out")]
+    assert steps[:3] == [0, 1, 2] and (out.result() or {})["kept"] not in (1, 2)
+    assert not out.events("general")  # nobody knows what it was trained on
+    record = read_adaptation(out)
+    assert record is not None and record.forgetting is None and "causal" in str(record.changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("adapt @model", "adapt needs a model, --data CORPUS and --out DIR"),
+        ("adapt @model --data @new --out @out --replay @other", "its tokenizer is not that of"),
+        ("adapt @model --data @new --out @out --general @other", "its tokenizer is not that of"),
+        ("adapt @model --data @other --out @out", "build the corpus with --tokenizer-from"),
+        ("adapt @model --data @new --out @out --replay @new:1.5", "a share of the tokens, below 1"),
+        ("adapt @model --data @new --out @out --general @new", "is the text to adapt to"),
+        ("adapt @model --data @line --out @out", "has a single document"),
+        ("adapt @model --data @none --out @out", "no held-out loss, since"),
+        ("adapt @t5 --data @new --out @out", "t5"),
+        ("adapt @tuned --data @new --out @out", "is fine-tuned for"),
+        ("adapt @model --data @new --out @out --tasks sst2 --task-data @nowhere", "SST-2"),
+        ("adapt @model --data @new --out @out --tasks sst3", "sst3"),
+        ("adapt @model --data @new --out @out --texts @empty", "is empty; give it a text a line"),
+        ("adapt @model --data @new --out @out --set encoder.width=64", "brings its own encoder"),
+        ("adapt @model --resume @model", "is resumed as it was started; leave"),
+        ("adapt --resume @model", "is no adaptation; go on with clozelab pretrain --resume"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence_and_nothing_is_written(
+    words: str, problem: str, bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = said(capsys, words.replace("@", f"{bad}/"))
+    assert code == 2 and problem in err and "Traceback" not in err, err
+    assert not (bad / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def bad(model: Path, new: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models and corpora that do not serve, beside some that do."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "model").symlink_to(model)
+    (folder / "new").symlink_to(new)
+    (folder / "other").symlink_to(store("byte_bpe"))
+    small = tokenizer("wordpiece", "small")
+    build(write(folder / "line.jsonl", ["One line."]), folder / "line", small, held_out=0.0)
+    file = write(folder / "none.jsonl", texts(3))
+    build(file, folder / "none", small, held_out=0.0)
+    (folder / "t5").mkdir()
+    (folder / "t5" / "config.json").write_text('{"model_type": "t5"}')
+    (folder / "empty").write_text("\n")
+    clozelab.finetune(
+        model, "classify", train=sample("definitions", 8), dev=sample("definitions", 8),
+        out=folder / "tuned", set=["steps=1"], device="cpu", progress=False,
+    )  # fmt: skip
+    return folder

@@ -1,0 +1,97 @@
+"""The recipe of an adaptation, early stopping, and how many passes a budget is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import pytest
+import torch
+from support.learning import RECIPES, STORES, store
+
+from clozelab.config.recipe import read
+from clozelab.errors import UserError
+from clozelab.pretraining.adaptation import adapted
+from clozelab.pretraining.kept import KeptWeights
+from clozelab.pretraining.passes import passes_note
+from clozelab.text.store.corpus import open_stores
+from clozelab.text.store.mixture import shares
+from clozelab.training.budget import Budget
+
+MANY = 10**9  # blocks
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "minilm"])
+def test_every_recipe_has_one_to_adapt_by(name: str) -> None:
+    own = read(name)
+    own = replace(own, objectives=tuple(p for p in own.objectives if not p.needs_teacher))
+    made: Any = adapted(own, blocks=MANY)
+    assert made.encoder == own.encoder and made.tokenizer == own.tokenizer
+    assert made.schedule.decay == "linear" and not (made.schedule.phases or made.schedule.ramp)
+    assert made.schedule.batch_size * made.blocks.length <= 131_072
+    smaller = sqrt(made.schedule.batch_size / own.schedule.batch_size)
+    rate = own.optimiser.learning_rate * smaller
+    assert made.optimiser.learning_rate == pytest.approx(rate, rel=5e-3)
+
+
+def test_a_recipe_goes_on_as_it_ended() -> None:
+    """Masks, directions and objectives are those of the last steps."""
+    modern: Any = adapted(read("modernbert"), blocks=MANY)
+    assert modern.masking.mask_rate == 0.15 and modern.schedule.batch_size == 16
+    both: Any = read("gpt_bert")
+    made: Any = adapted(both, blocks=MANY)
+    assert made.masking == replace(both.masking.stage(1.0), mask_rate=0.15)
+    share = both.schedule.causal_share(both.schedule.total)
+    assert 0 < share < 1 and made.schedule.causal == ((share, 1.0),)
+    ends_masked: Any = adapted(read("causal_then_masked"), blocks=MANY)
+    assert not ends_masked.schedule.causal
+    assert [part.language_model for part in ends_masked.objectives] == ["masked"]
+    swift: Any = adapted(read("swift"), blocks=1600)
+    factor = sqrt(16 / read("swift").schedule.batch_size)
+    own: Any = read("swift").optimiser
+    rate = own.matrix_learning_rate * factor
+    assert swift.optimiser.matrix_learning_rate == pytest.approx(rate, rel=5e-3)
+
+
+@pytest.mark.parametrize(("blocks", "batch"), [(MANY, 256), (5_000, 50), (300, 8), (1, 8)])
+def test_a_small_text_has_small_steps(blocks: int, batch: int) -> None:
+    assert adapted(read("roberta"), blocks=blocks).schedule.batch_size == batch
+
+
+def test_a_detour_is_causal_first_and_its_rate_falls_behind_it() -> None:
+    made: Any = adapted(read("roberta"), blocks=MANY, detour=0.6)
+    schedule = made.schedule.fitted(100)
+    assert [schedule.causal_share(step) for step in (0, 59, 60, 99)] == [1, 1, 0, 0]
+    assert schedule.factor(59) == 1 and schedule.factor(80) < 0.5
+    assert [part.language_model for part in made.objectives] == ["masked", "causal"]
+    with pytest.raises(UserError, match="--detour 1: a share of the steps"):
+        adapted(read("roberta"), blocks=MANY, detour=1.0)
+    with pytest.raises(UserError, match="--detour: not for a model of xlnet, since"):
+        adapted(read("xlnet"), blocks=MANY, detour=0.5)
+
+
+def test_patience_counts_evaluations_without_improvement() -> None:
+    kept = KeptWeights("masked_lm", 2)
+    for step, loss in enumerate([3.0, 2.0, 2.0]):
+        kept.see(step, loss, lambda step=step: {"w": torch.tensor(step)})  # type: ignore[misc]
+        assert not kept.exhausted
+    kept.see(3, 1.5, lambda: {"w": torch.tensor(3)})
+    assert (kept.step, kept.waited) == (3, 0)
+    for step in (4, 5):
+        assert not kept.exhausted
+        kept.see(step, 1.6, dict)
+    assert kept.exhausted and kept.step == 3 and kept.weights == {"w": torch.tensor(3)}
+    never = KeptWeights("masked_lm", 0, loss=1.0, waited=99)
+    assert not never.exhausted
+
+
+def test_a_budget_of_many_passes_names_one_that_would_do() -> None:
+    stores = open_stores([store(STORES["bert"])])
+    tokens = shares(stores)[0].tokens
+    assert passes_note(stores, 4 * tokens, budget=None) == f"passes over {stores[0][0].name}: 4"
+    note = passes_note(stores, 40 * tokens, budget=None)
+    assert "passes" in note and f"--budget {4 * tokens / 1e3:.2g}ktok" in note
+    note = passes_note(stores, 40 * tokens, budget=Budget("seconds", 1200))
+    assert "--budget 2m would do" in note
+    assert "--budget 6s would do" in passes_note(stores, 40 * tokens, budget=Budget("seconds", 60))
